@@ -1,0 +1,176 @@
+"""The `.env` file: secrets as KEY=VALUE lines, readable by their owner alone.
+
+Values are taken literally: nothing is expanded. Single quotes know the escapes \\\\ and \\', double quotes also
+\\n, \\r, \\t, \\", \\$ and \\`. A value stands on one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolcrib.config.files import OWNER_FILE, replace_file, writing
+from toolcrib.config.paths import Home
+from toolcrib.core.errors import ConfigError
+
+BOM = "\ufeff"
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<key>[^=\s]*)\s*=[ \t]*(?P<value>.*)", re.DOTALL)
+_QUOTED = re.compile(r"""(?P<quote>['"])(?P<body>(?:\\.|(?!(?P=quote)).)*)(?P=quote)\s*(?:\#.*)?""", re.DOTALL)
+_SAFE = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
+_DOUBLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$", "`": "`", "'": "'"}
+_SINGLE_ESCAPES = {"'": "'", "\\": "\\"}
+
+
+@dataclass(frozen=True)
+class EnvLine:
+    """One line of the file. A comment or a blank line has no key; a broken one has a problem."""
+
+    text: str
+    key: str = ""
+    value: str = ""
+    problem: str = ""
+
+
+def parse_env(text: str) -> list[EnvLine]:
+    """Every line of an `.env` text, in order, each with its line end."""
+    pieces = text.removeprefix(BOM).split("\n")
+    lines = [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
+    return [_parse_line(line) for line in lines]
+
+
+def load_env_file(home: Home, environ: MutableMapping[str, str]) -> list[str]:
+    """Put the values of `.env` into `environ`, never over one that is set; returns a sentence for each broken line."""
+    try:
+        lines = parse_env(_read(home.env_file))
+    except ConfigError as error:
+        return [str(error)]
+    for key, value in _values(lines).items():
+        environ.setdefault(key, value)
+    return [f"{home.env_file}:{at}: {line.problem}" for at, line in enumerate(lines, 1) if line.problem]
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The values of an `.env` file; the last line wins where a key stands twice."""
+    return _values(parse_env(_read(path)))
+
+
+def get_env_value(home: Home, key: str, environ: Mapping[str, str]) -> str | None:
+    """The value of a variable: from the environment, else from `.env`."""
+    return environ[key] if key in environ else read_env_file(home.env_file).get(key)
+
+
+def save_env_value(home: Home, key: str, value: str) -> None:
+    """Write one value to `.env`, which only its owner may read; all other lines stay as they are."""
+    save_env_values(home, {key: value})
+
+
+def save_env_values(home: Home, values: Mapping[str, str]) -> None:
+    """Write several values to `.env` in one step."""
+    rendered = {_valid_key(key): f"{key}={_quoted(key, value)}" for key, value in values.items()}
+
+    def change(lines: list[EnvLine], newline: str) -> list[str]:
+        last = {line.key: at for at, line in enumerate(lines) if line.key in rendered}
+        texts = [line.text for line in lines]
+        if texts and not texts[-1].endswith("\n"):
+            texts[-1] += newline
+        for key, text in rendered.items():
+            if key not in last:
+                texts.append(text + newline)
+                continue
+            export = "export " if lines[last[key]].text.lstrip().startswith("export") else ""
+            texts[last[key]] = export + text + newline
+        return texts
+
+    _rewrite(home, change)
+
+
+def remove_env_value(home: Home, key: str) -> None:
+    """Remove a variable from `.env`; nothing happens if it is not there."""
+    _valid_key(key)
+    if home.env_file.exists():
+        _rewrite(home, lambda lines, _: [line.text for line in lines if line.key != key])
+
+
+def exposure(home: Home) -> str:
+    """Why others may read `.env` and what to do about it; empty when only its owner may, or there is none."""
+    try:
+        mode = home.env_file.stat().st_mode
+    except OSError:
+        return ""
+    if not mode & 0o077:
+        return ""
+    return f"other users of this machine may read {str(home.env_file)!r}; type `chmod 600 {home.env_file}`"
+
+
+def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> None:
+    with writing(home.env_file) as target:
+        before = _read(home.env_file)
+        mark = BOM if before.startswith(BOM) else ""
+        after = "".join(change(parse_env(before), "\r\n" if "\r\n" in before else "\n"))
+        try:
+            content = (mark + after).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ConfigError("the value is not valid text; type it again in UTF-8") from error
+        replace_file(target, content, mode=OWNER_FILE)
+
+
+def _read(path: Path) -> str:
+    try:
+        # Bytes that are not UTF-8 travel through unharmed, as they do in os.environ.
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {str(path)!r} ({error.strerror}); check that it is a file you may read"
+        ) from error
+
+
+def _values(lines: list[EnvLine]) -> dict[str, str]:
+    return {line.key: line.value for line in lines if line.key}
+
+
+def _parse_line(text: str) -> EnvLine:
+    content = text.rstrip("\r\n")
+    if not content.strip() or content.lstrip().startswith("#"):
+        return EnvLine(text)
+    match = _ASSIGNMENT.fullmatch(content)
+    if match is None:
+        return EnvLine(text, problem="this line has no `=`; write KEY=VALUE, or put a # before it")
+    key, raw = match["key"], match["value"]
+    if not _KEY.fullmatch(key):
+        return EnvLine(text, problem=f"{key!r} is not a variable name; use letters, digits and _")
+    if "\0" in raw:
+        return EnvLine(text, problem=f"the value of {key} holds a NUL character; write it again")
+    if raw[:1] not in ("'", '"'):
+        return EnvLine(text, key, re.split(r"(?:^|\s)#", raw, maxsplit=1)[0].strip())
+    quoted = _QUOTED.fullmatch(raw)
+    if quoted is None:
+        return EnvLine(
+            text, problem=f"the quotes of {key} are not closed, or something follows them; keep the value on one line"
+        )
+    escapes = _DOUBLE_ESCAPES if quoted["quote"] == '"' else _SINGLE_ESCAPES
+    return EnvLine(
+        text, key, re.sub(r"\\(.)", lambda found: escapes.get(found[1], found[0]), quoted["body"], flags=re.S)
+    )
+
+
+def _valid_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ConfigError(f"{key!r} is not a variable name; use letters, digits and _, for example WEATHER_API_KEY")
+    return key
+
+
+def _quoted(key: str, value: str) -> str:
+    """A value so that it reads back the same, here and in a shell that sources the file."""
+    if "\0" in value:
+        raise ConfigError(f"the value of {key} holds a NUL character, which no variable can hold; type it again")
+    if _SAFE.fullmatch(value):
+        return value
+    if not re.search(r"['\\\n\r]", value):
+        return f"'{value}'"
+    escaped = re.sub(r'(["\\$`])', r"\\\1", value)
+    return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r") + '"'

@@ -1,0 +1,11 @@
+"""Questions about the process environment, for layers that do not read it themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+
+def unset_variables(names: Iterable[str]) -> list[str]:
+    """Those of the names that are not set, or set to nothing."""
+    return [name for name in names if not os.environ.get(name)]

@@ -1,0 +1,107 @@
+"""Files that are never half written: one writer at a time, each write all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolcrib.core.errors import ConfigError
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK_WAIT_SECONDS = 10.0
+LOCK_POLL_SECONDS = 0.005
+OWNER_FILE = 0o600
+OWNER_FOLDER = 0o700
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Hold the right to change a file; gives the real file behind a symbolic link. OS errors become ConfigError."""
+    target = Path(os.path.realpath(path))
+    try:
+        make_folder(target.parent)
+        lock = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, OWNER_FILE)
+        try:
+            _take(lock, target)
+            yield target
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r} ({error.strerror or error}); check that you may write to its folder "
+            "and that the disk is not full"
+        ) from error
+
+
+def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Put new content in place in one step; mode (unless given) and owner stay. Only inside `writing`."""
+    try:
+        before = target.stat()
+    except FileNotFoundError:
+        before = None
+    # The lock makes this name ours alone; what a killed writer left behind is removed here.
+    temporary = target.with_name(f".{target.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            if before is not None:
+                _keep_owner(descriptor, before)
+                temporary.chmod(before.st_mode & 0o7777 if mode is None else mode)
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, and those above it, for the owner alone; one that exists is left as it is."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=OWNER_FOLDER, exist_ok=True)
+
+
+def _take(lock: int, target: Path) -> None:
+    if sys.platform == "win32":
+        return
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"another process has been writing {str(target)!r} for {LOCK_WAIT_SECONDS:.0f} seconds; "
+                    "try again when it is done"
+                ) from None
+            time.sleep(LOCK_POLL_SECONDS)
+
+
+def _keep_owner(descriptor: int, before: os.stat_result) -> None:
+    now = os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) == (before.st_uid, before.st_gid):
+        return
+    # Only root may give files away; for others the file becomes theirs, as with any editor.
+    with contextlib.suppress(PermissionError, AttributeError):
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

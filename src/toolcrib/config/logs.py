@@ -1,0 +1,107 @@
+"""The log file: rotating, for its owner alone, with secrets masked; a log that cannot be written disturbs nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.paths import Home
+from toolcrib.config.redact import MASK, redact
+from toolcrib.config.settings import LogLevel
+
+if TYPE_CHECKING:
+    from logging.handlers import RotatingFileHandler
+
+MAX_BYTES = 1_000_000
+BACKUPS = 3
+# Shorter values would mask half of every sentence.
+MIN_SECRET_CHARS = 4
+LOGGER_NAME = "toolcrib"
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def configure_logging(home: Home, level: LogLevel, secrets: Callable[[], Iterable[str]]) -> Callable[[], None]:
+    """Send the records of the `toolcrib` logger to the log file; returns what undoes it.
+
+    Nothing is created before the first record. A second call takes the place of the first.
+    """
+    logger = logging.getLogger(LOGGER_NAME)
+    level_before = logger.level
+    for earlier in [handler for handler in logger.handlers if isinstance(handler, _LogFile)]:
+        level_before = earlier.level_before
+        logger.removeHandler(earlier)
+        earlier.close()
+    handler = _LogFile(home.log_file, level_before)
+    handler.setFormatter(_MaskingFormatter(secrets))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+
+    def detach() -> None:
+        if handler in logger.handlers:
+            logger.removeHandler(handler)
+            logger.setLevel(level_before)
+        handler.close()
+
+    return detach
+
+
+class _LogFile(logging.Handler):
+    """Opens the rotating file at the first record; a record that cannot be written is dropped."""
+
+    def __init__(self, path: Path, level_before: int) -> None:
+        super().__init__()
+        self.level_before = level_before
+        self._path = path
+        self._file: RotatingFileHandler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._file is None:
+                self._file = _open(self._path)
+            self._file.setFormatter(self.formatter)
+            self._file.emit(record)
+        except Exception:  # noqa: BLE001 - a full disk or an odd record must never reach the code that logs
+            return
+
+    def close(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError:
+            pass  # the last bytes did not fit on the disk, and there is nowhere to say so
+        super().close()
+
+
+class _MaskingFormatter(logging.Formatter):
+    """One record as text, traceback included, without secrets."""
+
+    def __init__(self, secrets: Callable[[], Iterable[str]]) -> None:
+        super().__init__(LINE)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        for secret in sorted(set(self._secrets()), key=len, reverse=True):
+            if len(secret) >= MIN_SECRET_CHARS:
+                text = text.replace(secret, MASK)
+        return redact(text)
+
+
+def _open(path: Path) -> RotatingFileHandler:
+    # Pulls in sockets and pickle; a run that logs nothing does without.
+    from logging.handlers import RotatingFileHandler  # noqa: PLC0415
+
+    class OwnerOnly(RotatingFileHandler):
+        def _open(self) -> IO[str]:  # type: ignore[override]
+            descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_FILE)
+            return os.fdopen(descriptor, self.mode, encoding="utf-8", errors="backslashreplace")
+
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging calls
+            """Drop the record: printing about it would end up between the lines of the program."""
+
+    make_folder(path.parent)
+    return OwnerOnly(path, maxBytes=MAX_BYTES, backupCount=BACKUPS, delay=True)

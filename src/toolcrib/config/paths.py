@@ -1,0 +1,84 @@
+"""Where everything of one user lives: the home folder and the names inside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolcrib.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds everything of one user. Naming a path creates nothing."""
+
+    root: Path
+    shared_with_hermes: bool = field(default=False, compare=False)
+    """Found through HERMES_HOME: the files may belong to Hermes Agent, so keys that we do not know are left alone."""
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def env_file(self) -> Path:
+        return self.root / ".env"
+
+    @property
+    def tools_dir(self) -> Path:
+        return self.root / "tools"
+
+    @property
+    def plugins_dir(self) -> Path:
+        return self.root / "plugins"
+
+    @property
+    def skills_dir(self) -> Path:
+        return self.root / "skills"
+
+    @property
+    def memories_dir(self) -> Path:
+        return self.root / "memories"
+
+    @property
+    def log_file(self) -> Path:
+        return self.root / "logs" / "toolcrib.log"
+
+    @property
+    def results_dir(self) -> Path:
+        return self.root / "cache" / "results"
+
+    @property
+    def scan_cache_file(self) -> Path:
+        return self.root / "cache" / "scan.json"
+
+
+def find_home(environ: Mapping[str, str] | None = None) -> Home:
+    """The home in use: TOOLCRIB_HOME, else HERMES_HOME, else ~/.toolcrib. An empty variable counts as unset."""
+    environ = os.environ if environ is None else environ
+    if environ.get("TOOLCRIB_HOME"):
+        return Home(_folder("TOOLCRIB_HOME", environ["TOOLCRIB_HOME"], environ))
+    if environ.get("HERMES_HOME"):
+        return Home(_folder("HERMES_HOME", environ["HERMES_HOME"], environ), shared_with_hermes=True)
+    return Home(_folder("HOME", "~/.toolcrib", environ))
+
+
+def find_hermes_home(environ: Mapping[str, str] | None = None) -> Path:
+    """Where Hermes Agent keeps its files: HERMES_HOME, else ~/.hermes."""
+    environ = os.environ if environ is None else environ
+    return _folder("HERMES_HOME", environ.get("HERMES_HOME") or "~/.hermes", environ)
+
+
+def _folder(variable: str, text: str, environ: Mapping[str, str]) -> Path:
+    """The folder that a variable names, made absolute so that a later change of directory does not move it."""
+    own_home = environ.get("HOME")
+    if own_home and (text == "~" or text.startswith("~/")):
+        return Path(own_home + text[1:]).absolute()
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot tell which folder {text!r} is; set {variable} to a full path, for example /home/me/.toolcrib"
+        ) from error

@@ -1,0 +1,40 @@
+"""Masks secrets in text that leaves the process for a person or a model: logs, errors, records."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+
+MASK = "[secret]"
+MIN_SECRET_CHARS = 8
+
+_KEY_SHAPES = re.compile(
+    r"\b(?:"
+    r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and many that copy them
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
+    r"|hf_[A-Za-z0-9]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}"
+    r")"
+)
+_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}")
+_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,80}):[^\s/@]{1,200}@")
+
+
+def redact(text: str) -> str:
+    """The text with known secret values and things shaped like keys replaced by a mask."""
+    for value in known_secrets():
+        text = text.replace(value, MASK)
+    text = _KEY_SHAPES.sub(MASK, text)
+    text = _AUTHORIZATION.sub(rf"\1 {MASK}", text)
+    return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
+def known_secrets() -> list[str]:
+    """The values of password-like variables that are set now, longest first."""
+    names = [name for name, about in OPTIONAL_ENV_VARS.items() if about.get("password")]
+    values = {os.environ.get(name, "") for name in names}
+    return sorted((value for value in values if len(value) >= MIN_SECRET_CHARS), key=len, reverse=True)

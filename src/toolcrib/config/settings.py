@@ -1,0 +1,145 @@
+"""Every setting, its type, its default and what it is for. A new section is one dataclass and one field of Settings.
+
+Annotations are real objects here (no postponed evaluation): the loader reads types, defaults, limits and the
+shorthand of a section from these fields. The text under each field is its entry in the reference docs.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolcrib.config.paths import Home, find_home
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+AT_LEAST_ONE = {"minimum": 1}
+ABOVE_ZERO = {"above": 0}
+NOT_IN_FILE = {"in_file": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """What the agent may use."""
+
+    disabled_toolsets: list[str] = field(default_factory=list)
+    """Toolsets that are never offered, whatever else enables them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomToolset:
+    """A toolset of your own, or an addition to one that exists."""
+
+    description: str = ""
+    """One sentence about the toolset, shown by `toolcrib toolsets list`."""
+    tools: list[str] = field(default_factory=list)
+    """Names of the tools that it adds."""
+    includes: list[str] = field(default_factory=list)
+    """Names of the toolsets whose tools it adds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginEntry:
+    """What one plugin may do."""
+
+    allow_tool_override: bool = False
+    """Let this plugin replace tools that are not its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginSettings:
+    """Which plugins are loaded."""
+
+    enabled: list[str] = field(default_factory=list)
+    """Names of the plugins to load; a plugin that is not named here stays off."""
+    disabled: list[str] = field(default_factory=list)
+    """Names of plugins that are never loaded, even if enabled."""
+    project: bool = False
+    """Also look for plugins in the project folder that toolcrib is started in."""
+    entries: dict[str, PluginEntry] = field(default_factory=dict)
+    """Permissions by plugin name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSearchSettings:
+    """Whether rarely used tools are found by search instead of being described to the model in full."""
+
+    enabled: Literal["auto", "on", "off"] = "auto"
+    """`auto` turns the search on when the descriptions take too large a share of the context."""
+    threshold_pct: float = field(default=10, metadata={"minimum": 0, "maximum": 100})
+    """The share of the context, in percent, from which `auto` turns the search on."""
+    search_default_limit: int = field(default=5, metadata=AT_LEAST_ONE)
+    """How many tools a search gives when the model does not say."""
+    max_search_limit: int = field(default=20, metadata=AT_LEAST_ONE)
+    """The most tools that one search gives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """How tools are run."""
+
+    max_parallel: int = field(default=8, metadata=AT_LEAST_ONE)
+    """The most calls of one batch that run at the same time."""
+    nested_call_timeout_seconds: float = field(default=300, metadata=ABOVE_ZERO)
+    """How long a call made from inside a running event loop may take."""
+    check_timeout_seconds: float = field(default=1.0, metadata=ABOVE_ZERO)
+    """How long the availability check of one tool may take."""
+    timeouts: dict[str, float] = field(default_factory=dict, metadata=ABOVE_ZERO)
+    """Time limits in seconds, by tool name."""
+    tool_search: ToolSearchSettings = field(default_factory=ToolSearchSettings, metadata={"shorthand": "enabled"})
+    """Search instead of long descriptions; `true`, `false` or `auto` alone sets `enabled`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOutputSettings:
+    """How much of a tool's output reaches the model."""
+
+    max_result_chars: int = field(default=100_000, metadata=AT_LEAST_ONE)
+    """The most characters of one result; the rest is kept in a file that the model can read."""
+    max_turn_chars: int = field(default=200_000, metadata=AT_LEAST_ONE)
+    """The most characters of all results of one turn together."""
+    max_bytes: int = field(default=50_000, metadata=AT_LEAST_ONE)
+    """The most bytes of terminal output."""
+    max_lines: int = field(default=2000, metadata=AT_LEAST_ONE)
+    """The most lines of a file that are read at once."""
+    max_line_length: int = field(default=2000, metadata=AT_LEAST_ONE)
+    """The most characters of one line; longer ones are cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
+    """What is hidden from the model and from logs."""
+
+    redact_secrets: bool = True
+    """Replace keys and passwords in results and errors by a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingSettings:
+    """What the log file holds."""
+
+    level: LogLevel = "info"
+    """The least important kind of message that is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that can be set, as one value."""
+
+    toolsets: list[str] = field(default_factory=lambda: ["cli"])
+    """The toolsets that `toolcrib chat` offers to the model. An empty list means no tools."""
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    """What the agent may use."""
+    custom_toolsets: dict[str, CustomToolset] = field(default_factory=dict)
+    """Toolsets of your own, by name; the name of an existing toolset adds to it."""
+    plugins: PluginSettings = field(default_factory=PluginSettings)
+    """Which plugins are loaded."""
+    tools: ToolSettings = field(default_factory=ToolSettings)
+    """How tools are run."""
+    tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
+    """How much of a tool's output reaches the model."""
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """What is hidden from the model and from logs."""
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+    """What the log file holds."""
+    safe_mode: bool = field(default=False, metadata=NOT_IN_FILE)
+    """Load no plugins at all; set by TOOLCRIB_SAFE_MODE=1 in the environment."""
+    home: Home = field(default_factory=find_home, metadata=NOT_IN_FILE)
+    """The folder that all of this was read from; set by TOOLCRIB_HOME in the environment."""

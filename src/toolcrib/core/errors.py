@@ -1,0 +1,71 @@
+"""Every exception that toolcrib raises on purpose, as one tree.
+
+    ToolcribError
+    ├── ConfigError             the config or .env file says something that we cannot use
+    ├── UnknownName             a name that nothing answers to; carries the nearest ones
+    │   └── UnknownToolset
+    ├── RegistrationError       a tool cannot be registered as its author wrote it (also a ValueError)
+    ├── PluginError             a plugin cannot be found or loaded
+    │   └── PluginToolOverrideError (also a PermissionError)
+    └── UsageError              a caller used the library in a way that it forbids
+
+A message says what happened, to which thing, and what to do about it. `exit_code` is what the
+command line answers with when the error reaches it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ToolcribError(Exception):
+    """Base of all errors that speak to the person in front of the screen."""
+
+    exit_code = 1
+
+
+class ConfigError(ToolcribError):
+    exit_code = 2
+
+
+class UsageError(ToolcribError):
+    exit_code = 2
+
+
+class RegistrationError(ToolcribError, ValueError):
+    """A tool that cannot be registered; only that tool is lost."""
+
+
+class PluginError(ToolcribError):
+    pass
+
+
+class PluginToolOverrideError(PluginError, PermissionError):
+    """A plugin tried to replace or remove a tool that is not its own, without the operator's consent."""
+
+
+class UnknownName(ToolcribError):
+    """A name that nothing answers to. `nearest` holds what was probably meant."""
+
+    exit_code = 2
+    kind = "name"
+
+    def __init__(self, name: str, known: Iterable[str], *, advice: str = "") -> None:
+        self.name = name
+        self.nearest = nearest_names(name, known)
+        parts = [f"unknown {self.kind} {name!r}"]
+        if self.nearest:
+            parts.append(f"did you mean {' or '.join(repr(found) for found in self.nearest)}?")
+        if advice:
+            parts.append(advice)
+        super().__init__("; ".join(parts))
+
+
+class UnknownToolset(UnknownName):
+    kind = "toolset"
+
+
+def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names that look most like `name`, best first."""
+    by_lowercase = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lowercase, n=limit, cutoff=0.6)
+    return [by_lowercase[found] for found in close]

@@ -1,0 +1,66 @@
+"""Every seam of the runtime, as Protocols: layers meet here instead of importing each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from toolcrib.core.context import ToolContext
+    from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+
+
+class Invoker(Protocol):
+    """Runs a call through the whole pipeline from synchronous code; what a Runtime binds to a registry."""
+
+    def __call__(self, name: str, arguments: JsonObject, extra: Mapping[str, Any], /) -> str | JsonObject: ...
+
+
+class Services(Protocol):
+    """What handlers may use of the runtime they run in."""
+
+    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call another tool through the whole pipeline, with the session of `ctx`."""
+        ...
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
+
+    def spill(self, ctx: ToolContext, text: str) -> str: ...
+
+    def get(self, name: str) -> Any:
+        """A named service (`todo`, `memory` …); raises UsageError saying which one is missing."""
+        ...
+
+
+class Approver(Protocol):
+    """Asks whoever is responsible. Returns allow or deny; a time-out is a deny with its own reason."""
+
+    async def ask(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict: ...
+
+
+class Gate(Protocol):
+    """Decides about one call: allow or deny, having asked where policy says so."""
+
+    def judge(self, entry: ToolEntry, effects: tuple[Effect, ...] | None) -> Verdict:
+        """Policy alone: allow, ask or deny. Pure and quick."""
+        ...
+
+    async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+        """Turn an ask into allow or deny."""
+        ...
+
+
+class Recorder(Protocol):
+    """Keeps what happened. `started` returns only when the record is durable."""
+
+    def started(
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext
+    ) -> None: ...
+
+    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext) -> None: ...
+
+
+class ResultStore(Protocol):
+    """Keeps texts that are too long for the model, and hands out readable handles."""
+
+    def save(self, session_id: str, call_id: str, text: str) -> str: ...

@@ -1,0 +1,166 @@
+"""The values that travel through the runtime: effects, entries, calls, results, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from toolcrib.core.context import ToolContext
+
+JsonObject = dict[str, Any]
+Handler = Callable[..., Any]
+CheckFn = Callable[[], Any]
+SchemaOverrides = Callable[[], Any]
+
+EffectKind = Literal["exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing a call does outside itself.
+
+    `target` is the command for exec, the path for read, write and delete, the host for network.
+    """
+
+    kind: EffectKind
+    target: str = ""
+
+
+EffectsFn = Callable[[JsonObject, "ToolContext"], tuple[Effect, ...]]
+EffectsDeclaration = tuple[Effect, ...] | EffectsFn
+
+SourceKind = Literal["builtin", "user", "plugin", "mcp", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who declared something: shown by `tools explain`, and what decides whose tools a plugin may touch."""
+
+    kind: SourceKind
+    name: str
+    """The plugin's or server's name, or the module for everything else."""
+    path: str = ""
+    may_override: bool = False
+    """The operator lets this plugin replace other people's tools."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" ({self.path})" if self.path else "")
+
+
+CODE = Source("code", "python")
+
+AGENT_LOOP_TOOLS = frozenset({"todo", "memory", "session_search", "delegate_task"})
+"""Tools that need the state of a running agent; the bare edges answer for them with an error."""
+
+TOOL_SEARCH, TOOL_DESCRIBE, TOOL_CALL = "tool_search", "tool_describe", "tool_call"
+SEARCH_TOOLS = frozenset({TOOL_SEARCH, TOOL_DESCRIBE, TOOL_CALL})
+"""The trio that stands in for tools which are not offered by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEntry:
+    """One registered tool. Entries are never changed; a new registration makes a new entry."""
+
+    name: str
+    toolset: str
+    schema: JsonObject
+    handler: Handler
+    check_fn: CheckFn | None = None
+    requires_env: list[str] = field(default_factory=list)
+    is_async: bool = False
+    description: str = ""
+    emoji: str = ""
+    max_result_size_chars: int | float | None = None
+    dynamic_schema_overrides: SchemaOverrides | None = None
+    effects: EffectsDeclaration | None = None
+    """None: not declared (trusted as effect-free, run in order). An empty tuple: declared free of effects."""
+    source: Source = CODE
+    takes_context: bool = False
+    """The handler names a parameter `ctx`."""
+    keywords: frozenset[str] | None = None
+    """The keyword arguments that the handler takes beside its arguments; None when it takes any."""
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The JSON Schema that arguments are validated against."""
+        parameters = self.schema.get("parameters")
+        return parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
+
+    @property
+    def is_ours(self) -> bool:
+        return self.source.kind == "builtin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call as a model asked for it. `arguments` may still be the model's raw JSON text."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | str
+
+
+ResultStatus = Literal["ok", "error", "blocked", "cancelled", "timeout"]
+
+
+# One of these is made for every call: a msgspec Struct costs a sixth of a frozen dataclass.
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call gave back: always well formed, whatever the handler did."""
+
+    content: str | JsonObject
+    """The text for the model, or `{"_multimodal": True, "content": [...]}`."""
+    status: ResultStatus = "ok"
+    error_type: str = ""
+    """Why it is not ok, in one word: tool_error, invalid_arguments, unknown_tool, plugin_block, denied …"""
+    error_message: str = ""
+    call_id: str = ""
+    name: str = ""
+    duration_ms: float = 0.0
+    handle: str = ""
+    """Where the whole text can be read, if `content` is only a preview of it."""
+
+    @property
+    def is_error(self) -> bool:
+        return self.status != "ok"
+
+    @property
+    def text(self) -> str:
+        """The content as text; of a multimodal result, its text parts."""
+        if isinstance(self.content, str):
+            return self.content
+        parts = self.content.get("content", [])
+        return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """What a `check_fn` may return instead of False, to say why and what to do."""
+
+    reason: str
+    remedy: str = ""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What policy says about a call. `reasons` are sentences for people."""
+
+    decision: Literal["allow", "ask", "deny"]
+    reasons: tuple[str, ...] = ()
+    rule: str = ""
+
+    def joined(self, other: Verdict) -> Verdict:
+        """The stricter of two verdicts; two questions become one with both reasons."""
+        rank = {"allow": 0, "ask": 1, "deny": 2}
+        if self.decision == other.decision == "ask":
+            return Verdict("ask", self.reasons + other.reasons, self.rule)
+        return other if rank[other.decision] > rank[self.decision] else self
+
+
+ALLOW = Verdict("allow")
