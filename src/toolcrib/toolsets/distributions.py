@@ -1,0 +1,98 @@
+"""Named mixtures of toolsets from which a batch run samples the tools of each prompt.
+
+A distribution gives every toolset the chance, in percent, with which it is handed out. Tool files and plugins may add
+their own to `DISTRIBUTIONS`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from toolcrib.core.errors import nearest_names
+
+Distribution = dict[str, Any]
+
+
+def _mix(description: str, **percent: int) -> Distribution:
+    return {"description": description, "toolsets": percent}
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "default": _mix(
+        "Everything, every time", web=100, vision=100, image_gen=100, terminal=100, file=100, moa=100, browser=100
+    ),
+    "image_gen": _mix("Making pictures, with research for them", image_gen=100, vision=75, web=50, file=25),
+    "research": _mix("Finding things out on the web", web=100, browser=60, vision=40, moa=25, file=20),
+    "science": _mix(
+        "Research that computes: the web, files and commands",
+        web=90,
+        terminal=90,
+        file=90,
+        code_execution=60,
+        vision=40,
+        browser=30,
+    ),
+    "development": _mix("Writing software", terminal=95, file=95, web=50, code_execution=40, browser=20),
+    "safe": _mix("Nothing that runs commands or writes files", web=80, vision=60, image_gen=50, browser=50, moa=30),
+    "balanced": _mix(
+        "Every toolset as likely as not", web=50, vision=50, image_gen=50, terminal=50, file=50, moa=50, browser=50
+    ),
+    "minimal": _mix("The web and nothing else", web=100),
+    "terminal_only": _mix("Commands and files", terminal=100, file=100),
+    "terminal_web": _mix("Commands, files and the web", terminal=100, file=100, web=100),
+    "creative": _mix("Pictures first, ideas from the web", image_gen=90, vision=80, web=40, tts=20),
+    "reasoning": _mix("Hard questions, answered by several models", moa=90, web=40, code_execution=30),
+    "browser_use": _mix("The browser, often with a search beside it", browser=100, web=60, vision=50),
+    "browser_only": _mix("The browser and nothing else", browser=100),
+    "browser_tasks": _mix("Tasks on web sites, now and then with a shell", browser=95, vision=30, terminal=20, file=20),
+    "terminal_tasks": _mix(
+        "Tasks in a shell, with a little of the rest", terminal=95, file=95, web=60, browser=20, vision=20
+    ),
+    "mixed_tasks": _mix(
+        "Shell and browser tasks together", terminal=80, file=80, browser=80, web=50, vision=30, image_gen=10
+    ),
+}
+
+
+def get_distribution(name: str) -> Distribution | None:
+    """The distribution of that name, or None."""
+    return DISTRIBUTIONS.get(name)
+
+
+def list_distributions() -> dict[str, Distribution]:
+    """All distributions by name."""
+    return DISTRIBUTIONS.copy()
+
+
+def validate_distribution(name: str) -> bool:
+    """Whether there is a distribution of that name."""
+    return name in DISTRIBUTIONS
+
+
+def sample_toolsets_from_distribution(name: str, rng: random.Random | None = None) -> list[str]:
+    """Roll for each toolset on its own; the most likely one if all rolls fail. Unknown names raise ValueError."""
+    percents = _require(name)["toolsets"]
+    # Without a generator the shared one rolls, so that `random.seed` makes a whole batch repeatable.
+    roll = random.random if rng is None else rng.random
+    chosen = [toolset for toolset, percent in percents.items() if roll() * 100 < percent]
+    if chosen or not percents:
+        return chosen
+    return [max(percents, key=percents.__getitem__)]
+
+
+def describe_distribution(name: str) -> str:
+    """A distribution as text for people, the likeliest toolset first. Unknown names raise ValueError."""
+    distribution = _require(name)
+    by_chance = sorted(distribution["toolsets"].items(), key=lambda pair: (-pair[1], pair[0]))
+    lines = [f"  {percent:>3} %  {toolset}" for toolset, percent in by_chance]
+    return "\n".join([f"{name}: {distribution['description']}", *lines])
+
+
+def _require(name: str) -> Distribution:
+    distribution = DISTRIBUTIONS.get(name)
+    if distribution is not None:
+        return distribution
+    nearest = nearest_names(name, DISTRIBUTIONS)
+    advice = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"one of {', '.join(DISTRIBUTIONS)}"
+    raise ValueError(f"unknown distribution {name!r}; {advice}")
