@@ -1,0 +1,5 @@
+"""One canonical definition, rendered into what each provider accepts."""
+
+from toolcrib.definitions.dialects.render import Dialect, Rendered, SetAside, render
+
+__all__ = ["Dialect", "Rendered", "SetAside", "render"]

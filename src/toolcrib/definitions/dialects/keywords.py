@@ -1,0 +1,196 @@
+"""What each JSON Schema keyword may hold: well-formed values are copied, malformed ones are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolcrib.core.errors import ToolcribError
+from toolcrib.core.types import JsonObject
+
+MAX_DATA_DEPTH = 60
+
+TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+ANY_TYPE = ("string", "number", "boolean", "array", "object", "null")
+# Spellings that are no JSON Schema but that authors write, with an unmistakable meaning.
+TYPE_SPELLINGS = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+ANNOTATIONS = frozenset({"description", "title", "default", "examples", "deprecated", "readOnly", "writeOnly"})
+MALFORMED: Any = object()
+
+
+class Inexpressible(ToolcribError):
+    """A tool that no request can carry; the message says why."""
+
+
+def copy_json(value: Any, depth: int = 0) -> Any:
+    """A copy of a JSON value that shares nothing with it; raises Inexpressible for what JSON cannot hold."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if depth > MAX_DATA_DEPTH:
+        raise Inexpressible(f"a value in its schema is nested more than {MAX_DATA_DEPTH} levels deep")
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [copy_json(item, depth + 1) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: copy_json(item, depth + 1) for key, item in value.items()}
+    raise Inexpressible(f"its schema holds {value!r:.80}, which is not JSON")
+
+
+def clean_types(value: Any) -> list[str]:
+    """The type names in a `type` keyword, repaired; empty when it says nothing usable."""
+    names = value if isinstance(value, (list, tuple)) else [value]
+    lowered = [name.lower() for name in names if isinstance(name, str)]
+    repaired = [TYPE_SPELLINGS.get(name, name) for name in lowered]
+    if any(name not in TYPES for name in repaired):
+        # An unknown name may stand for anything, so the keyword as a whole rules nothing out.
+        return []
+    return list(dict.fromkeys(repaired))
+
+
+def types_of(node: JsonObject) -> list[str]:
+    """The types that a cleaned node allows; empty when it does not say."""
+    declared = node.get("type", [])
+    return [declared] if isinstance(declared, str) else declared
+
+
+def set_types(node: JsonObject, types: list[str]) -> None:
+    node["type"] = types[0] if len(types) == 1 else types
+
+
+def infer_types(node: JsonObject) -> list[str]:
+    """The types that a node means: declared, or else read from its other keywords."""
+    if declared := types_of(node):
+        return declared
+    if "enum" in node or "const" in node:
+        values = node["enum"] if "enum" in node else [node["const"]]
+        return list(dict.fromkeys(type_of_value(value) for value in values))
+    for type_name, keywords in _KEYWORDS_OF_TYPE.items():
+        if not keywords.isdisjoint(node):
+            return [type_name]
+    return []
+
+
+def type_of_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in _PYTHON_TYPES:
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+_PYTHON_TYPES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+)
+_KEYWORDS_OF_TYPE = {
+    "object": frozenset(
+        {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
+        | {"minProperties", "maxProperties", "dependentRequired"}
+    ),
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}),
+    "string": frozenset({"minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType"}),
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+}
+OBJECT_KEYWORDS = _KEYWORDS_OF_TYPE["object"]
+
+
+def keywords_for(types: list[str]) -> frozenset[str]:
+    """The keywords that say something about a value of one of `types`."""
+    names = ("number" if name == "integer" else name for name in types)
+    return frozenset().union(*(_KEYWORDS_OF_TYPE.get(name, frozenset()) for name in names))
+
+
+def _data(value: Any) -> Any:
+    try:
+        return copy_json(value)
+    except Inexpressible:
+        return MALFORMED
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else MALFORMED
+
+
+def _flag(value: Any) -> Any:
+    return value if isinstance(value, bool) else MALFORMED
+
+
+def _number(value: Any) -> Any:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if usable else MALFORMED
+
+
+def _positive(value: Any) -> Any:
+    return value if _number(value) is not MALFORMED and value > 0 else MALFORMED
+
+
+def _count(value: Any) -> Any:
+    usable = _number(value) is not MALFORMED and value >= 0 and value == int(value)
+    return int(value) if usable else MALFORMED
+
+
+def _values(value: Any) -> Any:
+    return _data(value) if isinstance(value, (list, tuple)) and value else MALFORMED
+
+
+def _names(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        return MALFORMED
+    return list(dict.fromkeys(name for name in value if isinstance(name, str)))
+
+
+def _name_lists(value: Any) -> Any:
+    if not isinstance(value, dict) or not all(isinstance(names, (list, tuple)) for names in value.values()):
+        return MALFORMED
+    return {key: _names(names) for key, names in value.items() if isinstance(key, str)}
+
+
+PLAIN_KEYWORDS: dict[str, Callable[[Any], Any]] = {
+    "description": _text,
+    "title": _text,
+    "default": _data,
+    "examples": _values,
+    "deprecated": _flag,
+    "readOnly": _flag,
+    "writeOnly": _flag,
+    "enum": _values,
+    "const": _data,
+    "pattern": _text,
+    "format": _text,
+    "contentEncoding": _text,
+    "contentMediaType": _text,
+    "minLength": _count,
+    "maxLength": _count,
+    "minItems": _count,
+    "maxItems": _count,
+    "minProperties": _count,
+    "maxProperties": _count,
+    "minimum": _number,
+    "maximum": _number,
+    "exclusiveMinimum": _number,
+    "exclusiveMaximum": _number,
+    "multipleOf": _positive,
+    "uniqueItems": _flag,
+    "required": _names,
+    "dependentRequired": _name_lists,
+}
+"""The keywords whose value holds no schema, each with what copies it (or says that it is malformed)."""

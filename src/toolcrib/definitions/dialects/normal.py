@@ -1,0 +1,271 @@
+"""Any JSON Schema from anyone, as a root object in a small, well-formed subset of draft 2020-12.
+
+What comes out holds no boolean schema (but `additionalProperties`), no `allOf`, `oneOf`, `not` or conditional, no
+reference but a bare one into its own `$defs`, and accepts every object that the original accepts. All that remains
+is monotone: loosening any part of it loosens the whole, so that a dialect may leave out what its provider refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from toolcrib.core.types import JsonObject
+from toolcrib.definitions.dialects.keywords import (
+    ANNOTATIONS,
+    MALFORMED,
+    PLAIN_KEYWORDS,
+    Inexpressible,
+    clean_types,
+    set_types,
+    types_of,
+)
+from toolcrib.definitions.dialects.merge import flatten, intersect
+from toolcrib.definitions.dialects.notes import add_notes, note, one_of, short
+from toolcrib.definitions.dialects.references import References
+
+MAX_DEPTH = 50
+MAX_RECURSION = 2
+"""How often a recursive reference is written out inside itself before a plain object stands for it."""
+MAX_INLINED_NODES = 1_500
+"""References stop being written out at this size, or a few shared definitions would multiply without bound."""
+MAX_NODES = 20_000
+
+# Keywords that old drafts ignore; keeping them would refuse what the author's draft accepts.
+_SINCE_2019 = frozenset({"prefixItems", "dependentRequired"})
+_SINCE_DRAFT_6 = frozenset({"const", "propertyNames", "exclusiveMinimum", "exclusiveMaximum"})
+_NOTED_ONLY = ("not", "contains", "if", "dependentSchemas")
+
+
+def normalise(parameters: JsonObject, *, keep_references: bool) -> tuple[JsonObject, list[str]]:
+    """The schema as a plain root object, and what the tool's description should say about the rest of it."""
+    return _Normaliser(parameters, keep_references).root()
+
+
+class _Normaliser:
+    """Walks one schema, counting what it writes."""
+
+    def __init__(self, schema: JsonObject, keep_references: bool) -> None:
+        self._schema = schema
+        self._keep_references = keep_references
+        self._references = References(schema)
+        self._expanding: list[str] = []
+        self._names: dict[str, str] = {}
+        self._nodes = 0
+        self._depth = 0
+        self._has_own_base = False
+        draft = str(schema.get("$schema", ""))
+        self._is_old_draft = "draft-0" in draft
+        self._ignored = _SINCE_2019 if self._is_old_draft else frozenset[str]()
+        if "draft-03" in draft or "draft-04" in draft:
+            self._ignored |= _SINCE_DRAFT_6
+
+    def root(self) -> tuple[JsonObject, list[str]]:
+        node = self._node(self._schema, inline=True)
+        if node is None:
+            raise Inexpressible("its schema refuses every argument")
+        if types_of(node) and "object" not in types_of(node):
+            raise Inexpressible(f"its arguments are declared as {types_of(node)[0]!r}; declare an object")
+        notes = _root_notes(node)
+        flat = flatten(node)
+        root: JsonObject = {"type": "object", "properties": flat.pop("properties", {})}
+        if required := flat.pop("required", []):
+            root["required"] = required
+        root |= flat
+        if definitions := self._definitions():
+            root["$defs"] = definitions
+        return root, notes
+
+    def _definitions(self) -> JsonObject:
+        """The kept references' targets; writing one out may name further ones."""
+        definitions: JsonObject = {}
+        while waiting := [pointer for pointer, name in self._names.items() if name not in definitions]:
+            for pointer in waiting:
+                definitions[self._names[pointer]] = self._node(self._references.target(pointer)) or {}
+        return definitions
+
+    def _node(self, schema: Any, *, inline: bool = False) -> JsonObject | None:
+        """The cleaned schema; None where nothing is valid. With `inline`, it is not a bare reference."""
+        if schema is False:
+            return None
+        if not isinstance(schema, dict):
+            return {}
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise Inexpressible(f"its schema has more than {MAX_NODES} parts")
+        if self._depth >= MAX_DEPTH:
+            return _stub(schema)
+        had_own_base = self._has_own_base
+        base = schema.get("$id")
+        if isinstance(base, str) and not base.startswith("#") and schema is not self._schema:
+            self._has_own_base = True
+        self._depth += 1
+        node = self._combined(schema, inline)
+        self._depth -= 1
+        self._has_own_base = had_own_base
+        return node
+
+    def _combined(self, schema: JsonObject, inline: bool) -> JsonObject | None:
+        """The node's own keywords, met with those of its reference and of each `allOf` part."""
+        reference = schema.get("$ref")
+        is_reference = isinstance(reference, str)
+        own = self._own_keywords(schema, inline, annotations_only=is_reference and self._is_old_draft)
+        parts = schema.get("allOf")
+        parts = parts if isinstance(parts, list) and not (is_reference and self._is_old_draft) else []
+        if not own and not is_reference and len(parts) == 1:
+            return self._node(parts[0], inline=inline)
+        merged = own
+        if is_reference:
+            target = self._referenced(str(reference), inline=inline or bool(own) or bool(parts))
+            if target is None:
+                return None
+            merged = intersect(merged, target)
+        for part in parts:
+            cleaned = self._node(part, inline=True)
+            if cleaned is None:
+                return None
+            merged = intersect(merged, cleaned)
+        return _completed(merged, schema)
+
+    def _referenced(self, reference: str, *, inline: bool) -> JsonObject | None:
+        pointer = None if self._has_own_base else self._references.pointer(reference)
+        if pointer is None:
+            return {}
+        target = self._references.target(pointer)
+        if not inline and isinstance(target, dict) and self._is_kept(pointer):
+            return {"$ref": f"#/$defs/{self._name(pointer)}"}
+        if self._expanding.count(pointer) >= MAX_RECURSION or self._nodes > MAX_INLINED_NODES:
+            return _stub(target)
+        self._expanding.append(pointer)
+        node = self._node(target, inline=True)
+        self._expanding.pop()
+        return node
+
+    def _is_kept(self, pointer: str) -> bool:
+        return self._keep_references and (pointer in self._names or not self._references.is_recursive(pointer))
+
+    def _name(self, pointer: str) -> str:
+        if pointer not in self._names:
+            plain = re.sub(r"[^A-Za-z0-9_.-]", "_", pointer.rsplit("/", 1)[-1]) or "root"
+            taken = set(self._names.values())
+            numbered = (f"{plain}_{number}" for number in range(2, len(taken) + 3))
+            self._names[pointer] = plain if plain not in taken else next(name for name in numbered if name not in taken)
+        return self._names[pointer]
+
+    def _own_keywords(self, schema: JsonObject, inline: bool, annotations_only: bool) -> JsonObject:
+        node: JsonObject = {}
+        for keyword, value in schema.items():
+            if keyword in self._ignored or (annotations_only and keyword not in ANNOTATIONS):
+                continue
+            if keyword in PLAIN_KEYWORDS:
+                cleaned = PLAIN_KEYWORDS[keyword](value)
+                if cleaned is not MALFORMED:
+                    node[keyword] = cleaned
+            elif keyword == "type" and (types := clean_types(value)):
+                set_types(node, types)
+            elif keyword in ("properties", "patternProperties") and isinstance(value, dict):
+                node[keyword] = self._map(value)
+            elif keyword in ("additionalProperties", "propertyNames") and isinstance(value, (bool, dict)):
+                self._add_property_rule(node, keyword, value)
+        if annotations_only:
+            return node
+        self._add_items(node, schema)
+        self._add_alternatives(node, schema, inline)
+        add_notes(
+            node, (note(keyword, schema[keyword]) for keyword in _NOTED_ONLY if _is_worth_a_note(schema, keyword))
+        )
+        return node
+
+    def _map(self, schemas: JsonObject) -> JsonObject:
+        cleaned = ((key, self._node(schema)) for key, schema in schemas.items() if isinstance(key, str))
+        return {key: node for key, node in cleaned if node is not None}
+
+    def _add_property_rule(self, node: JsonObject, keyword: str, value: bool | JsonObject) -> None:
+        if isinstance(value, dict):
+            cleaned = self._node(value)
+            node[keyword] = False if cleaned is None else cleaned
+        elif keyword == "additionalProperties":
+            node[keyword] = value
+        if node.get("propertyNames") is False:
+            del node["propertyNames"]
+
+    def _add_items(self, node: JsonObject, schema: JsonObject) -> None:
+        """Arrays of all drafts in the words of the newest: `prefixItems` first, `items` for the others."""
+        first, rest = schema.get("prefixItems"), schema.get("items")
+        if isinstance(rest, list):
+            first, rest = rest, schema.get("additionalItems")
+        elif "prefixItems" in self._ignored:
+            first = None
+        if isinstance(first, list) and first:
+            node["prefixItems"] = [self._node(schema) or {} for schema in first]
+        cleaned = self._node(rest) if isinstance(rest, (bool, dict)) else None
+        if rest is False or (cleaned is None and isinstance(rest, dict)):
+            length = len(node.get("prefixItems", []))
+            node["maxItems"] = min(length, node.get("maxItems", length))
+        elif cleaned is not None:
+            node["items"] = cleaned
+
+    def _add_alternatives(self, node: JsonObject, schema: JsonObject, inline: bool) -> None:
+        """`anyOf`, or `oneOf` read as one: once its branches are loosened, more than one may match."""
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword)
+            if not isinstance(branches, list):
+                continue
+            cleaned = [branch for branch in (self._node(raw, inline=inline) for raw in branches) if branch is not None]
+            if not cleaned:
+                continue
+            if "anyOf" in node:
+                add_notes(node, [note("anyOf", cleaned)])
+            else:
+                node["anyOf"] = cleaned
+
+
+def _completed(node: JsonObject, schema: JsonObject) -> JsonObject:
+    """The node with OpenAPI's `nullable` spelt out, and `items` on every array."""
+    types = types_of(node)
+    if schema.get("nullable") is True and "null" not in types:
+        if types:
+            types = [*types, "null"]
+            set_types(node, types)
+        if "enum" in node and None not in node["enum"]:
+            node["enum"] = [*node["enum"], None]
+        if "const" in node and node["const"] is not None:
+            node["enum"] = [node.pop("const"), None]
+        if "anyOf" in node:
+            node["anyOf"] = [*node["anyOf"], {"type": "null"}]
+        if "$ref" in node:
+            node = {"anyOf": [node, {"type": "null"}]}
+    if "array" in types and "items" not in node:
+        node["items"] = {}
+    return node
+
+
+def _stub(schema: Any) -> JsonObject:
+    """What stands for a schema that is not written out: its type alone."""
+    types = clean_types(schema.get("type")) if isinstance(schema, dict) else []
+    if not types or schema.get("nullable") is True:
+        return {}
+    stub: JsonObject = {}
+    set_types(stub, types)
+    return _completed(stub, {})
+
+
+def _is_worth_a_note(schema: JsonObject, keyword: str) -> bool:
+    try:
+        return keyword in schema and bool(short(schema[keyword]))
+    except (TypeError, ValueError, RecursionError):
+        # What cannot be written as JSON cannot be told to the model either.
+        return False
+
+
+def _root_notes(node: JsonObject) -> list[str]:
+    """What a root object loses: providers refuse alternatives and fixed values there."""
+    notes = [one_of(node["enum"])] if "enum" in node else []
+    if "const" in node:
+        notes.append(note("const", node["const"]))
+    always = node.get("required", [])
+    needed = [[name for name in branch.get("required", []) if name not in always] for branch in node.get("anyOf", [])]
+    sets = dict.fromkeys(", ".join(names) for names in needed if names)
+    if len(sets) > 1:
+        notes.append("give one of these sets of arguments: " + "; or ".join(sets))
+    return notes
