@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from toolcrib.core.errors import ConfigError
@@ -49,7 +50,8 @@ def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> No
     temporary = target.with_name(f".{target.name}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
-    try:
+    with ExitStack() as on_failure:
+        on_failure.callback(temporary.unlink, missing_ok=True)
         with os.fdopen(descriptor, "wb") as stream:
             if before is not None:
                 _keep_owner(descriptor, before)
@@ -58,9 +60,7 @@ def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> No
             stream.flush()
             os.fsync(descriptor)
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        on_failure.pop_all()
     _sync_folder(target.parent)
 
 

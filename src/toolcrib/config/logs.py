@@ -12,6 +12,7 @@ from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import MASK, redact
 from toolcrib.config.settings import LogLevel
+from toolcrib.core.attempt import attempt
 
 if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
@@ -59,13 +60,14 @@ class _LogFile(logging.Handler):
         self._file: RotatingFileHandler | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            if self._file is None:
-                self._file = _open(self._path)
-            self._file.setFormatter(self.formatter)
-            self._file.emit(record)
-        except Exception:  # noqa: BLE001 - a full disk or an odd record must never reach the code that logs
-            return
+        # A full disk or an odd record must never reach the code that logs.
+        attempt(self._write, record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        if self._file is None:
+            self._file = _open(self._path)
+        self._file.setFormatter(self.formatter)
+        self._file.emit(record)
 
     def close(self) -> None:
         try:

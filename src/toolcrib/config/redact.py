@@ -10,6 +10,7 @@ from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 MASK = "[secret]"
 MIN_SECRET_CHARS = 8
 
+# Every pattern takes time in proportion to the text, whatever the text: no unbounded repeat can start inside another.
 _KEY_SHAPES = re.compile(
     r"\b(?:"
     r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and many that copy them
@@ -17,11 +18,18 @@ _KEY_SHAPES = re.compile(
     r"|xox[abprs]-[A-Za-z0-9-]{10,}"
     r"|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
     r"|hf_[A-Za-z0-9]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}"
-    r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}"
     r")"
+    r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{5,}"
 )
-_AUTHORIZATION = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}")
+# A digit, a padding or a capital inside the word tells a credential from "basic authentication".
+_AUTHORIZATION = re.compile(
+    r"\b((?i:bearer|basic))\s{1,20}(?=[\w.~+/-]{0,200}?(?:[0-9=]|[a-z][A-Z]))[A-Za-z0-9._~+/=-]{12,}"
+)
 _URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,80}):[^\s/@]{1,200}@")
+_URL_PARAMETER = re.compile(
+    r"([?&](?:[\w-]{0,30}(?:key|token|secret|password|signature)|appid|sig)=)[^&\s\"'<>]{4,}", re.IGNORECASE
+)
+_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
@@ -30,11 +38,15 @@ def redact(text: str) -> str:
         text = text.replace(value, MASK)
     text = _KEY_SHAPES.sub(MASK, text)
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", text)
+    text = _URL_PARAMETER.sub(rf"\1{MASK}", text)
     return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
 def known_secrets() -> list[str]:
     """The values of password-like variables that are set now, longest first."""
-    names = [name for name, about in OPTIONAL_ENV_VARS.items() if about.get("password")]
-    values = {os.environ.get(name, "") for name in names}
+    # Tool files add to the table while other threads log, and add what they like.
+    declared = {
+        name for name, about in list(OPTIONAL_ENV_VARS.items()) if isinstance(about, dict) and about.get("password")
+    }
+    values = {value for name, value in os.environ.items() if name in declared or _SECRET_NAME.search(name)}
     return sorted((value for value in values if len(value) >= MIN_SECRET_CHARS), key=len, reverse=True)

@@ -39,8 +39,8 @@ def is_blank(text: str) -> bool:
     return all(not line.strip() or line.lstrip().startswith("#") for line in text.split("\n"))
 
 
-def parse(text: str, name: str) -> Document:
-    """Read one document; broken YAML is a ConfigError that says where in `name`."""
+def parse(text: str, name: str, check_command: str = "toolcrib config check") -> Document:
+    """Read one document; broken YAML is a ConfigError that says where in `name`, and what to run afterwards."""
     if is_blank(text):
         return Document()
     # Costs 10 ms to import, and most processes start without a config file.
@@ -56,7 +56,7 @@ def parse(text: str, name: str) -> Document:
         document.data = _Plain(document, yaml.constructor.construct_object).value(root, ())
         return document
     except YAMLError as error:
-        raise ConfigError(_broken(error, text, name)) from error
+        raise ConfigError(_broken(error, text, name, check_command)) from error
     except RecursionError as error:
         raise ConfigError(f"{name}: values are nested too deeply; write them flatter") from error
 
@@ -135,7 +135,7 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _broken(error: Any, text: str, name: str) -> str:
+def _broken(error: Any, text: str, name: str, check_command: str) -> str:
     """One sentence about broken YAML: file, line, column, what is wrong."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "context", None)
@@ -145,6 +145,4 @@ def _broken(error: Any, text: str, name: str) -> str:
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
         what = "it holds a character that YAML does not allow"
-    return (
-        f"{name}:{line}:{column}: this is not valid YAML ({what}); correct that line, then run `toolcrib config check`"
-    )
+    return f"{name}:{line}:{column}: this is not valid YAML ({what}); correct that line, then run `{check_command}`"

@@ -5,31 +5,32 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from toolcrib.core.ports import Services
+from toolcrib.core.attempt import attempt
+from toolcrib.core.types import ToolResult
 
 logger = logging.getLogger(__name__)
 
 
 class CancelToken:
-    """One stop signal; cancelling a parent cancels its children. Safe from any thread."""
+    """One stop signal; cancelling any of its parents cancels it too. Safe from any thread."""
 
     __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "reason")
 
-    def __init__(self, parent: CancelToken | None = None) -> None:
+    def __init__(self, parent: CancelToken | None = None, *others: CancelToken) -> None:
         self.reason = ""
         self._event = threading.Event()
         # Reentrant, because a child that is collected while the lock is held unregisters itself.
         self._lock = threading.RLock()
         self._callbacks: dict[object, Callable[[], None]] = {}
-        if parent is not None:
-            _follow(weakref.ref(self), parent)
+        for one in (parent, *others):
+            if one is not None:
+                _follow(self, one)
 
     @property
     def cancelled(self) -> bool:
@@ -44,10 +45,9 @@ class CancelToken:
             self._event.set()
             callbacks, self._callbacks = self._callbacks, {}
         for callback in callbacks.values():
-            try:
-                callback()
-            except Exception:
-                logger.exception("a listener of a cancel token failed")
+            _, error = attempt(callback)
+            if error is not None:
+                logger.error("a listener of a cancel token failed", exc_info=error)
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when cancelled (now, if it already is). Returns what unregisters it."""
@@ -68,17 +68,32 @@ class CancelToken:
             self._callbacks.pop(key, None)
 
 
-def _follow(child: weakref.ref[CancelToken], parent: CancelToken) -> None:
+def _follow(child: CancelToken, parent: CancelToken) -> None:
     """Cancels the child with its parent. Held weakly: a session outlives thousands of calls."""
+    held = weakref.ref(child)
 
     def cancel_child() -> None:
-        token = child()
+        token = held()
         if token is not None:
             token.cancel(parent.reason)
 
-    token = child()
-    if token is not None:
-        weakref.finalize(token, parent.on_cancel(cancel_child)).atexit = False
+    weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
+
+
+class Services(Protocol):
+    """What handlers may use of the runtime they run in."""
+
+    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call another tool through the whole pipeline, with the session of `ctx`."""
+        ...
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
+
+    def spill(self, ctx: ToolContext, text: str) -> str: ...
+
+    def get(self, name: str) -> Any:
+        """A named service (`todo`, `memory` …); raises UsageError saying which one is missing."""
+        ...
 
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.

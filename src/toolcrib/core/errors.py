@@ -57,7 +57,7 @@ class UnknownName(ToolcribError):
             parts.append(f"did you mean {' or '.join(repr(found) for found in self.nearest)}?")
         if advice:
             parts.append(advice)
-        super().__init__("; ".join(parts))
+        super().__init__("; ".join(parts).replace("?; ", "? "))
 
 
 class UnknownToolset(UnknownName):

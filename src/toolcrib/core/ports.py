@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from toolcrib.core.context import ToolContext
-    from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+
+__all__ = ["Approver", "Gate", "Invoker", "Recorder", "ResultStore", "Services"]
 
 
 class Invoker(Protocol):
     """Runs a call through the whole pipeline from synchronous code; what a Runtime binds to a registry."""
 
     def __call__(self, name: str, arguments: JsonObject, extra: Mapping[str, Any], /) -> str | JsonObject: ...
-
-
-class Services(Protocol):
-    """What handlers may use of the runtime they run in."""
-
-    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call another tool through the whole pipeline, with the session of `ctx`."""
-        ...
-
-    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
-
-    def spill(self, ctx: ToolContext, text: str) -> str: ...
-
-    def get(self, name: str) -> Any:
-        """A named service (`todo`, `memory` …); raises UsageError saying which one is missing."""
-        ...
 
 
 class Approver(Protocol):
@@ -54,10 +39,10 @@ class Recorder(Protocol):
     """Keeps what happened. `started` returns only when the record is durable."""
 
     def started(
-        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
     ) -> None: ...
 
-    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext) -> None: ...
+    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None: ...
 
 
 class ResultStore(Protocol):

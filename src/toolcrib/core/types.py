@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from toolcrib.core.context import ToolContext
 
 JsonObject = dict[str, Any]
 Handler = Callable[..., Any]
@@ -30,7 +27,8 @@ class Effect:
     target: str = ""
 
 
-EffectsFn = Callable[[JsonObject, "ToolContext"], tuple[Effect, ...]]
+EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
+"""From the arguments and the ToolContext of a call to what it does. Pure, and quick."""
 EffectsDeclaration = tuple[Effect, ...] | EffectsFn
 
 SourceKind = Literal["builtin", "user", "plugin", "mcp", "code"]

@@ -1,0 +1,51 @@
+"""toolcrib: the tools runtime for LLM agents.
+
+Names load on first use, so that `import toolcrib` costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from toolcrib.version import __version__
+
+if TYPE_CHECKING:
+    from toolcrib import registry
+    from toolcrib.api import get_tool_definitions, handle_function_call
+    from toolcrib.core.context import ToolContext
+    from toolcrib.core.types import Effect, ToolResult
+    from toolcrib.registry.decorator import tool
+    from toolcrib.runtime import Runtime
+
+__all__ = [
+    "Effect",
+    "Runtime",
+    "ToolContext",
+    "ToolResult",
+    "__version__",
+    "get_tool_definitions",
+    "handle_function_call",
+    "registry",
+    "tool",
+]
+
+_HOMES = {
+    "Effect": "toolcrib.core.types",
+    "Runtime": "toolcrib.runtime",
+    "ToolContext": "toolcrib.core.context",
+    "ToolResult": "toolcrib.core.types",
+    "get_tool_definitions": "toolcrib.api",
+    "handle_function_call": "toolcrib.api",
+    "registry": "toolcrib.registry",
+    "tool": "toolcrib.registry.decorator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'toolcrib' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - one of the two places that load by name
+
+    module = import_module(home)
+    value = module if name == "registry" else getattr(module, name)
+    globals()[name] = value
+    return value

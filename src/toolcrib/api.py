@@ -1,0 +1,111 @@
+"""What the package offers to synchronous callers, over one default Runtime that is made on first use."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolcrib.config.logs import configure_logging
+from toolcrib.config.redact import known_secrets
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.default import registry
+from toolcrib.registry.results import call_failed
+from toolcrib.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_lock = threading.RLock()
+_default: list[Runtime] = []
+
+
+def default_runtime() -> Runtime:
+    """The Runtime behind the functions of this module, made on first use and closed at exit."""
+    if _default:
+        return _default[0]
+    with _lock:
+        if not _default:
+            runtime = Runtime(registry=registry)
+            configure_logging(runtime.settings.home, runtime.settings.logging.level, known_secrets)
+            # Known before it is loaded: a tool file may ask for it while it is imported.
+            _default.append(runtime)
+            runtime.load()
+            atexit.register(reset_default_runtime)
+    return _default[0]
+
+
+def reset_default_runtime() -> None:
+    """Close the default Runtime; the next use makes a new one, with the settings of that moment."""
+    with _lock:
+        while _default:
+            _default.pop().close()
+
+
+def get_tool_definitions(
+    enabled_toolsets: Sequence[str] | None = None,
+    disabled_toolsets: Sequence[str] | None = None,
+    quiet_mode: bool = False,
+    skip_tool_search_assembly: bool = False,
+) -> list[JsonObject]:
+    """The definitions of the available tools, in OpenAI's form, sorted by name.
+
+    Without `enabled_toolsets` all toolsets are meant; an empty list means none. `disabled_toolsets` always wins.
+    """
+    definitions = default_runtime().definitions(
+        enabled_toolsets, disabled_toolsets, defer=not skip_tool_search_assembly
+    )
+    if not quiet_mode:
+        chosen = "all toolsets" if enabled_toolsets is None else f"the toolsets {enabled_toolsets!r}"
+        logger.info("%d tools from %s", len(definitions.tools), chosen)
+    return definitions.tools
+
+
+def handle_function_call(
+    function_name: str,
+    function_args: Mapping[str, Any] | str,
+    task_id: str | None = None,
+    tool_call_id: str | None = None,
+    session_id: str | None = None,
+    turn_id: str | None = None,
+    api_request_id: str | None = None,
+    user_task: str | None = None,
+    enabled_tools: Sequence[str] | None = None,
+    skip_pre_tool_call_hook: bool = False,  # noqa: ARG001
+    skip_tool_request_middleware: bool = False,  # noqa: ARG001
+    tool_request_middleware_trace: Sequence[JsonObject] | None = None,  # noqa: ARG001
+    enabled_toolsets: Sequence[str] | None = None,
+    disabled_toolsets: Sequence[str] | None = None,
+) -> str | JsonObject:
+    """Call a tool and return its result text (or multimodal object); an error is a result too, never an exception.
+
+    `enabled_toolsets` and `disabled_toolsets` bound what may be called. The two `skip_` arguments and the trace are
+    accepted for callers that know them; nothing goes around the hooks.
+    """
+    try:
+        runtime = default_runtime()
+        stub = runtime.stub_for(function_name, function_args)
+        if stub is not None:
+            return stub
+        allowed = None
+        if enabled_toolsets is not None or disabled_toolsets is not None:
+            allowed = runtime.toolsets.select(enabled_toolsets, disabled_toolsets).tool_names
+        keywords: dict[str, Any] | None = None
+        if function_name == "execute_code":
+            keywords = {"task_id": task_id, "session_id": session_id, "enabled_tools": enabled_tools}
+        ctx = runtime.context(
+            tool_name=function_name,
+            call_id=tool_call_id or "",
+            session_id=session_id or "",
+            task_id=task_id or "",
+            turn_id=turn_id or "",
+            api_request_id=api_request_id or "",
+            user_task=user_task or "",
+            allowed_tools=allowed,
+            handler_kwargs=keywords,
+        )
+        return runtime.call_sync(function_name, function_args, ctx).content
+    except Exception as error:  # the contract: a caller of this function always receives a result
+        logger.exception("call of tool %r failed", function_name)
+        return call_failed(function_name, error)

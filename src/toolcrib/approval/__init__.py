@@ -1,0 +1,1 @@
+"""Decides whether a call may run: what it does, what policy says, and who is asked."""

@@ -1,0 +1,145 @@
+"""`hermes_cli.config`: the config file as one dict, and the keys in `.env`. Writes are checked and never half done."""
+
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from toolcrib.compat.hermes_constants import display_hermes_home, get_hermes_home
+from toolcrib.config import edit, env_file
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.files import make_folder
+from toolcrib.config.load import BOM, load_settings, read_text
+from toolcrib.config.paths import find_home
+from toolcrib.config.schema import file_fields, find_setting
+from toolcrib.config.settings import Settings
+from toolcrib.config.yaml_text import parse
+from toolcrib.core.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_CONFIG",
+    "OPTIONAL_ENV_VARS",
+    "REQUIRED_ENV_VARS",
+    "display_hermes_home",
+    "ensure_hermes_home",
+    "get_config_path",
+    "get_env_path",
+    "get_env_value",
+    "get_hermes_home",
+    "load_config",
+    "load_env",
+    "remove_env_value",
+    "save_config",
+    "save_env_value",
+]
+
+Config = dict[str, Any]
+
+REQUIRED_ENV_VARS: dict[str, dict[str, Any]] = {}
+
+
+def _defaults() -> Config:
+    settings = Settings()
+    values = asdict(settings)
+    return {field.name: values[field.name] for field in file_fields(Settings)}
+
+
+DEFAULT_CONFIG: Config = _defaults()
+
+
+def get_config_path() -> Path:
+    return find_home().config_file
+
+
+def get_env_path() -> Path:
+    return find_home().env_file
+
+
+def ensure_hermes_home() -> None:
+    """Create the home folder, for its owner alone, if there is none."""
+    make_folder(get_hermes_home())
+
+
+def load_config() -> Config:
+    """The defaults with what the config file says over them, as a dict of the caller's own."""
+    load_settings()  # strict: says all that is wrong with the file
+    return _merged(DEFAULT_CONFIG, _written())
+
+
+def save_config(config: Config) -> None:
+    """Write what differs from the config in force; a key that `config` lacks gets its default again."""
+    home = find_home()
+    changes = _changes(load_config(), config, ())
+    if changes:
+        edit.put_values(home, changes)
+    for key in [key for key in _written() if key not in config and _is_setting((key,))]:
+        edit.unset_value(home, key)
+
+
+def load_env() -> dict[str, str]:
+    """The values of `.env`."""
+    return env_file.read_env_file(get_env_path())
+
+
+def get_env_value(key: str) -> str | None:
+    """The value of a variable: from the environment, else from `.env`."""
+    return env_file.get_env_value(find_home(), key, os.environ)
+
+
+def save_env_value(key: str, value: str) -> None:
+    """Write a value to `.env`, and let this process see it."""
+    env_file.save_env_value(find_home(), key, value)
+    os.environ[key] = value
+
+
+def remove_env_value(key: str) -> bool:
+    """Remove a variable from `.env` and from this process; False if it was not in the file."""
+    known = key in load_env()
+    env_file.remove_env_value(find_home(), key)
+    os.environ.pop(key, None)
+    return known
+
+
+def _written() -> Config:
+    """What stands in the config file itself."""
+    home = find_home()
+    data = parse(read_text(home).removeprefix(BOM), str(home.config_file)).data
+    return data if isinstance(data, dict) else {}
+
+
+def _merged(below: Config, above: Config) -> Config:
+    merged = deepcopy(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        if isinstance(known, dict) and isinstance(value, dict):
+            merged[key] = _merged(known, value)
+        elif value is not None or key not in merged:
+            merged[key] = deepcopy(value)
+    return merged
+
+
+def _changes(old: Config, new: Config, path: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
+    """The smallest values that have to be written, by their path."""
+    changes: dict[tuple[str, ...], Any] = {}
+    for key, value in new.items():
+        here = (*path, key)
+        known = old.get(key)
+        if key in old and known == value:
+            continue
+        if isinstance(known, dict) and isinstance(value, dict) and _is_setting(here) and known.keys() <= value.keys():
+            changes |= _changes(known, value, here)
+        else:
+            changes[here] = value
+    return changes
+
+
+def _is_setting(path: tuple[str, ...]) -> bool:
+    """False for keys of other programs that share the file: those are written as a whole."""
+    try:
+        find_setting(".".join(path))
+    except ConfigError:
+        return False
+    return True

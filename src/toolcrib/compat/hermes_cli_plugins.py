@@ -1,0 +1,191 @@
+"""`hermes_cli.plugins`: the plugins and hooks of the default runtime.
+
+The functions find each other by name at call time, so that a caller who replaces one of them (or the manager) changes
+what the others do, and what `model_tools.handle_function_call` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from toolcrib.compat.plugin_manager import DefaultPluginManager, PluginManager, refusal
+from toolcrib.core.errors import PluginError, PluginToolOverrideError
+from toolcrib.core.types import JsonObject
+from toolcrib.hooks.specs import HOOKS, MIDDLEWARE
+from toolcrib.plugins.context import PluginContext
+from toolcrib.plugins.load import LoadedPlugin
+from toolcrib.plugins.manifest import PluginManifest
+from toolcrib.registry.default import registry
+
+__all__ = [
+    "VALID_HOOKS",
+    "VALID_MIDDLEWARE",
+    "LoadedPlugin",
+    "PluginContext",
+    "PluginError",
+    "PluginManager",
+    "PluginManifest",
+    "PluginToolOverrideError",
+    "clear_thread_tool_whitelist",
+    "discover_plugins",
+    "get_plugin_manager",
+    "get_plugin_toolsets",
+    "get_pre_tool_call_block_message",
+    "get_pre_tool_call_directive",
+    "has_hook",
+    "has_middleware",
+    "invoke_hook",
+    "invoke_middleware",
+    "resolve_pre_tool_block",
+    "set_thread_tool_whitelist",
+]
+
+logger = logging.getLogger(__name__)
+
+VALID_HOOKS: set[str] = set(HOOKS)
+VALID_MIDDLEWARE: set[str] = set(MIDDLEWARE)
+DENIED_IN_THREAD = "Tool '{tool_name}' is not available here"
+
+# One for the process: the functions below take no manager. It keeps nothing itself, the default runtime does.
+_plugin_manager: PluginManager = DefaultPluginManager()
+
+
+class _ThreadBounds(threading.local):
+    """The tools that a thread may call (None: all), and what every other call is answered with."""
+
+    allowed: frozenset[str] | None = None
+    message: str = DENIED_IN_THREAD
+
+
+_thread = _ThreadBounds()
+
+
+def get_plugin_manager() -> PluginManager:
+    """The manager of the default runtime's plugins."""
+    return _plugin_manager
+
+
+def discover_plugins(force: bool = False) -> None:
+    """Load the plugins that the config enables, once; `force` reads the config and loads them again."""
+    get_plugin_manager().discover_and_load(force=force)
+
+
+def invoke_hook(hook_name: str, **kwargs: Any) -> list[Any]:
+    """What the callbacks of a hook answered, without None; one that raises is logged and left out."""
+    return get_plugin_manager().invoke_hook(hook_name, **kwargs)
+
+
+def has_hook(hook_name: str) -> bool:
+    return get_plugin_manager().has_hook(hook_name)
+
+
+def invoke_middleware(kind: str, **kwargs: Any) -> list[Any]:
+    """What the middleware of a kind answered, without None; one that raises is logged and left out."""
+    return get_plugin_manager().invoke_middleware(kind, **kwargs)
+
+
+def has_middleware(kind: str) -> bool:
+    return get_plugin_manager().has_middleware(kind)
+
+
+def get_plugin_toolsets() -> list[tuple[str, str, str]]:
+    """Name, label and description of each toolset that plugins brought."""
+    tools: dict[str, list[str]] = {}
+    for entry in registry.entries():
+        if entry.source.kind == "plugin":
+            tools.setdefault(entry.toolset, []).append(entry.name)
+    return [(name, f"🔌 {name.replace('_', ' ').title()}", ", ".join(tools[name])) for name in sorted(tools)]
+
+
+def set_thread_tool_whitelist(allowed: Collection[str] | None, deny_msg_fmt: str = DENIED_IN_THREAD) -> None:
+    """Let this thread call only the named tools; every other call is answered with the message."""
+    _thread.allowed = None if allowed is None else frozenset(allowed)
+    _thread.message = deny_msg_fmt
+
+
+def clear_thread_tool_whitelist() -> None:
+    """Let this thread call every tool again."""
+    _thread.allowed = None
+
+
+def thread_has_whitelist() -> bool:
+    return _thread.allowed is not None
+
+
+def get_pre_tool_call_directive(
+    tool_name: str,
+    args: JsonObject | None,
+    task_id: str = "",
+    session_id: str = "",
+    tool_call_id: str = "",
+    turn_id: str = "",
+    api_request_id: str = "",
+    middleware_trace: list[JsonObject] | None = None,
+) -> JsonObject | None:
+    """The first valid answer to `pre_tool_call`: `{"action": "block" | "approve", "message", …}`, or None."""
+    keywords = {
+        "tool_name": tool_name,
+        "args": args if isinstance(args, dict) else {},
+        "task_id": task_id,
+        "session_id": session_id,
+        "tool_call_id": tool_call_id,
+        "turn_id": turn_id,
+        "api_request_id": api_request_id,
+        "middleware_trace": list(middleware_trace or []),
+    }
+    manager = get_plugin_manager()
+    if invoke_hook is _plain_invoke_hook and isinstance(manager, PluginManager):
+        answers = manager.policy_answers(keywords)
+    else:
+        answers = invoke_hook("pre_tool_call", **keywords)
+    return next((answer for answer in answers or () if _is_directive(answer)), None)
+
+
+def get_pre_tool_call_block_message(tool_name: str, args: JsonObject | None, *ids: Any, **more: Any) -> str | None:
+    """Why a plugin, or the whitelist of this thread, blocks a call; None if nothing does."""
+    denial = _thread_denial(tool_name)
+    if denial is not None:
+        return denial
+    directive = get_pre_tool_call_directive(tool_name, args, *ids, **more)
+    return directive["message"] if directive is not None and directive["action"] == "block" else None
+
+
+def resolve_pre_tool_block(tool_name: str, args: JsonObject | None, *ids: Any, **more: Any) -> str | None:
+    """Why a call may not run, having asked a person where a plugin wants that; None if it may."""
+    if get_pre_tool_call_block_message is not _plain_block_message:
+        return get_pre_tool_call_block_message(tool_name, args, *ids, **more)
+    denial = _thread_denial(tool_name)
+    if denial is not None:
+        return denial
+    directive = get_pre_tool_call_directive(tool_name, args, *ids, **more)
+    if directive is None:
+        return None
+    if directive["action"] == "block":
+        return str(directive["message"])
+    return refusal(tool_name, args or {}, directive)
+
+
+_plain_invoke_hook: Callable[..., list[Any]] = invoke_hook
+_plain_block_message: Callable[..., str | None] = get_pre_tool_call_block_message
+
+
+def _is_directive(answer: Any) -> bool:
+    if not isinstance(answer, dict):
+        return False
+    message = answer.get("message")
+    # A block needs a reason to give to the model; a question has a wording of its own.
+    return answer.get("action") == "approve" or (
+        answer.get("action") == "block" and isinstance(message, str) and bool(message)
+    )
+
+
+def _thread_denial(tool_name: str) -> str | None:
+    if _thread.allowed is None or tool_name in _thread.allowed:
+        return None
+    try:
+        return _thread.message.format(tool_name, tool_name=tool_name, name=tool_name, tool=tool_name)
+    except (KeyError, IndexError, ValueError):
+        return _thread.message

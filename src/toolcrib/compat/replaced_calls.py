@@ -1,0 +1,263 @@
+"""`handle_function_call` for callers who replaced a part of it, as test suites for the reference system do.
+
+The order is the reference's: coerce, `tool_request`, agent-loop answer, `pre_tool_call`, `tool_execution` around
+`registry.dispatch`, `post_tool_call`, `transform_tool_result`; every part is looked up when it is needed. A part that
+nobody replaced does what it always does: the tool runs through the pipeline, only without firing its hooks twice.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
+
+from toolcrib.api import default_runtime
+from toolcrib.compat import hermes_cli_plugins as plugins
+from toolcrib.compat.plugin_manager import PluginManager
+from toolcrib.core.attempt import attempt
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import TOOL_CALL, JsonObject
+from toolcrib.dispatch.coercion import coerce
+from toolcrib.dispatch.deferred import unwrap
+from toolcrib.dispatch.edges import Edge, drive
+from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.tool_hooks import run_through_middleware
+from toolcrib.hooks.manager import HookManager
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.results import (
+    agent_loop_error,
+    call_failed,
+    error_in,
+    handler_failed,
+    safe_error_text,
+    tool_error,
+)
+
+logger = logging.getLogger(__name__)
+
+_REPLACEABLE = (
+    "invoke_hook",
+    "has_hook",
+    "invoke_middleware",
+    "has_middleware",
+    "get_plugin_manager",
+    "resolve_pre_tool_block",
+    "get_pre_tool_call_directive",
+    "get_pre_tool_call_block_message",
+    "_plugin_manager",
+)
+_current_parts = itemgetter(*_REPLACEABLE)
+_plain_parts = _current_parts(vars(plugins))
+_plain = dict(zip(_REPLACEABLE, _plain_parts, strict=True))
+_plain_dispatch = default_registry.dispatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of `handle_function_call`, with the names of its parameters."""
+
+    function_name: str
+    function_args: Mapping[str, Any] | str | None
+    task_id: str | None
+    tool_call_id: str | None
+    session_id: str | None
+    turn_id: str | None
+    api_request_id: str | None
+    user_task: str | None
+    enabled_tools: Sequence[str] | None
+    skip_pre_tool_call_hook: bool
+    skip_tool_request_middleware: bool
+    trace: Sequence[JsonObject]
+    enabled_toolsets: Sequence[str] | None
+    disabled_toolsets: Sequence[str] | None
+
+    @property
+    def ids(self) -> JsonObject:
+        """The keywords that every hook and middleware receives."""
+        return {
+            "task_id": self.task_id or "",
+            "session_id": self.session_id or "",
+            "tool_call_id": self.tool_call_id or "",
+            "turn_id": self.turn_id or "",
+            "api_request_id": self.api_request_id or "",
+        }
+
+    @property
+    def handler_keywords(self) -> JsonObject:
+        keywords: JsonObject = {"task_id": self.task_id, "session_id": self.session_id}
+        if self.function_name == "execute_code":
+            return keywords | {"enabled_tools": self.enabled_tools}
+        return keywords | {"user_task": self.user_task}
+
+
+def nothing_is_replaced(registry: Any) -> bool:
+    """True when a call may take the plain way: nobody put anything in the place of a part, or bounds this thread."""
+    return (
+        registry.dispatch == _plain_dispatch
+        # Equal tuples of functions are the same functions; comparing them at once keeps the plain way quick.
+        and bool(_current_parts(vars(plugins)) == _plain_parts)
+        and not plugins.thread_has_whitelist()
+    )
+
+
+def call_with_replacements(call: Call, registry: Any) -> Any:
+    """The result of a call in which `registry` and the functions of `hermes_cli.plugins` are used as they are now."""
+    name = call.function_name
+    try:
+        if name == TOOL_CALL:
+            name, inner = unwrap(call.function_args or {})
+            call = replace(call, function_name=name, function_args=inner)
+        args = coerced(registry, name, _arguments(call))
+        args, trace = _requested(call, args)
+        if default_runtime().answers_with_stub(name):
+            return agent_loop_error(name)
+        refusal = None if call.skip_pre_tool_call_hook else _refusal(call, args, trace)
+        if refusal is not None:
+            result = tool_error(refusal)
+            blocked = {"status": "blocked", "error_type": "plugin_block", "error_message": refusal}
+            tell_post_hook(**_ended(call, args, result, 0), **blocked, middleware_trace=trace)
+            return result
+        started = time.perf_counter()
+        result = _executed(call, args, registry)
+        ended = _ended(call, args, result, int((time.perf_counter() - started) * 1000)) | _outcome(result)
+        tell_post_hook(**ended, middleware_trace=trace)
+        return _transformed(ended)
+    except BadJson as error:
+        return tool_error(f"Invalid tool arguments: {error}")
+    except Exception as error:  # the contract: a caller of this function always receives a result
+        logger.exception("call of tool %r failed", name)
+        return call_failed(name, error)
+
+
+def tell_post_hook(**keywords: Any) -> None:
+    """Tell `post_tool_call` how a call ended; without a status, the result says whether it is an error."""
+    if not _wanted("post_tool_call"):
+        return
+    if keywords["status"] is None:
+        keywords |= _outcome(keywords["result"])
+    plugins.invoke_hook("post_tool_call", **keywords)
+
+
+def coerced(registry: Any, name: str, args: JsonObject) -> JsonObject:
+    """The arguments in the types of the registered schema, as far as nothing is lost."""
+    schema = registry.get_schema(name)
+    parameters = schema.get("parameters") if isinstance(schema, dict) else None
+    return coerce(parameters, args) if isinstance(parameters, dict) else args
+
+
+def _arguments(call: Call) -> JsonObject:
+    args: Any = call.function_args
+    if isinstance(args, str):
+        args = read_json(args) if args.strip() else {}
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise BadJson(f"expected a JSON object, found a {type(args).__name__}")
+    return dict(args)
+
+
+def _requested(call: Call, args: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+    """The arguments as the `tool_request` middleware leaves them, and a trace of what changed them."""
+    trace = list(call.trace)
+    asked = _is_replaced("invoke_middleware") or plugins.has_middleware("tool_request")
+    if call.skip_tool_request_middleware or not asked:
+        return args, trace
+    original = dict(args)
+    answers = plugins.invoke_middleware(
+        "tool_request", tool_name=call.function_name, args=args, original_args=original, **call.ids
+    )
+    for answer in answers or ():
+        if isinstance(answer, dict) and isinstance(answer.get("args"), dict):
+            args = answer["args"]
+            trace.append({"kind": "tool_request"})
+    return args, trace
+
+
+def _refusal(call: Call, args: JsonObject, trace: list[JsonObject]) -> str | None:
+    nobody_listens = _is_replaced("has_hook") and not plugins.has_hook("pre_tool_call")
+    if nobody_listens and not plugins.thread_has_whitelist():
+        return None
+    return plugins.resolve_pre_tool_block(call.function_name, args, **call.ids, middleware_trace=trace)
+
+
+def _executed(call: Call, args: JsonObject, registry: Any) -> Any:
+    """What the handler, or whatever stands in the place of `registry.dispatch`, gives through the middleware."""
+    runtime = default_runtime()
+    ctx = _context(call)
+
+    async def run(final: JsonObject, edge: Edge) -> Any:
+        if registry.dispatch != _plain_dispatch:
+            return registry.dispatch(call.function_name, final, **call.handler_keywords)
+        pipeline = copy.copy(runtime._pipeline)
+        pipeline.hooks = HookManager()
+        return (await pipeline.run(call.function_name, final, ctx, edge)).content
+
+    manager = plugins.get_plugin_manager()
+    hooks = manager.hooks if isinstance(manager, PluginManager) else HookManager()
+    if not hooks.has_middleware("tool_execution"):
+        return drive(run(args, runtime._sync_edge))
+    chain = run_through_middleware(hooks, call.function_name, args, dict(args), ctx, runtime._sync_edge, run)
+    result, error = attempt(drive, chain)
+    if error is not None:
+        logger.error("tool %r failed", call.function_name, exc_info=error)
+        return handler_failed(error)
+    return result
+
+
+def _context(call: Call) -> ToolContext:
+    runtime = default_runtime()
+    allowed = None
+    if call.enabled_toolsets is not None or call.disabled_toolsets is not None:
+        allowed = runtime.toolsets.select(call.enabled_toolsets, call.disabled_toolsets).tool_names
+    return runtime.context(
+        tool_name=call.function_name,
+        call_id=call.tool_call_id or "",
+        session_id=call.session_id or "",
+        task_id=call.task_id or "",
+        turn_id=call.turn_id or "",
+        api_request_id=call.api_request_id or "",
+        user_task=call.user_task or "",
+        allowed_tools=allowed,
+        handler_kwargs=call.handler_keywords,
+    )
+
+
+def _transformed(ended: JsonObject) -> Any:
+    result = ended["result"]
+    if not _wanted("transform_tool_result"):
+        return result
+    answers = plugins.invoke_hook("transform_tool_result", **ended)
+    return next((answer for answer in answers or () if isinstance(answer, str)), result)
+
+
+def _ended(call: Call, args: JsonObject, result: Any, duration_ms: int) -> JsonObject:
+    """What hooks are told about a call that is over."""
+    return {
+        "tool_name": call.function_name,
+        "args": args,
+        "result": result,
+        **call.ids,
+        "duration_ms": duration_ms,
+    }
+
+
+def _outcome(result: Any) -> JsonObject:
+    message = error_in(result) if isinstance(result, str) else ""
+    if not message:
+        return {"status": "ok", "error_type": None, "error_message": None}
+    return {"status": "error", "error_type": "tool_error", "error_message": safe_error_text(message)}
+
+
+def _wanted(hook: str) -> bool:
+    """Whether to fire a hook: a replaced `has_hook` decides; without one, a replaced `invoke_hook` sees everything."""
+    if _is_replaced("invoke_hook") and not _is_replaced("has_hook"):
+        return True
+    return plugins.has_hook(hook)
+
+
+def _is_replaced(name: str) -> bool:
+    return getattr(plugins, name) is not _plain[name]

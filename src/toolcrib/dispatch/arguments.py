@@ -1,0 +1,118 @@
+"""The arguments of a call, as its handler may trust them: read, coerced without loss, validated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from toolcrib.core.types import JsonObject, ToolEntry
+from toolcrib.dispatch.coercion import coerce_with
+from toolcrib.dispatch.expectation import shorten
+from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.problems import ArgumentProblem, Complaint
+from toolcrib.dispatch.schema_document import mentions_integer
+from toolcrib.dispatch.validation import Check, CompiledSchema
+
+__all__ = ["ArgumentChecker", "ArgumentProblem"]
+
+# Values of these types hold no float that an integer is wanted for.
+_WITHOUT_FLOATS = frozenset({int, str, bool, type(None)})
+
+
+class ArgumentChecker:
+    """Prepares the arguments of one tool. The schema is compiled at the first call; safe from any thread."""
+
+    __slots__ = ("_compiled", "_complaint", "_entry", "_integer_names", "_is_valid", "_known", "_lock")
+
+    def __init__(self, entry: ToolEntry) -> None:
+        self._entry = entry
+        self._lock = threading.Lock()
+        self._is_valid: Check | None = None
+        self._known: frozenset[str] | None = None
+        # Where a whole float may stand for an integer; None: anywhere.
+        self._integer_names: tuple[str, ...] | None = None
+        self._compiled: CompiledSchema
+        self._complaint: Complaint
+
+    @property
+    def schema_problem(self) -> str | None:
+        """Why the tool's schema cannot be used for validation; None when it can."""
+        if self._is_valid is None:
+            self._compile()
+        return self._compiled.problem
+
+    def prepare(self, arguments: Mapping[str, Any] | str) -> tuple[JsonObject, ArgumentProblem | None]:
+        """The arguments to call the handler with, in a new dict; with a problem, they must not be used."""
+        is_valid = self._is_valid or self._compile()
+        if type(arguments) is not dict:
+            try:
+                arguments = _read(arguments)
+            except BadJson as error:
+                return {}, self._complaint.about_text(str(error))
+        try:
+            # Most calls are right as they stand, and asking the validator first costs less than looking for ourselves.
+            if is_valid(arguments) and (self._known is None or arguments.keys() <= self._known):
+                for name in arguments if self._integer_names is None else self._integer_names:
+                    value = arguments.get(name)
+                    if type(value) not in _WITHOUT_FLOATS and _holds_float(value):
+                        return coerce_with(self._compiled, arguments), None
+                return arguments.copy(), None
+        except (ValueError, RecursionError):
+            pass  # not JSON: the complaint says what
+        coerced = coerce_with(self._compiled, arguments)
+        return coerced, self._complaint.about(coerced)
+
+    def coerce(self, arguments: JsonObject) -> JsonObject:
+        """A new dict with the arguments in the types of the schema, as far as nothing is lost; not validated."""
+        if self._is_valid is None:
+            self._compile()
+        return coerce_with(self._compiled, arguments)
+
+    def _compile(self) -> Check:
+        with self._lock:
+            if self._is_valid is not None:
+                return self._is_valid
+            compiled = CompiledSchema(self._entry.parameters)
+            if self._entry.is_ours:
+                self._known = compiled.document.known_names()
+            self._find_integers(compiled)
+            self._compiled = compiled
+            self._complaint = Complaint(self._entry.name, compiled, self._known)
+            # Set last: its presence tells the other threads that the rest is there.
+            self._is_valid = compiled.is_valid
+            return self._is_valid
+
+    def _find_integers(self, compiled: CompiledSchema) -> None:
+        root = compiled.document.root
+        properties = root.get("properties")
+        elsewhere = {key: value for key, value in root.items() if key not in ("properties", "$defs", "definitions")}
+        if not isinstance(properties, dict) or compiled.problem is not None or mentions_integer(elsewhere):
+            return
+        self._integer_names = tuple(name for name, schema in properties.items() if mentions_integer(schema))
+
+
+def _holds_float(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_float, value.values()))
+    return isinstance(value, float) or (isinstance(value, (list, tuple)) and any(map(_holds_float, value)))
+
+
+def _read(arguments: Any) -> JsonObject:
+    """The object that a model's raw arguments stand for; raises BadJson."""
+    if arguments is None:
+        return {}
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
+    if not isinstance(arguments, str):
+        raise BadJson(f"expected a JSON object, found a Python {type(arguments).__name__}")
+    if not arguments.strip():
+        return {}
+    value = read_json(arguments)
+    if isinstance(value, str):
+        # Some models encode the object twice; a second layer has only one meaning.
+        inner = read_json(value) if value.lstrip().startswith("{") else value
+        value = inner if isinstance(inner, dict) else value
+    if not isinstance(value, dict):
+        raise BadJson(f"expected a JSON object, found {shorten(value)}")
+    return value

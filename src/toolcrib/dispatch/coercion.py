@@ -1,0 +1,271 @@
+"""Arguments brought into the types that their schema asks for, where nothing can be lost by it.
+
+A value that its schema accepts is never changed (a whole float becomes the equal int where an integer is
+asked for). What cannot be converted without loss stays as it is, and validation then speaks about it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from toolcrib.core.types import JsonObject
+from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.schema_document import ROOT, allowed_types, child
+from toolcrib.dispatch.validation import CompiledSchema
+
+# Bounds for schemas that refer to themselves or branch without end; a real call needs a few dozen steps.
+_MAX_DEPTH = 64
+_MAX_STEPS = 50_000
+# What a double can hold; beyond it "1e400" is more likely a slip than a number.
+_MAX_EXPONENT = 308
+_JSON_NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
+_UNREAD: Any = object()
+
+
+def coerce(schema: JsonObject, arguments: JsonObject) -> JsonObject:
+    """A new dict with the arguments in the types that `schema` asks for, as far as nothing is lost."""
+    return coerce_with(CompiledSchema(schema), arguments)
+
+
+def coerce_with(compiled: CompiledSchema, arguments: JsonObject) -> JsonObject:
+    """As `coerce`, for a schema that is compiled once and used often."""
+    result = _Coercion(compiled).visit(compiled.document.root, ROOT, arguments, 0, settled=False)
+    return dict(result) if isinstance(result, dict) else dict(arguments)
+
+
+class _Coercion:
+    """One walk over one call's arguments, guided by the schema."""
+
+    __slots__ = ("_compiled", "_document", "_steps_left")
+
+    def __init__(self, compiled: CompiledSchema) -> None:
+        self._compiled = compiled
+        self._document = compiled.document
+        self._steps_left = _MAX_STEPS
+
+    def visit(self, schema: Any, pointer: str, value: Any, depth: int, *, settled: bool) -> Any:
+        """The value as this subschema wants it. `settled`: it is known to be valid, so only whole floats change."""
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._steps_left <= 0:
+            return value
+        self._steps_left -= 1
+        settled = settled or self._compiled.part_accepts(pointer, value) is True
+        value = _converted(schema, value, settled=settled)
+        if "$ref" in schema and (target := self._document.follow(schema["$ref"])) is not None:
+            value = self.visit(*target, value, depth + 1, settled=settled)
+        for index, part in enumerate(_list(schema, "allOf")):
+            value = self.visit(part, child(pointer, "allOf", index), value, depth + 1, settled=settled)
+        for keyword in ("anyOf", "oneOf"):
+            if branches := _list(schema, keyword):
+                value = self._visit_union(branches, child(pointer, keyword), value, depth, settled=settled)
+        if isinstance(value, dict):
+            return self._visit_object(schema, pointer, value, depth, settled=settled)
+        if isinstance(value, list):
+            return self._visit_array(schema, pointer, value, depth, settled=settled)
+        return value
+
+    def _visit_union(self, branches: list[Any], pointer: str, value: Any, depth: int, *, settled: bool) -> Any:
+        for index, branch in enumerate(branches):
+            if self._accepts(branch, child(pointer, index), value):
+                return self.visit(branch, child(pointer, index), value, depth + 1, settled=settled)
+        if settled:
+            return value
+        for index, branch in enumerate(branches):
+            candidate = self.visit(branch, child(pointer, index), value, depth + 1, settled=False)
+            if candidate is not value and self._accepts(branch, child(pointer, index), candidate):
+                return candidate
+        return value
+
+    def _visit_object(self, schema: JsonObject, pointer: str, value: JsonObject, depth: int, *, settled: bool) -> Any:
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, dict) else {}
+        # Which names are additional cannot be told without matching the patterns, so those are left alone.
+        additional = None if "patternProperties" in schema else schema.get("additionalProperties")
+        required = _list(schema, "required")
+        result = value
+        for name, item in value.items():
+            if name in properties:
+                part, part_pointer = properties[name], child(pointer, "properties", name)
+            elif isinstance(additional, dict):
+                part, part_pointer = additional, child(pointer, "additionalProperties")
+            else:
+                continue
+            if item is None and not settled and name in properties and name not in required:
+                # Models write null for "not given".
+                if not self._accepts(part, part_pointer, None):
+                    result = dict(value) if result is value else result
+                    del result[name]
+                continue
+            new = self.visit(part, part_pointer, item, depth + 1, settled=settled)
+            if new is not item:
+                result = dict(value) if result is value else result
+                result[name] = new
+        return result
+
+    def _visit_array(self, schema: JsonObject, pointer: str, value: list[Any], depth: int, *, settled: bool) -> Any:
+        prefix_keyword = "items" if isinstance(schema.get("items"), list) else "prefixItems"
+        prefix = _list(schema, prefix_keyword)
+        rest = schema.get("additionalItems" if prefix_keyword == "items" else "items")
+        rest_pointer = child(pointer, "additionalItems" if prefix_keyword == "items" else "items")
+        result = value
+        for index, item in enumerate(value):
+            if index < len(prefix):
+                new = self.visit(prefix[index], child(pointer, prefix_keyword, index), item, depth + 1, settled=settled)
+            elif isinstance(rest, dict):
+                new = self.visit(rest, rest_pointer, item, depth + 1, settled=settled)
+            else:
+                break
+            if new is not item:
+                result = list(value) if result is value else result
+                result[index] = new
+        return result
+
+    def _accepts(self, schema: Any, pointer: str, value: Any) -> bool:
+        accepted = self._compiled.part_accepts(pointer, value)
+        if accepted is not None:
+            return accepted
+        # The schema as a whole is invalid, so the types that it names are all there is to go by.
+        schema = self._document.resolved(schema)
+        types = allowed_types(schema)
+        return types is None or _is_of(value, types)
+
+
+def _list(schema: JsonObject, keyword: str) -> list[Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, list) else []
+
+
+def _converted(schema: JsonObject, value: Any, *, settled: bool) -> Any:
+    types = allowed_types(schema)
+    if types is not None:
+        if type(value) is float and "integer" in types and "number" not in types and value.is_integer():
+            return int(value)
+        if not settled and not _is_of(value, types):
+            value = _to_type(value, types)
+    if not settled and isinstance(value, str):
+        members = [schema["const"]] if "const" in schema else _list(schema, "enum")
+        value = _to_member(value, members)
+    return value
+
+
+_TYPE_NAMES: dict[type, tuple[str, ...]] = {
+    str: ("string",),
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    type(None): ("null",),
+    list: ("array",),
+    tuple: ("array",),
+    dict: ("object",),
+}
+
+
+def _is_of(value: Any, types: tuple[str, ...]) -> bool:
+    names = _TYPE_NAMES.get(type(value))
+    return names is None or any(name in types for name in names)
+
+
+def _to_type(value: Any, types: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        for name in types:
+            read = _READERS.get(name)
+            found = _UNREAD if read is None else read(value)
+            if found is not _UNREAD:
+                return found
+    return [value] if "array" in types and value is not None else value
+
+
+def _to_member(text: str, members: list[Any]) -> Any:
+    """The enum member whose JSON form `text` is, unless the text itself is one."""
+    if not members or text in members:
+        return text
+    try:
+        value = read_json(text)
+    except BadJson:
+        return text
+    same = (member for member in members if not isinstance(member, str) and _is_same_json(member, value))
+    return next(same, text)
+
+
+def _is_same_json(left: Any, right: Any) -> bool:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_is_same_json(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_is_same_json, left, right))
+    # Python calls True and 1 equal; JSON does not.
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _read_number(text: str) -> Any:
+    whole = _read_integer(text)
+    if whole is not _UNREAD:
+        return whole
+    parts = _decimal_parts(text.strip())
+    if parts is None:
+        return _UNREAD
+    number = float(text)
+    is_exact = math.isfinite(number) and _decimal_parts(repr(number)) == parts
+    return number if is_exact else _UNREAD
+
+
+def _read_integer(text: str) -> Any:
+    parts = _decimal_parts(text.strip())
+    if parts is None or parts[2] < 0:
+        return _UNREAD
+    sign, digits, exponent = parts
+    try:
+        return int(sign + digits + "0" * exponent)
+    except ValueError:
+        return _UNREAD  # more digits than Python converts
+
+
+def _decimal_parts(text: str) -> tuple[str, str, int] | None:
+    """Sign, significant digits and power of ten of a JSON number: equal numbers have equal parts."""
+    match = _JSON_NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    sign, whole, fraction, power = match.groups()
+    if power is not None and abs(int(power)) > _MAX_EXPONENT:
+        return None
+    digits = (whole + (fraction or "")).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return "", "0", 0
+    return sign, significant, int(power or 0) - len(fraction or "") + len(digits) - len(significant)
+
+
+def _read_boolean(text: str) -> Any:
+    return {"true": True, "false": False}.get(text.strip().lower(), _UNREAD)
+
+
+def _read_null(text: str) -> Any:
+    return None if text.strip() == "null" else _UNREAD
+
+
+def _read_array(text: str) -> Any:
+    return _read_container(text, "[")
+
+
+def _read_object(text: str) -> Any:
+    return _read_container(text, "{")
+
+
+def _read_container(text: str, opening: str) -> Any:
+    if not text.lstrip().startswith(opening):
+        return _UNREAD
+    try:
+        return read_json(text)
+    except BadJson:
+        return _UNREAD
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "integer": _read_integer,
+    "number": _read_number,
+    "boolean": _read_boolean,
+    "null": _read_null,
+    "array": _read_array,
+    "object": _read_object,
+}

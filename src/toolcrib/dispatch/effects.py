@@ -1,0 +1,107 @@
+"""Which calls of a batch may run together: decided by the effects they declare and the paths they touch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import Effect, JsonObject, ToolEntry
+
+# Nothing else may run beside these: a command can touch anything, a person has one pair of eyes.
+ALONE = frozenset({"exec", "interactive", "publish", "spend"})
+
+Footprint = tuple[Effect, ...] | None
+"""The effects of a call; None when its tool declares nothing, so that it keeps its place in the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a call keeps others from doing: everything, or only what touches the same paths."""
+
+    alone: bool
+    read: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+
+
+NOTHING_BESIDE = Reach(alone=True)
+
+
+def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Footprint:
+    """The effects that a call would have; raises whatever the tool's own function raises."""
+    declared = entry.effects
+    if not callable(declared):
+        return declared
+    effects = tuple(declared(args, ctx))
+    for effect in effects:
+        if not isinstance(effect, Effect):
+            raise TypeError(f"the effects function of {entry.name!r} gave {effect!r}, which is no Effect")
+    return effects
+
+
+def reach_of(footprint: Footprint, cwd: str) -> Reach:
+    """What calls with these effects keep others from."""
+    if footprint is None or any(effect.kind in ALONE for effect in footprint):
+        return NOTHING_BESIDE
+    read: list[str] = []
+    written: list[str] = []
+    for effect in footprint:
+        if effect.kind in ("read", "write", "delete"):
+            try:
+                path = _real_path(effect.target, cwd)
+            except (OSError, ValueError):
+                return NOTHING_BESIDE  # A path that cannot be read might be any path.
+            (read if effect.kind == "read" else written).append(path)
+    return Reach(False, tuple(read), tuple(written))
+
+
+class Group:
+    """Calls that run together. `admits` says whether one more may join; `add` lets it in."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._empty = True
+        self._read: set[str] = set()
+        self._written: set[str] = set()
+        # Every folder above a touched path, to find a new path that contains an old one.
+        self._above_read: set[str] = set()
+        self._above_written: set[str] = set()
+
+    def admits(self, reach: Reach) -> bool:
+        if self._empty:
+            return True
+        if self._closed or reach.alone:
+            return False
+        if any(_overlaps(path, self._written, self._above_written) for path in reach.read + reach.written):
+            return False
+        return not any(_overlaps(path, self._read, self._above_read) for path in reach.written)
+
+    def add(self, reach: Reach) -> None:
+        self._empty = False
+        self._closed = reach.alone
+        self._read.update(reach.read)
+        self._written.update(reach.written)
+        for path in reach.read:
+            self._above_read.update(_folders_above(path))
+        for path in reach.written:
+            self._above_written.update(_folders_above(path))
+
+
+def _overlaps(path: str, touched: set[str], above: set[str]) -> bool:
+    """Whether the path is one of the touched ones, inside one of them, or around one of them."""
+    if not touched:
+        return False
+    return path in touched or path in above or not touched.isdisjoint(_folders_above(path))
+
+
+def _real_path(target: str, cwd: str) -> str:
+    """The path, absolute and free of links as far as it exists."""
+    return os.path.realpath(os.path.join(cwd or os.curdir, os.path.expanduser(target)))  # noqa: PTH118, PTH111
+
+
+def _folders_above(path: str) -> list[str]:
+    above = []
+    while (parent := os.path.dirname(path)) != path:  # noqa: PTH120
+        above.append(parent)
+        path = parent
+    return above

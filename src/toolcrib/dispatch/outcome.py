@@ -1,0 +1,106 @@
+"""Makes the result of a call: from what its handler gave, or from what went wrong."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from typing import Any
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import ResultStatus, ToolResult, Verdict
+from toolcrib.registry import results
+
+PLUGIN_BLOCK = "plugin_block"
+
+
+def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolResult:
+    """The result for what the handler returned: a text, or a multimodal object; anything else breaks its contract."""
+    if isinstance(value, str):
+        text = value if type(value) is str else plain_text(value)
+        error = results.error_in(text)
+        if error:
+            return failed(text, "error", "tool_error", error, name, ctx, started)
+        return ToolResult(content=text, call_id=ctx.call_id, name=name, duration_ms=_milliseconds_since(started))
+    if results.is_multimodal(value):
+        return ToolResult(content=value, call_id=ctx.call_id, name=name, duration_ms=_milliseconds_since(started))
+    if inspect.iscoroutine(value):
+        value.close()
+    text = results.unsupported_result(name, value)
+    message = f"unsupported result type: {type(value).__name__}"
+    return failed(text, "error", "tool_result_contract", message, name, ctx, started)
+
+
+def handler_failed(error: BaseException, name: str, ctx: ToolContext, started: float) -> ToolResult:
+    """The first error layer: what the handler raised."""
+    message = results.message_of(error)
+    text = results.tool_error(results.safe_error_text(f"Tool execution failed: {type(error).__name__}: {message}"))
+    return failed(text, "error", "tool_error", message, name, ctx, started)
+
+
+def call_failed(error: BaseException, name: str, ctx: ToolContext) -> ToolResult:
+    """The second error layer: what went wrong around the handler."""
+    message = results.message_of(error)
+    text = results.tool_error(results.safe_error_text(f"Error executing {name}: {message}"))
+    return failed(text, "error", "tool_error", message, name, ctx)
+
+
+def unknown(name: str, known: list[str], ctx: ToolContext) -> ToolResult:
+    """The result for a tool that does not exist."""
+    return failed(results.unknown_tool(name, known), "error", "unknown_tool", f"Unknown tool: {name}", name, ctx)
+
+
+def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
+    """The result of a call that policy, a person or a plugin did not allow."""
+    reasons = "; ".join(verdict.reasons)
+    if verdict.rule == PLUGIN_BLOCK:
+        return problem(reasons, "blocked", PLUGIN_BLOCK, name, ctx)
+    return problem(f"This call was not allowed: {reasons}", "blocked", "denied", name, ctx)
+
+
+def cancelled(name: str, ctx: ToolContext, started: float | None = None, reason: str = "") -> ToolResult:
+    """The result of a call that was stopped, before it began or while it ran."""
+    if ctx.cancel is not None and ctx.cancel.cancelled:
+        reason = reason or ctx.cancel.reason
+    message = f"{name} was stopped before it ended: {reason or 'cancelled'}"
+    return problem(message, "cancelled", "keyboard_interrupt", name, ctx, started)
+
+
+def timed_out(reason: object, name: str, ctx: ToolContext, started: float | None = None) -> ToolResult:
+    return problem(f"{name} gave {reason}", "timeout", "tool_timeout", name, ctx, started)
+
+
+def problem(
+    message: str, status: ResultStatus, error_type: str, name: str, ctx: ToolContext, started: float | None = None
+) -> ToolResult:
+    """A result that tells the model what is wrong, in our own words."""
+    text = results.tool_error(message, error_type=error_type)
+    return failed(text, status, error_type, message, name, ctx, started)
+
+
+def failed(
+    text: str,
+    status: ResultStatus,
+    error_type: str,
+    message: str,
+    name: str,
+    ctx: ToolContext,
+    started: float | None = None,
+) -> ToolResult:
+    return ToolResult(
+        content=text,
+        status=status,
+        error_type=error_type,
+        error_message=results.safe_error_text(message),
+        call_id=ctx.call_id,
+        name=name,
+        duration_ms=0.0 if started is None else _milliseconds_since(started),
+    )
+
+
+def plain_text(text: str) -> str:
+    """The text as an exact `str`: what subclasses add does not survive encoding anyway."""
+    return str.__str__(text)
+
+
+def _milliseconds_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000

@@ -1,0 +1,249 @@
+"""What is wrong with the arguments of one call, told so that a model can do better next time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolcrib.core.errors import nearest_names
+from toolcrib.core.types import JsonObject
+from toolcrib.dispatch.expectation import Expectation, shorten
+from toolcrib.dispatch.schema_document import ROOT, child, widest_union
+from toolcrib.dispatch.validation import CompiledSchema
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+Path = tuple[str | int, ...]
+
+WHOLE_CALL = "arguments"
+"""The field of a problem that concerns the call as a whole."""
+
+_MAX_TOLD = 5
+_MAX_ERRORS_READ = 200
+_MAX_SENTENCE_CHARS = 300
+_MAX_EXAMPLE_CHARS = 400
+_MAX_UNION_DEPTH = 8
+# Violations of these keywords are told by describing the whole subschema; others in the validator's own words.
+_DESCRIBED = frozenset({
+    "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minLength", "maxLength", "pattern", "minItems", "maxItems", "format", "anyOf", "oneOf",
+})  # fmt: skip
+# The validator lists the errors of every branch of every union, so with a schema that contains itself the list
+# grows with the power of the nesting: 2,000 entries take about 0.2 seconds, 60,000 take 14 and gigabytes.
+_MAX_UNION_ERRORS = 2_000
+_UNKNOWN_NAME_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentProblem:
+    """Why a call cannot run as it was asked for."""
+
+    message: str
+    """For the model: every problem of the call, the most important first, and an example."""
+    field: str
+    """The argument that the first problem is about: `path`, `items[0].name`, or `arguments` for the whole call."""
+    expected: str
+    example: Any | None
+    """A valid value for that field, where one is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    rank: int
+    path: Path
+    sentence: str
+    expected: str
+    schema: Any = None
+    pointer: str = ""
+    is_unknown: bool = False
+
+
+class Complaint:
+    """Writes the problems of calls to one tool."""
+
+    __slots__ = ("_compiled", "_expectation", "_known", "_tool_name", "_union_width")
+
+    def __init__(self, tool_name: str, compiled: CompiledSchema, known: frozenset[str] | None) -> None:
+        self._tool_name = tool_name
+        self._compiled = compiled
+        self._known = known
+        self._expectation = Expectation(compiled.document)
+        self._union_width: int | None = None
+
+    def about_text(self, reason: str) -> ArgumentProblem:
+        """The arguments are not an object at all."""
+        example = self._example_call({}, ())
+        return ArgumentProblem(
+            message=self._message(f"{reason}. Send one whole JSON object{_shown(example)}."),
+            field=WHOLE_CALL,
+            expected="a JSON object",
+            example=example,
+        )
+
+    def about(self, arguments: JsonObject) -> ArgumentProblem | None:
+        """What is wrong with these arguments; None if nothing is."""
+        try:
+            if self._is_affordable(arguments):
+                errors = list(itertools.islice(self._compiled.errors(arguments), _MAX_ERRORS_READ))
+                findings = [finding for error in errors for finding in self._findings(error, 0)]
+            else:
+                findings = [] if self._compiled.is_valid(arguments) else self._outline(arguments)
+        except (ValueError, RecursionError) as error:
+            return self._about_non_json(error)
+        if self._known is not None:
+            unknown = [str(name) for name in arguments if name not in self._known]
+            findings += self._unknown((), unknown, self._known)
+        return self._told(findings, arguments) if findings else None
+
+    def _is_affordable(self, arguments: JsonObject) -> bool:
+        if self._union_width is None:
+            document = self._compiled.document
+            is_bounded = self._compiled.problem is not None or not document.is_recursive()
+            self._union_width = 1 if is_bounded else widest_union(document.root)
+        width = self._union_width
+        return width == 1 or width ** _depth(arguments, _MAX_UNION_ERRORS.bit_length()) <= _MAX_UNION_ERRORS
+
+    def _outline(self, arguments: JsonObject) -> list[_Finding]:
+        """Which arguments are wrong, without the places inside of them."""
+        properties = self._compiled.document.resolved(self._compiled.document.root).get("properties")
+        found = []
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            pointer = child(ROOT, "properties", name)
+            if name in arguments and self._compiled.part_accepts(pointer, arguments[name]) is False:
+                expected = self._expectation.describe(schema) or "a value that fits its schema"
+                sentence = f"{name!r} must be {expected}, found {shorten(arguments[name])} that does not fit"
+                found.append(_Finding(2, (name,), sentence, expected, schema, pointer))
+        return found or [_Finding(3, (), "they do not fit the schema of the tool", "arguments that fit the schema")]
+
+    def _about_non_json(self, error: Exception) -> ArgumentProblem:
+        reason = "a text is not valid Unicode" if isinstance(error, UnicodeError) else f"{error}"[:_MAX_SENTENCE_CHARS]
+        return self.about_text(f"a value cannot be expressed in JSON ({reason})")
+
+    def _told(self, findings: list[_Finding], arguments: JsonObject) -> ArgumentProblem:
+        # The same trouble is often reported by several branches; one sentence each is enough.
+        unique = list({finding.sentence: finding for finding in findings}.values())
+        unique.sort(key=lambda finding: finding.rank)
+        told = "; ".join(finding.sentence for finding in unique[:_MAX_TOLD])
+        more = f"; and {len(unique) - _MAX_TOLD} more" if len(unique) > _MAX_TOLD else ""
+        fields = tuple(str(finding.path[0]) for finding in unique if finding.path and not finding.is_unknown)
+        shown = _shown(self._example_call(arguments, fields))
+        advice = f" Correct it and call again{shown}." if shown else ""
+        return ArgumentProblem(
+            message=self._message(f"{told}{more}.{advice}"),
+            field=field_name(unique[0].path),
+            expected=unique[0].expected,
+            example=self._example_value(unique[0]),
+        )
+
+    def _message(self, text: str) -> str:
+        # A model's text may hold half of a surrogate pair, which no provider accepts back.
+        return f"Invalid arguments for {self._tool_name}: {text}".encode(errors="backslashreplace").decode()
+
+    def _findings(self, error: jsonschema_rs.ValidationError, depth: int) -> Iterator[_Finding]:
+        keyword, path = error.kind.name, tuple(error.instance_path)
+        schema = self._compiled.document.at(error.schema_path[:-1])
+        pointer = child(ROOT, *error.schema_path[:-1])
+        if keyword == "required" and hasattr(error.kind, "property"):
+            yield self._missing((*path, error.kind.property), schema, pointer)
+        elif keyword in _UNKNOWN_NAME_KEYWORDS and hasattr(error.kind, "unexpected"):
+            properties = self._compiled.document.resolved(schema).get("properties")
+            yield from self._unknown(path, error.kind.unexpected, properties if isinstance(properties, dict) else ())
+        elif keyword in ("anyOf", "oneOf") and (inner := _telling_branch(error)) and depth < _MAX_UNION_DEPTH:
+            for inner_error in inner:
+                yield from self._findings(inner_error, depth + 1)
+        else:
+            yield self._wrong(error, schema, pointer)
+
+    def _missing(self, path: Path, schema: Any, pointer: str) -> _Finding:
+        name = path[-1]
+        properties = self._compiled.document.resolved(schema).get("properties")
+        wanted = properties.get(name) if isinstance(properties, dict) else None
+        expected = self._expectation.describe(wanted) or "a value"
+        sentence = f"{field_name(path)!r} is required and missing ({expected})"
+        return _Finding(0, path, sentence, expected, wanted, child(pointer, "properties", name))
+
+    def _unknown(self, path: Path, names: Iterable[str], known: Iterable[str]) -> Iterator[_Finding]:
+        known = list(known)
+        for name in names:
+            nearest = nearest_names(name, known)
+            if nearest:
+                hint = f"did you mean {' or '.join(repr(found) for found in nearest)}?"
+            elif known:
+                hint = f"known: {', '.join(repr(found) for found in known[:20])}"
+            else:
+                hint = "none are known" if path else "this tool takes none"
+            field = field_name((*path, name))
+            expected = f"one of the known names: {', '.join(known[:20])}" if known else "no such argument"
+            yield _Finding(
+                1, (*path, name), f"{field[:80]!r} is not a known argument ({hint})", expected, is_unknown=True
+            )
+
+    def _wrong(self, error: jsonschema_rs.ValidationError, schema: Any, pointer: str) -> _Finding:
+        keyword, path = error.kind.name, tuple(error.instance_path)
+        expected = self._expectation.describe(schema) if keyword in _DESCRIBED else ""
+        if expected:
+            sentence = f"{field_name(path)!r} must be {expected}, found {shorten(error.instance)}"
+        else:
+            expected = f"a value that satisfies {keyword!r}"
+            sentence = f"{field_name(path)!r}: {error.message[:_MAX_SENTENCE_CHARS]} (found {shorten(error.instance)})"
+        return _Finding(2 if keyword == "type" else 3, path, sentence, expected, schema, pointer)
+
+    def _example_value(self, finding: _Finding) -> Any | None:
+        example = None if finding.schema is None else self._expectation.example(finding.schema)
+        return None if self._compiled.part_accepts(finding.pointer, example) is False else example
+
+    def _example_call(self, arguments: JsonObject, fields: tuple[str, ...]) -> JsonObject | None:
+        """A valid call: what was given and is right, with examples in place of what is wrong or missing."""
+        root = self._compiled.document.resolved(self._compiled.document.root)
+        generated = self._expectation.example_object(root, extra_names=fields)
+        properties = root.get("properties")
+        if not generated and isinstance(properties, dict):
+            generated = self._expectation.example_object(root, extra_names=tuple(properties)[:1])
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if name in generated and name not in fields and isinstance(value, (str, int, float, bool))
+        }
+        for call in (generated | given, generated):
+            try:
+                text = json.dumps(call)
+                if call and len(text) <= _MAX_EXAMPLE_CHARS and self._compiled.is_valid(call):
+                    return call
+            except (ValueError, TypeError, RecursionError):
+                continue
+        return None
+
+
+def _depth(value: Any, limit: int) -> int:
+    """How many containers stand inside of each other, counted up to a limit."""
+    if limit <= 0 or not isinstance(value, (dict, list)):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(item, limit - 1) for item in inner), default=0)
+
+
+def field_name(path: Path) -> str:
+    """`items[0].name` for ("items", 0, "name"); `arguments` for the whole call."""
+    if not path:
+        return WHOLE_CALL
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+
+
+def _shown(example: JsonObject | None) -> str:
+    return "" if example is None else f", for example {json.dumps(example, ensure_ascii=False)}"
+
+
+def _telling_branch(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError] | None:
+    """The errors of the one branch of a union that the value has the right type for."""
+    branches: list[list[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", [])
+    here = error.instance_path
+    telling = [
+        errors
+        for errors in branches
+        if errors and not any(inner.kind.name in ("type", "const") and inner.instance_path == here for inner in errors)
+    ]
+    return telling[0] if len(telling) == 1 else None

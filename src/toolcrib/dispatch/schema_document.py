@@ -1,0 +1,218 @@
+"""A tool's JSON Schema as a document: its types, its references, its drafts, its OpenAPI leftovers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from toolcrib.core.types import JsonObject
+
+ROOT = "#"
+
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SCHEMAS = (
+    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+    "contains", "propertyNames", "not", "if", "then", "else",
+)  # fmt: skip
+_SUPPORTED_DRAFTS = (
+    "json-schema.org/draft/2020-12/schema",
+    "json-schema.org/draft/2019-09/schema",
+    "json-schema.org/draft-07/schema",
+    "json-schema.org/draft-06/schema",
+    "json-schema.org/draft-04/schema",
+)
+# Root keywords that say by themselves which further arguments are welcome.
+_OPEN_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
+_MAX_HOPS = 32
+
+
+def normalised(schema: JsonObject) -> JsonObject:
+    """The schema to validate with: an unknown `$schema` means 2020-12, `nullable` becomes a null type.
+
+    The input is not changed. Raises RecursionError where it is nested too deeply to be walked.
+    """
+    result = _widen(schema)
+    draft = schema.get("$schema")
+    if "$schema" in schema and not (isinstance(draft, str) and _bare_uri(draft) in _SUPPORTED_DRAFTS):
+        result = {key: value for key, value in result.items() if key != "$schema"}
+    return result
+
+
+def _bare_uri(uri: str) -> str:
+    return uri.rstrip("#").removeprefix("http://").removeprefix("https://")
+
+
+def _widen(schema: JsonObject) -> JsonObject:
+    result = _map_subschemas(schema, _widen)
+    if schema.get("nullable") is not True:
+        return result
+    null = {"type": "null"}
+    if "$ref" in result and "anyOf" not in result:
+        rest = {key: value for key, value in result.items() if key != "$ref"}
+        return {**rest, "anyOf": [{"$ref": result["$ref"]}, null]}
+    changes: JsonObject = {}
+    types = allowed_types(result)
+    if types is not None and "null" not in types:
+        changes["type"] = [*types, "null"]
+    if isinstance(result.get("enum"), list) and None not in result["enum"]:
+        changes["enum"] = [*result["enum"], None]
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(result.get(keyword), list) and not any(_says_null(branch) for branch in result[keyword]):
+            changes[keyword] = [*result[keyword], null]
+    return {**result, **changes}
+
+
+def _says_null(schema: Any) -> bool:
+    return isinstance(schema, dict) and "null" in (allowed_types(schema) or ())
+
+
+def _map_subschemas(schema: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """A schema whose direct subschemas went through `change`; the same object where nothing changed."""
+    changed: JsonObject = {}
+    for keyword, value in schema.items():
+        if isinstance(value, dict) and keyword in _SCHEMAS:
+            new: Any = change(value)
+            is_new = new is not value
+        elif isinstance(value, dict) and keyword in _SCHEMA_MAPS:
+            new = {name: change(sub) if isinstance(sub, dict) else sub for name, sub in value.items()}
+            is_new = any(new[name] is not sub for name, sub in value.items())
+        elif isinstance(value, list) and (keyword in _SCHEMA_LISTS or keyword == "items"):
+            new = [change(sub) if isinstance(sub, dict) else sub for sub in value]
+            is_new = any(now is not before for now, before in zip(new, value, strict=True))
+        else:
+            continue
+        if is_new:
+            changed[keyword] = new
+    return {**schema, **changed} if changed else schema
+
+
+def allowed_types(schema: JsonObject) -> tuple[str, ...] | None:
+    """The names under `type`, in order; None where the schema says nothing (usable) about it."""
+    types = schema.get("type")
+    if isinstance(types, str):
+        return (types,)
+    if isinstance(types, list) and types and all(isinstance(name, str) for name in types):
+        return tuple(types)
+    return None
+
+
+def child(pointer: str, *steps: str | int) -> str:
+    """The pointer to something inside of what `pointer` names."""
+    escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+    return "/".join((pointer, *escaped))
+
+
+class SchemaDocument:
+    """One root schema and what its own references mean. References that leave it lead nowhere."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: JsonObject) -> None:
+        self.root = root
+
+    def follow(self, reference: Any) -> tuple[Any, str] | None:
+        """The subschema that a local `$ref` names, with its pointer."""
+        if not isinstance(reference, str) or not (reference == ROOT or reference.startswith("#/")):
+            return None
+        pointer = unquote(reference)
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        found = self.at(steps)
+        return None if found is None else (found, pointer)
+
+    def at(self, steps: list[Any]) -> Any | None:
+        """What stands at a path of keys and indices, or None."""
+        found: Any = self.root
+        for step in steps:
+            if isinstance(found, dict) and step in found:
+                found = found[step]
+            elif isinstance(found, list) and str(step).isdecimal() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                return None
+        return found
+
+    def resolved(self, schema: Any) -> JsonObject:
+        """A schema with its chain of bare references followed; keywords next to a reference win."""
+        for _ in range(_MAX_HOPS):
+            if not isinstance(schema, dict):
+                return {}
+            target = self.follow(schema.get("$ref")) if "$ref" in schema else None
+            if target is None or not isinstance(target[0], dict):
+                return schema
+            schema = {**target[0], **{key: value for key, value in schema.items() if key != "$ref"}}
+        return schema if isinstance(schema, dict) else {}
+
+    def is_recursive(self) -> bool:
+        """Whether a schema may apply inside of itself; a reference that cannot be followed counts as yes."""
+        open_schemas: set[int] = set()
+        done: set[int] = set()
+
+        def leads_back(node: Any) -> bool:
+            if not isinstance(node, (dict, list)) or id(node) in done:
+                return False
+            if id(node) in open_schemas:
+                return True
+            open_schemas.add(id(node))
+            inner = list(node.values()) if isinstance(node, dict) else node
+            if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+                target = self.follow(node["$ref"])
+                if target is None:
+                    return True
+                inner = [*inner, target[0]]
+            if (isinstance(node, dict) and "$dynamicRef" in node) or any(map(leads_back, inner)):
+                return True
+            open_schemas.discard(id(node))
+            done.add(id(node))
+            return False
+
+        return leads_back(self.root)
+
+    def known_names(self) -> frozenset[str] | None:
+        """Every argument name that the root speaks of; None where it welcomes names that it does not list."""
+        names: set[str] = set()
+        for schema in self._root_parts():
+            if schema.get("patternProperties") or any(schema.get(key, False) is not False for key in _OPEN_KEYWORDS):
+                return None
+            if isinstance(schema.get("properties"), dict):
+                names.update(schema["properties"])
+        return frozenset(names)
+
+    def _root_parts(self) -> Iterator[JsonObject]:
+        """The root and every subschema that speaks about the same object."""
+        waiting: list[Any] = [self.root]
+        seen: set[int] = set()
+        while waiting:
+            schema = waiting.pop()
+            if not isinstance(schema, dict) or id(schema) in seen:
+                continue
+            seen.add(id(schema))
+            yield schema
+            if (target := self.follow(schema.get("$ref"))) is not None:
+                waiting.append(target[0])
+            for keyword in ("allOf", "anyOf", "oneOf"):
+                waiting.extend(schema[keyword] if isinstance(schema.get(keyword), list) else ())
+            waiting.extend(schema.get(keyword) for keyword in ("if", "then", "else"))
+            dependent = schema.get("dependentSchemas")
+            waiting.extend(dependent.values() if isinstance(dependent, dict) else ())
+
+
+def widest_union(schema: Any) -> int:
+    """The number of branches of the largest anyOf or oneOf below."""
+    if isinstance(schema, dict):
+        own = max((len(schema[key]) for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)), default=1)
+        return max(own, *map(widest_union, schema.values()), 1)
+    return max(map(widest_union, schema), default=1) if isinstance(schema, list) else 1
+
+
+def mentions_integer(schema: Any) -> bool:
+    """Whether an integer may be asked for somewhere below; a reference counts as yes."""
+    if isinstance(schema, dict):
+        if "$ref" in schema or "$dynamicRef" in schema:
+            return True
+        types = schema.get("type")
+        if types == "integer" or (isinstance(types, list) and "integer" in types):
+            return True
+        return any(mentions_integer(value) for value in schema.values())
+    return isinstance(schema, list) and any(mentions_integer(value) for value in schema)

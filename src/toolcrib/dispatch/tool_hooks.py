@@ -1,0 +1,214 @@
+"""How hooks and middleware take part in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from typing import Any
+
+from toolcrib.core.attempt import Attempt, attempt, attempt_async
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
+from toolcrib.dispatch.edges import Edge, ThreadEdge, drive
+from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text
+from toolcrib.hooks.manager import HookManager, Registered
+from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
+from toolcrib.registry.results import message_of, safe_error_text
+
+logger = logging.getLogger(__name__)
+
+RunHandler = Callable[[JsonObject, Edge], Awaitable[Any]]
+
+
+async def rewrite_request(
+    hooks: HookManager, name: str, args: JsonObject, ctx: ToolContext, edge: Edge
+) -> tuple[JsonObject, tuple[JsonObject, ...]]:
+    """The arguments after every `tool_request` middleware, each seeing what the one before left, and their trace."""
+    original = args
+    trace = []
+    for registered in hooks.middleware("tool_request"):
+        # Copies, so that only what is returned counts: one that fails half-way has changed nothing.
+        keywords = _middleware_keywords(name, deepcopy(args), deepcopy(original), ctx)
+        answer, error = await _answer(registered, keywords, edge)
+        if error is not None:
+            source = registered.source
+            logger.error("middleware 'tool_request' of %s failed and was passed over", source, exc_info=error)
+        changed = answer.get("args") if isinstance(answer, dict) else None
+        if isinstance(changed, dict):
+            args = changed
+            trace.append({"kind": "tool_request", "source": str(registered.source)})
+    return args, tuple(trace)
+
+
+async def ask_pre_hooks(
+    hooks: HookManager, entry: ToolEntry, args: JsonObject, ctx: ToolContext, trace: tuple[JsonObject, ...], edge: Edge
+) -> Verdict:
+    """What `pre_tool_call` says: the first valid answer counts, but every callback sees the call."""
+    verdict = ALLOW
+    keywords = _call_keywords(entry.name, args, ctx) | {"middleware_trace": list(trace)}
+    for registered in hooks.hooks("pre_tool_call"):
+        answer, error = await _answer(registered, keywords, edge)
+        if error is not None:
+            logger.error("hook 'pre_tool_call' of %s failed", registered.source, exc_info=error)
+            if registered.observer:
+                continue
+            # A policy that cannot be asked must not mean yes.
+            message = safe_error_text(f"{registered.source} could not check this call: {message_of(error)}")
+            answer = {"action": "block", "message": message}
+        if verdict.decision == "allow":
+            verdict = _verdict(answer, entry.name)
+    return verdict
+
+
+async def run_through_middleware(
+    hooks: HookManager,
+    name: str,
+    args: JsonObject,
+    original: JsonObject,
+    ctx: ToolContext,
+    edge: Edge,
+    run_handler: RunHandler,
+) -> Any:
+    """The result of the `tool_execution` chain around the handler, outermost first."""
+    layers = hooks.middleware("tool_execution")
+
+    async def enter(index: int, args: JsonObject, edge: Edge) -> Any:
+        if index == len(layers):
+            return await run_handler(args, edge)
+        registered = layers[index]
+        # A copy: what a layer changes counts only if it goes on to run the rest with it.
+        own = deepcopy(args)
+
+        async def enter_next(changed: JsonObject | None, inner: Edge) -> Any:
+            return await enter(index + 1, own if changed is None else changed, inner)
+
+        rest = _Rest(enter_next)
+        keywords = _middleware_keywords(name, own, original, ctx)
+        answer, error = await attempt_async(_run_layer(registered, keywords, rest, edge))
+        if error is None:
+            return answer
+        if rest.error is not None:
+            raise rest.error from None
+        source = registered.source
+        logger.error("middleware 'tool_execution' of %s failed and was passed over", source, exc_info=error)
+        return rest.result if rest.used else await enter(index + 1, args, edge)
+
+    return await enter(0, args, edge)
+
+
+async def fire_post_hooks(
+    hooks: HookManager,
+    entry: ToolEntry,
+    args: JsonObject,
+    result: ToolResult,
+    ctx: ToolContext,
+    trace: tuple[JsonObject, ...],
+    edge: Edge,
+) -> str | JsonObject:
+    """Tells `post_tool_call` about the outcome and returns the content as `transform_tool_result` leaves it."""
+    keywords = _call_keywords(entry.name, args, ctx) | {
+        "result": result.content,
+        "duration_ms": result.duration_ms,
+        "status": result.status,
+        "error_type": result.error_type or None,
+        "error_message": result.error_message or None,
+    }
+    for registered in hooks.hooks("post_tool_call"):
+        await _answer_logged("post_tool_call", registered, keywords | {"middleware_trace": list(trace)}, edge)
+    for registered in hooks.hooks("transform_tool_result"):
+        answer = await _answer_logged("transform_tool_result", registered, keywords, edge)
+        if isinstance(answer, str):
+            return plain_text(answer)
+    return result.content
+
+
+class _Rest:
+    """The rest of an execution chain, which a layer may run once."""
+
+    def __init__(self, run: Callable[[JsonObject | None, Edge], Awaitable[Any]]) -> None:
+        self._run = run
+        self.used = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    async def run(self, args: JsonObject | None, edge: Edge) -> Any:
+        if self.used:
+            raise RuntimeError("next_call can be used once in each middleware")
+        self.used = True
+        self.result, self.error = await attempt_async(self._run(args, edge))
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+async def _run_layer(registered: Registered, keywords: JsonObject, rest: _Rest, edge: Edge) -> Any:
+    if registered.is_async:
+        inner = edge.within_wait()
+
+        async def next_call_async(args: JsonObject | None = None) -> Any:
+            return await rest.run(args, inner)
+
+        return await edge.wait(registered(keywords | {"next_call": next_call_async}))
+    threaded = edge.within_block()
+
+    def next_call(args: JsonObject | None = None) -> Any:
+        return drive(rest.run(args, threaded))
+
+    try:
+        answer = await edge.block(lambda: registered(keywords | {"next_call": next_call}), None, None)
+    except asyncio.CancelledError:
+        if isinstance(threaded, ThreadEdge):
+            threaded.stop()
+        raise
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise TypeError("middleware that is a plain function gave a coroutine; write it as `async def`")
+    return answer
+
+
+async def _answer(registered: Registered, keywords: JsonObject, edge: Edge) -> Attempt[Any]:
+    answer, error = attempt(registered, keywords)
+    return await attempt_async(edge.wait(answer)) if inspect.isawaitable(answer) else Attempt(answer, error)
+
+
+async def _answer_logged(name: str, registered: Registered, keywords: JsonObject, edge: Edge) -> Any:
+    answer, error = await _answer(registered, keywords, edge)
+    if error is not None:
+        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+    return answer
+
+
+def _verdict(answer: Any, tool_name: str) -> Verdict:
+    if not isinstance(answer, dict):
+        return ALLOW
+    message = answer.get("message")
+    text = message if isinstance(message, str) and message else ""
+    if answer.get("action") == "block":
+        return Verdict("deny", (text or f"A plugin blocked this call of {tool_name}",), PLUGIN_BLOCK)
+    if answer.get("action") == "approve":
+        rule = answer.get("rule_key")
+        # Keyed by the reason as well, so that an answer to one question is no answer to another.
+        key = rule if isinstance(rule, str) and rule else f"{tool_name}:{text}"
+        return Verdict("ask", (text or f"A plugin wants {tool_name} to be approved",), f"plugin_rule:{key}")
+    return ALLOW
+
+
+def _call_keywords(name: str, args: JsonObject, ctx: ToolContext) -> JsonObject:
+    return {
+        "tool_name": name,
+        "args": args,
+        "task_id": ctx.task_id,
+        "session_id": ctx.session_id,
+        "tool_call_id": ctx.call_id,
+        "turn_id": ctx.turn_id,
+        "api_request_id": ctx.api_request_id,
+        "telemetry_schema_version": TELEMETRY_SCHEMA_VERSION,
+    }
+
+
+def _middleware_keywords(name: str, args: JsonObject, original: JsonObject, ctx: ToolContext) -> JsonObject:
+    keywords = _call_keywords(name, args, ctx)
+    return keywords | {"original_args": original, "middleware_schema_version": MIDDLEWARE_SCHEMA_VERSION}

@@ -1,0 +1,1 @@
+"""Hooks and middleware: where plugins watch, change or stop what the runtime does."""

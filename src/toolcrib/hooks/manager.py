@@ -1,0 +1,132 @@
+"""Keeps the callbacks of one runtime and calls them: each receives only the arguments that it names."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from toolcrib.core.attempt import attempt
+from toolcrib.core.errors import nearest_names
+from toolcrib.core.types import CODE, Source
+from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One callback, with the names that it takes (None: all) and who registered it."""
+
+    callback: Callback
+    names: frozenset[str] | None
+    source: Source = CODE
+    observer: bool = False
+    """An observer of `pre_tool_call` cannot block: when it raises, the call goes on."""
+    is_async: bool = False
+    """Calling it gives a coroutine."""
+
+    def __call__(self, keywords: dict[str, Any]) -> Any:
+        if self.names is None:
+            return self.callback(**keywords)
+        return self.callback(**{name: value for name, value in keywords.items() if name in self.names})
+
+
+class HookManager:
+    """The hooks and middleware of one runtime, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self.is_empty = True
+        """Nothing was ever registered: one look that spares a call all others."""
+        self._hooks: dict[str, tuple[Registered, ...]] = {}
+        self._middleware: dict[str, tuple[Registered, ...]] = {}
+        self._lock = threading.Lock()
+
+    def register(self, name: str, callback: Callback, *, source: Source = CODE, observer: bool = False) -> None:
+        """Add a callback. An unknown hook is kept, since something may fire it, but said to be unknown."""
+        if name not in HOOKS:
+            logger.warning("%s registers the unknown hook %r%s", source, name, _suggest(name, HOOKS))
+        self._add(self._hooks, name, callback, source, observer)
+
+    def register_middleware(self, kind: str, callback: Callback, *, source: Source = CODE) -> None:
+        if kind not in MIDDLEWARE:
+            logger.warning("%s registers the unknown middleware %r%s", source, kind, _suggest(kind, MIDDLEWARE))
+        self._add(self._middleware, kind, callback, source, False)
+
+    def unregister(self, callback: Callback) -> None:
+        """Forget a callback wherever it was registered."""
+        with self._lock:
+            for table in (self._hooks, self._middleware):
+                for name, registered in table.items():
+                    # Compared by equality: a bound method is a new object each time it is named.
+                    table[name] = tuple(one for one in registered if one.callback != callback)
+
+    def has(self, name: str) -> bool:
+        return bool(self._hooks.get(name))
+
+    def has_middleware(self, kind: str) -> bool:
+        return bool(self._middleware.get(kind))
+
+    def hooks(self, name: str) -> tuple[Registered, ...]:
+        return self._hooks.get(name, ())
+
+    def middleware(self, kind: str) -> tuple[Registered, ...]:
+        return self._middleware.get(kind, ())
+
+    def invoke(self, name: str, **keywords: Any) -> list[Any]:
+        """What the callbacks answered, without None; one that raises is logged and left out."""
+        keywords.setdefault("telemetry_schema_version", TELEMETRY_SCHEMA_VERSION)
+        answers = []
+        for registered in self._hooks.get(name, ()):
+            answer = call_logged(name, registered, keywords)
+            if answer is not None:
+                answers.append(answer)
+        return answers
+
+    def invoke_middleware(self, kind: str, **keywords: Any) -> list[Any]:
+        """What the middleware of a kind answered, without None; each is called with the same keywords."""
+        keywords.setdefault("middleware_schema_version", MIDDLEWARE_SCHEMA_VERSION)
+        answers = [call_logged(kind, registered, keywords) for registered in self._middleware.get(kind, ())]
+        return [answer for answer in answers if answer is not None]
+
+    def _add(
+        self, table: dict[str, tuple[Registered, ...]], name: str, callback: Callback, source: Source, observer: bool
+    ) -> None:
+        registered = Registered(callback, accepted_names(callback), source, observer, _is_async(callback))
+        with self._lock:
+            table[name] = (*table.get(name, ()), registered)
+            self.is_empty = False
+
+
+def call_logged(name: str, registered: Registered, keywords: dict[str, Any]) -> Any:
+    """The callback's answer, or None with a log entry when it raises."""
+    answer, error = attempt(registered, keywords)
+    if error is not None:
+        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+    return answer
+
+
+def accepted_names(callback: Callback) -> frozenset[str] | None:
+    """The keyword arguments that a callback takes; None when it takes any."""
+    try:
+        parameters = inspect.signature(callback).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(parameter.name for parameter in parameters if parameter.kind in named)
+
+
+def _is_async(callback: Callback) -> bool:
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(getattr(callback, "__call__", None))  # noqa: B004
+
+
+def _suggest(name: str, known: dict[str, Any]) -> str:
+    nearest = nearest_names(name, known, limit=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,0 +1,1 @@
+"""Plugins: other people's tools, hooks and commands, loaded only where the operator said so."""

@@ -1,0 +1,235 @@
+"""Loads the enabled plugins into one runtime, each wholly or not at all; one that fails costs nobody else."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.environment import unset_variables
+from toolcrib.config.settings import PluginEntry, Settings
+from toolcrib.core.errors import PluginError, ToolcribError
+from toolcrib.core.types import Source
+from toolcrib.hooks.manager import HookManager
+from toolcrib.plugins.context import Declaration, PluginContext
+from toolcrib.plugins.discover import FoundPlugin, Origin, find_enabled
+from toolcrib.plugins.manifest import PluginManifest
+from toolcrib.plugins.modules import answer_for, attribute_modules, fresh_namespace, import_folder, slug_of
+from toolcrib.registry import finder
+from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
+from toolcrib.registry.discovery import LoadedFile, ScanCache, explain_import_error, tool_files
+from toolcrib.registry.registry import ToolRegistry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedPlugin:
+    """What became of one enabled plugin."""
+
+    name: str
+    version: str = ""
+    origin: Origin = "missing"
+    source: Source
+    path: str = ""
+    """Its folder, or the module and attribute that an installed package offers."""
+    tools: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
+    middleware: tuple[str, ...] = ()
+    declarations: tuple[Declaration, ...] = ()
+    files: tuple[LoadedFile, ...] = ()
+    """The tool files in its folder; one that could not be imported has a problem, the others are loaded."""
+    problem: str = ""
+    """Why it was not loaded, as a sentence; empty when it was."""
+    missing_env: tuple[str, ...] = ()
+    """The variables that it asks for and that are not set. It is loaded all the same."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return self._declared("command")
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        return self._declared("skill")
+
+    def _declared(self, kind: str) -> tuple[str, ...]:
+        return tuple(declaration.name for declaration in self.declarations if declaration.kind == kind)
+
+
+def load_plugins(
+    settings: Settings,
+    registry: ToolRegistry,
+    hooks: HookManager,
+    *,
+    cache: ScanCache | None = None,
+    project_folder: Path | None = None,
+) -> list[LoadedPlugin]:
+    """What became of every enabled plugin, in the order of the config. Their tools land in `registry`.
+
+    `project_folder` is where the project's plugins are looked for: the current folder, if nothing else is said.
+    """
+    enabled = find_enabled(settings, project_folder)
+    if enabled:
+        finder.install()
+    taken: set[str] = set()
+    loaded = []
+    for found in enabled:
+        slug = slug_of(found.name, taken)
+        taken.add(slug)
+        loader = _Loader(found, slug, settings, registry, hooks, cache or ScanCache())
+        loaded.append(loader.load())
+    return loaded
+
+
+class _Loader:
+    """Loads one plugin into one registry."""
+
+    def __init__(
+        self,
+        found: FoundPlugin,
+        slug: str,
+        settings: Settings,
+        registry: ToolRegistry,
+        hooks: HookManager,
+        cache: ScanCache,
+    ) -> None:
+        consent = settings.plugins.entries.get(found.name, PluginEntry()).allow_tool_override
+        self._found = found
+        self._slug = slug
+        self._source = Source("plugin", found.name, found.location, may_override=consent)
+        self._settings = settings
+        self._registry = registry
+        self._hooks = hooks
+        self._cache = cache
+
+    def load(self) -> LoadedPlugin:
+        found = self._found
+        if not found.loadable:
+            return self._failed(found.problems[0])
+        for problem in found.problems:
+            logger.warning("plugin %r: %s", found.name, problem)
+        known_modules = set(sys.modules)
+        with self._registry.loading(self._source) as loading:
+            ctx = PluginContext(found.manifest, loading, self._registry, self._hooks, self._settings.home)
+            try:
+                with fresh_namespace(self._slug):
+                    files = self._run(ctx)
+            except (Exception, SystemExit) as error:  # the contract: one plugin's failure is its own
+                ctx.abandon()
+                logger.debug("plugin %r failed", found.name, exc_info=error)
+                return self._failed(_explain(error, found))
+        if found.path is not None:
+            attribute_modules(found.path, self._source, known_modules)
+        hooks, middleware, declarations = ctx.finish()
+        registered = [*loading.registered, *(name for file in files for name in file.tools)]
+        tools = tuple(name for name in dict.fromkeys(registered) if self._owns(name))
+        _offer_to_setup(found.manifest, tools)
+        return LoadedPlugin(
+            name=found.name,
+            version=found.version,
+            origin=found.origin,
+            source=self._source,
+            path=found.location,
+            tools=tools,
+            hooks=hooks,
+            middleware=middleware,
+            declarations=declarations,
+            files=tuple(files),
+            missing_env=tuple(unset_variables(found.manifest.variables)),
+        )
+
+    def _run(self, ctx: PluginContext) -> list[LoadedFile]:
+        """Import the plugin, call its `register(ctx)`, and load the tool files that it did not import itself."""
+        found = self._found
+        register = self._register_of_package() if found.path is None else self._register_of_folder(found.path)
+        files = [] if found.path is None else tool_files(found.path, self._cache)
+        if register is None and not files:
+            raise PluginError(f"plugin {found.name!r} has no function `register(ctx)`; add one to its __init__.py")
+        if register is not None:
+            if not callable(register):
+                raise PluginError(f"`register` of plugin {found.name!r} is not a function; write `def register(ctx):`")
+            answer = register(ctx)
+            if isinstance(answer, Coroutine):
+                answer.close()
+                raise PluginError(f"`register` of plugin {found.name!r} is async; write `def register(ctx):`")
+        return [self._load_file(file) for file in files]
+
+    def _register_of_folder(self, folder: Path) -> Callable[..., Any] | None:
+        return getattr(import_folder(folder, self._slug, self._source), "register", None)
+
+    def _register_of_package(self) -> Callable[..., Any] | None:
+        """What the entry point names: a module with `register`, or the function itself."""
+        point = self._found.entry_point
+        if point is None:
+            return None
+        module = import_module(point.module)
+        setattr(module, SOURCE_ATTRIBUTE, self._source)
+        answer_for(self._slug, module)
+        offered = point.load()
+        return offered if point.attr and not hasattr(offered, "register") else getattr(offered, "register", None)
+
+    def _load_file(self, file: Path) -> LoadedFile:
+        name = f"{PLUGIN_NAMESPACE}.{self._slug}.{file.stem}"
+        with self._registry.loading(self._source) as loading:
+            try:
+                import_module(name)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the contract: a failing file is reported, the rest load
+                self._registry.take_back(loading)
+                problem = _explain(error, self._found)
+                logger.warning("tool file %s of plugin %r was skipped: %s", file, self._found.name, problem)
+                return LoadedFile(file, name, problem=problem)
+        return LoadedFile(file, name, list(loading.registered))
+
+    def _owns(self, name: str) -> bool:
+        entry = self._registry.get_entry(name)
+        return entry is not None and entry.source == self._source
+
+    def _failed(self, problem: str) -> LoadedPlugin:
+        found = self._found
+        logger.warning("plugin %r was not loaded: %s", found.name, problem)
+        return LoadedPlugin(
+            name=found.name,
+            version=found.version,
+            origin=found.origin,
+            source=self._source,
+            path=found.location,
+            problem=problem,
+            missing_env=tuple(unset_variables(found.manifest.variables)),
+        )
+
+
+def _offer_to_setup(manifest: PluginManifest, tools: tuple[str, ...]) -> None:
+    """Let the set-up wizard ask for the variables that a plugin needs, in the plugin's own words."""
+    for name, said in manifest.variables.items():
+        about = {
+            "description": str(said.get("description") or f"Needed by the plugin {manifest.name}"),
+            "prompt": str(said.get("prompt") or name),
+            "url": str(said.get("url") or ""),
+            "tools": list(tools),
+            # What is not said to be harmless is hidden.
+            "password": bool(said.get("password", said.get("secret", True))),
+        }
+        OPTIONAL_ENV_VARS.setdefault(name, about)
+
+
+def _explain(error: BaseException, found: FoundPlugin) -> str:
+    """Why a plugin could not be loaded, with the line of its own code that was running."""
+    if isinstance(error, ToolcribError):
+        return str(error)
+    own_module = f"{PLUGIN_NAMESPACE}."
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(own_module):
+        missing = str(error.name).removeprefix(own_module).partition(".")[2]
+        return f"it imports its own module {missing!r}, which is not in {found.location}; add the file"
+    if isinstance(error, SystemExit):
+        return f"it tried to end the program (SystemExit: {error.code}) while being loaded; remove that from its code"
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if found.path is not None and found.path in Path(frame.filename).parents:
+            where = f" in line {frame.lineno} of {frame.filename}"
+    return explain_import_error(error) + where

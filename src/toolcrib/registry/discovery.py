@@ -1,0 +1,230 @@
+"""Finds tool files by looking at their syntax, and imports the ones that declare tools.
+
+A file declares tools if it has a top-level `registry.register(...)` statement or a top-level function decorated with
+`@tool`. A file that cannot be imported is reported with its reason; the rest load.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import toolcrib.registry.finder as finder
+from toolcrib.core.attempt import attempt_everything
+from toolcrib.core.types import Source
+from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.registry.results import message_of
+
+logger = logging.getLogger(__name__)
+
+NOT_TOOL_FILES = frozenset({"__init__.py", "registry.py", "mcp_tool.py"})
+# Grows when the rule for what declares a tool changes, so that verdicts of an older version do not count.
+SCAN_RULE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """What became of one tool file."""
+
+    path: Path
+    module: str
+    tools: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why it could not be loaded, as a sentence; empty when it was."""
+
+
+class ScanCache:
+    """Remembers by modification time and size which files declare tools, so that a start parses nothing twice."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._changed = False
+        self._verdicts: dict[str, list[int]] = {}
+        if file is not None:
+            with suppress(OSError, ValueError, RecursionError):
+                known = json.loads(file.read_bytes())
+                self._verdicts = known if isinstance(known, dict) else {}
+
+    def declares_tools(self, path: Path) -> bool:
+        """Whether the file declares tools; a file that cannot be read or parsed is tried, so that its error is seen."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return declares_tools(path)
+        stamp = [SCAN_RULE, stat.st_mtime_ns, stat.st_size]
+        known = self._verdicts.get(str(path))
+        if isinstance(known, list) and known[:3] == stamp and len(known) == 4:
+            return bool(known[3])
+        verdict = declares_tools(path)
+        # Whether a file can be read depends on more than its time and size.
+        if os.access(path, os.R_OK):
+            self._verdicts[str(path)] = [*stamp, int(verdict)]
+            self._changed = True
+        return verdict
+
+    def save(self) -> None:
+        if self._file is None or not self._changed:
+            return
+        # A cache that cannot be written only costs time.
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(self._verdicts))
+            temporary.replace(self._file)
+            self._changed = False
+
+
+def declares_tools(path: Path) -> bool:
+    """Whether the file declares tools, or cannot be read or parsed, so that trying it shows why."""
+    if path.exists() and not path.is_file():
+        return False
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    names = _names_of_the_decorator(tree)
+    return any(_is_register_call(node) or _is_decorated(node, names) for node in tree.body)
+
+
+def _is_register_call(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    function = node.value.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == "register"
+        and (
+            (isinstance(function.value, ast.Name) and function.value.id == "registry")
+            or (isinstance(function.value, ast.Attribute) and function.value.attr == "registry")
+        )
+    )
+
+
+def _names_of_the_decorator(tree: ast.Module) -> frozenset[str]:
+    """The ways in which this file can write `@tool`, imports under another name included."""
+    names = {"tool", "toolcrib.tool"}
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names.update(f"{item.asname}.tool" for item in node.names if item.asname and item.name == "toolcrib")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "toolcrib":
+            names.update(item.asname for item in node.names if item.asname and item.name == "tool")
+    return frozenset(names)
+
+
+def _is_decorated(node: ast.stmt, names: frozenset[str]) -> bool:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    used = (decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list)
+    return any(isinstance(target, (ast.Name, ast.Attribute)) and ast.unparse(target) in names for target in used)
+
+
+def tool_files(folder: Path, cache: ScanCache) -> list[Path]:
+    """The files of a folder that declare tools, sorted by name."""
+    if not folder.is_dir():
+        return []
+    candidates = sorted(path for path in folder.glob("*.py") if is_candidate(path))
+    return [path for path in candidates if cache.declares_tools(path)]
+
+
+def is_candidate(path: Path) -> bool:
+    """Whether a file counts by its name; hidden ones are leftovers of editors and file managers."""
+    return path.name not in NOT_TOOL_FILES and not path.name.startswith(".")
+
+
+def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
+    """Imports the built-in tool files; their tools land in the default registry."""
+    folder = Path(importlib.import_module(BUILTIN_NAMESPACE).__path__[0])
+    reports = []
+    for path in tool_files(folder, cache or ScanCache()):
+        name = f"{BUILTIN_NAMESPACE}.{path.stem}"
+        source = Source("builtin", name, str(path))
+        reports.append(_load(path, name, source, default_registry, partial(importlib.import_module, name)))
+    return reports
+
+
+def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | None = None) -> list[LoadedFile]:
+    """Imports a user's tool files; their tools land in `registry`."""
+    return [load_tool_file(path, registry) for path in tool_files(folder, cache or ScanCache())]
+
+
+def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
+    """Imports one tool file anew, with the reference system's module names at hand."""
+    finder.install(path.parent).forget(path.stem)
+    name = f"{finder.USER_TOOLS_NAMESPACE}.{path.stem}"
+    source = Source("user", path.name, str(path))
+    return _load(path, name, source, registry, lambda: import_file(name, path, source))
+
+
+def import_file(name: str, path: Path, source: Source) -> ModuleType:
+    """A fresh module made from a file, known in `sys.modules` under `name`."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{str(path)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    setattr(module, SOURCE_ATTRIBUTE, source)
+    with ExitStack() as on_failure:
+        # A half-made module must not answer for the name; the one from before still may.
+        on_failure.callback(_put_module, name, sys.modules.get(name))
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        on_failure.pop_all()
+    return module
+
+
+def _put_module(name: str, module: ModuleType | None) -> None:
+    if module is None:
+        sys.modules.pop(name, None)
+    else:
+        sys.modules[name] = module
+
+
+def discover_builtin_tools(tools_dir: str | Path | None = None) -> list[str]:
+    """Imports the tool files of a folder (the built-in ones by default) and returns their module names."""
+    if tools_dir is None:
+        loaded: Iterable[LoadedFile] = load_builtin_tools()
+    else:
+        loaded = load_tool_folder(Path(tools_dir).absolute(), default_registry)
+    return [report.module for report in loaded if not report.problem]
+
+
+def _load(
+    path: Path, name: str, source: Source, registry: ToolRegistry, import_module: Callable[[], object]
+) -> LoadedFile:
+    problem = ""
+    with registry.loading(source) as loading:
+        _, error = attempt_everything(import_module)
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if error is not None:
+            # The contract: a failing file is reported, the rest load.
+            problem = explain_import_error(error)
+            logger.warning("tool file %s was skipped: %s", path, problem)
+    return LoadedFile(path, name, list(dict.fromkeys(loading.registered)), problem)
+
+
+def explain_import_error(error: BaseException) -> str:
+    """Why a file could not be imported, and what to do about it."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package, _, module = error.name.partition(".")
+        if package in ("tools", finder.USER_TOOLS_NAMESPACE) and module:
+            return f"it imports {error.name!r}, which does not exist; put {module.split('.')[0]}.py beside it"
+        return f"it needs the package {package!r}, which is not installed; install it and start again"
+    if isinstance(error, SyntaxError):
+        where = "" if error.lineno is None else f"line {error.lineno}: "
+        return f"{where}{error.msg}; correct the file and save it"
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}) while it is imported; move that under `if __name__ == '__main__':`"
+    return f"{type(error).__name__}: {message_of(error)}"

@@ -1,0 +1,151 @@
+"""Lets tool files and plugins written for the reference system import the names they know.
+
+The finder stands last on `sys.meta_path`, so it answers only when no real module of that name exists. It knows the
+compatibility modules by name alone; they are imported when somebody asks for one. The base class of
+its loader is for type checkers only, because `importlib.abc` costs 5 ms to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object
+
+COMPATIBILITY_MODULES = {
+    "tools": "toolcrib.compat.tools",
+    "tools.registry": "toolcrib.compat.tools_registry",
+    "tools.interrupt": "toolcrib.compat.tools_interrupt",
+    "tools.thread_context": "toolcrib.compat.tools_thread_context",
+    "tools.tool_search": "toolcrib.compat.tools_tool_search",
+    "model_tools": "toolcrib.compat.model_tools",
+    "toolsets": "toolcrib.compat.toolsets",
+    "toolset_distributions": "toolcrib.compat.toolset_distributions",
+    "hermes_cli": "toolcrib.compat.hermes_cli",
+    "hermes_cli.config": "toolcrib.compat.hermes_cli_config",
+    "hermes_cli.middleware": "toolcrib.compat.hermes_cli_middleware",
+    "hermes_cli.plugins": "toolcrib.compat.hermes_cli_plugins",
+    "hermes_constants": "toolcrib.compat.hermes_constants",
+}
+# In a folder of that name somebody may keep modules of their own; `tools.registry` is answered beside them.
+PACKAGES = frozenset({"tools", "hermes_cli"})
+USER_TOOLS_NAMESPACE = "toolcrib_user_tools"
+
+
+class CompatibilityFinder:
+    """Answers for the reference system's module names, and for `tools.X` where X is a file beside a user's tool."""
+
+    def __init__(self) -> None:
+        self.tool_folders: list[Path] = []
+        """Where files beside a tool are looked for; the folder that was loaded last comes first."""
+        self._found: dict[str, Path] = {}
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        real_name = COMPATIBILITY_MODULES.get(fullname)
+        if real_name is not None:
+            return ModuleSpec(fullname, AliasLoader(real_name), is_package=fullname in PACKAGES)
+        if fullname == USER_TOOLS_NAMESPACE:
+            return ModuleSpec(fullname, None, is_package=True)
+        parent, _, stem = fullname.rpartition(".")
+        if parent not in ("tools", USER_TOOLS_NAMESPACE):
+            return None
+        for folder in self.tool_folders:
+            file = folder / f"{stem}.py"
+            if file.is_file():
+                self._found[fullname] = folder
+                return self._spec(fullname, stem, file)
+        return None
+
+    def use_folder(self, folder: Path) -> None:
+        """Look in this folder first; what was found beside the tools of another one does not count here."""
+        if self.tool_folders[:1] == [folder]:
+            return
+        self.tool_folders = [folder, *(known for known in self.tool_folders if known != folder)]
+        for fullname, found_in in list(self._found.items()):
+            if found_in != folder:
+                self._drop(fullname)
+
+    def forget(self, stem: str) -> None:
+        """Let the next `import tools.STEM` see the file as it is loaded then."""
+        if f"tools.{stem}" in self._found:
+            self._drop(f"tools.{stem}")
+
+    def _spec(self, fullname: str, stem: str, file: Path) -> ModuleSpec | None:
+        loaded = f"{USER_TOOLS_NAMESPACE}.{stem}"
+        if fullname != loaded and getattr(sys.modules.get(loaded), "__file__", None) == str(file):
+            return ModuleSpec(fullname, AliasLoader(loaded))
+        return spec_from_file_location(fullname, file)
+
+    def _drop(self, fullname: str) -> None:
+        del self._found[fullname]
+        module = sys.modules.pop(fullname, None)
+        package, _, stem = fullname.rpartition(".")
+        # `from tools import X` looks at the package before it asks anyone.
+        if module is not None and vars(sys.modules.get(package, module)).get(stem) is module:
+            delattr(sys.modules[package], stem)
+
+
+class FolderGuard:
+    """Answers where a mere folder has the name of a compatibility module, as in `tests/toolsets/`.
+
+    Python would take such a folder for an empty package. It stands first on `sys.meta_path`, because that happens
+    before the last finder is asked; what is inside the folder can still be imported.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        real_name = COMPATIBILITY_MODULES.get(fullname)
+        if real_name is None or fullname in PACKAGES:
+            return None
+        found = PathFinder.find_spec(fullname, path)
+        if found is None or found.loader is not None:
+            return None
+        spec = ModuleSpec(fullname, AliasLoader(real_name))
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
+
+
+class AliasLoader(Loader):
+    """Hands out a module that exists under another name, as the very same object."""
+
+    def __init__(self, real_name: str) -> None:
+        self.real_name = real_name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.real_name)
+        # The import system writes the alias's spec into the module; keep the real one for pickling and reloads.
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+def install(tool_folder: Path | None = None) -> CompatibilityFinder:
+    """The finder, put on `sys.meta_path` once; `tool_folder` is where `tools.X` is looked for first."""
+    finder = next((found for found in sys.meta_path if isinstance(found, CompatibilityFinder)), None)
+    if finder is None:
+        finder = CompatibilityFinder()
+        sys.meta_path.append(finder)
+        sys.meta_path.insert(0, FolderGuard())
+    if tool_folder is not None:
+        finder.use_folder(tool_folder)
+    return finder

@@ -1,0 +1,397 @@
+"""The registry: which tools exist, who declared them, and what they need.
+
+Reads are lock-free lookups in a dict that is only changed under the lock; whatever walks over all tools
+takes a snapshot first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import toolcrib.registry.collisions as collisions
+import toolcrib.registry.results as results
+from toolcrib.bridge import Bridge
+from toolcrib.core.attempt import attempt
+from toolcrib.core.errors import RegistrationError
+from toolcrib.core.ports import Invoker
+from toolcrib.core.types import (
+    AGENT_LOOP_TOOLS,
+    CheckFn,
+    EffectsDeclaration,
+    Handler,
+    JsonObject,
+    SchemaOverrides,
+    Source,
+    ToolEntry,
+)
+from toolcrib.registry.availability import AVAILABLE, AvailabilityChecker, Outcome, with_remedy
+from toolcrib.registry.collisions import Loading, current_loading, loading_scope
+from toolcrib.registry.entries import make_entry
+from toolcrib.registry.tool_table import ToolTable
+from toolcrib.registry.view import View
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_EMOJI = "⚡"
+
+
+class ToolRegistry:
+    """A set of tools by name. An overlay (with a `parent`) adds to its parent without changing it."""
+
+    def __init__(self, parent: ToolRegistry | None = None) -> None:
+        self.parent = parent
+        self.availability = AvailabilityChecker()
+        self.rejections: list[str] = []
+        """Registrations that were refused, as sentences for `toolcrib doctor`."""
+        self._tools = ToolTable()
+        self._hidden: set[str] = set()
+        self._toolset_checks: dict[str, CheckFn] = {}
+        self._toolset_aliases: dict[str, str] = {}
+        self._generation = 0
+        self._lock = threading.RLock()
+        self._invoker: Invoker | None = None
+        self._bridge: Bridge | None = None
+        self._cached_view: View | None = None
+
+    # Declaring
+
+    def register(
+        self,
+        name: str,
+        toolset: str,
+        schema: JsonObject,
+        handler: Handler,
+        check_fn: CheckFn | None = None,
+        requires_env: list[str] | None = None,
+        is_async: bool = False,
+        description: str = "",
+        emoji: str = "",
+        max_result_size_chars: int | float | None = None,
+        dynamic_schema_overrides: SchemaOverrides | None = None,
+        override: bool = False,
+        effects: EffectsDeclaration | None = None,
+    ) -> None:
+        """Declare a tool. A name that another toolset owns is refused unless `override` says otherwise."""
+        loading = current_loading()
+        target = self.landing(loading)
+        try:
+            entry = make_entry(
+                name=name,
+                toolset=toolset,
+                schema=schema,
+                handler=handler,
+                check_fn=check_fn,
+                requires_env=requires_env,
+                is_async=is_async,
+                description=description,
+                emoji=emoji,
+                max_result_size_chars=max_result_size_chars,
+                dynamic_schema_overrides=dynamic_schema_overrides,
+                effects=effects,
+                source=collisions.source_of_registration(handler, loading),
+            )
+        except RegistrationError as error:
+            if loading is None:
+                raise
+            # Inside a tool file or plugin the error costs this tool alone: the rest of the file goes on.
+            target._reject(str(error))
+            return
+        target._add(entry, override, loading)
+
+    def deregister(self, name: str) -> None:
+        """Remove a tool; an unknown name is no error. A plugin may only remove what is its own.
+
+        An overlay gives up its own tool first, so that its parent's shows again; a parent's tool it only hides.
+        """
+        loading = current_loading()
+        target = self.landing(loading)
+        with target._lock:
+            entry = target.get_entry(name)
+            if entry is None:
+                return
+            collisions.require_removal_allowed(entry, collisions.source_of_caller(loading))
+            own = target._tools.get(name)
+            if loading is not None and loading.target is target:
+                loading.before.setdefault(name, own)
+            target._put(name, None)
+            if own is None:
+                target._hidden.add(name)
+
+    def take_back(self, loading: Loading) -> None:
+        """Undo what was registered and removed under `loading`, except where somebody else has the name by now."""
+        with self._lock:
+            for name, before in loading.before.items():
+                now = self._tools.get(name)
+                if now is None or now.source == loading.source:
+                    self._put(name, before)
+
+    def register_toolset_alias(self, alias: str, toolset: str) -> None:
+        """Let a toolset answer to a second name; the last one to claim a name has it."""
+        loading = current_loading()
+        target = self.landing(loading)
+        with target._lock:
+            known = target.get_toolset_alias_target(alias)
+            if known is not None and known != toolset:
+                logger.warning("toolset alias %r pointed to %r and now points to %r", alias, known, toolset)
+            target._toolset_aliases[alias] = toolset
+            target._generation += 1
+
+    @contextmanager
+    def loading(self, source: Source) -> Iterator[Loading]:
+        """Attribute what this block registers, on this registry or its parents, to `source`, and keep it here."""
+        with loading_scope(Loading(source=source, target=self)) as loading:
+            yield loading
+
+    def landing(self, loading: Loading | None) -> ToolRegistry:
+        """Where a registration here goes: to the overlay that is being loaded, if that stands on this registry."""
+        target = loading.target if loading is not None else self
+        return target if isinstance(target, ToolRegistry) and target._stands_on(self) else self
+
+    # Running
+
+    def bind(self, invoker: Invoker | None) -> None:
+        """Let a Runtime take over `dispatch`, so that every call goes through its pipeline."""
+        self._invoker = invoker
+
+    def dispatch(self, name: str, args: JsonObject, **kwargs: Any) -> str | JsonObject:
+        """Run a tool and return its result; bound to a Runtime, through the whole pipeline."""
+        if self._invoker is not None:
+            return self._invoker(name, args, kwargs)
+        entry = self.get_entry(name)
+        if entry is None:
+            return results.unknown_tool(name, self.get_all_tool_names())
+        if name in AGENT_LOOP_TOOLS:
+            return results.agent_loop_error(name)
+        if entry.keywords is not None:
+            kwargs = {keyword: value for keyword, value in kwargs.items() if keyword in entry.keywords}
+        value, error = attempt(entry.handler, args, **kwargs)
+        if entry.is_async and isinstance(value, Coroutine):
+            value, error = attempt(self._own_bridge().run, value)
+        if error is not None:
+            logger.error("tool %r failed", name, exc_info=error)
+            return results.handler_failed(error)
+        if isinstance(value, str) or results.is_multimodal(value):
+            return cast("str | JsonObject", value)
+        if isinstance(value, Coroutine):
+            value.close()
+        return results.unsupported_result(name, value)
+
+    # Reading
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change that readers could notice, the parent's included."""
+        own = self._generation + self._tools.version
+        return own if self.parent is None else own + self.parent.generation
+
+    def get_entry(self, name: str) -> ToolEntry | None:
+        entry = self._tools.get(name)
+        if entry is None and self.parent is not None and name not in self._hidden:
+            return self.parent.get_entry(name)
+        return entry
+
+    def entries(self) -> list[ToolEntry]:
+        """All tools, sorted by name."""
+        return list(self._view().entries)
+
+    def get_schema(self, name: str) -> JsonObject | None:
+        entry = self.get_entry(name)
+        return entry.schema if entry is not None else None
+
+    def get_all_tool_names(self) -> list[str]:
+        return list(self._view().names)
+
+    def get_tool_names_for_toolset(self, toolset: str) -> list[str]:
+        return [entry.name for entry in self._view().by_toolset.get(toolset, ())]
+
+    def get_registered_toolset_names(self) -> list[str]:
+        return list(self._view().by_toolset)
+
+    def get_toolset_for_tool(self, name: str) -> str | None:
+        entry = self.get_entry(name)
+        return entry.toolset if entry is not None else None
+
+    def get_tool_to_toolset_map(self) -> dict[str, str]:
+        return {entry.name: entry.toolset for entry in self.entries()}
+
+    def get_emoji(self, name: str, default: str = DEFAULT_EMOJI) -> str:
+        entry = self.get_entry(name)
+        return (entry.emoji if entry is not None else "") or default
+
+    def get_max_result_size(self, name: str, default: int | float | None = None) -> int | float | None:
+        entry = self.get_entry(name)
+        if entry is None or entry.max_result_size_chars is None:
+            return default
+        return entry.max_result_size_chars
+
+    def get_registered_toolset_aliases(self) -> dict[str, str]:
+        with self._lock:
+            own = dict(self._toolset_aliases)
+        return {**self.parent.get_registered_toolset_aliases(), **own} if self.parent is not None else own
+
+    def get_toolset_alias_target(self, alias: str) -> str | None:
+        return self.get_registered_toolset_aliases().get(alias)
+
+    # Availability
+
+    def outcome(self, entry: ToolEntry) -> Outcome:
+        """Whether one tool is available now, with a reason and a remedy when it is not."""
+        if entry.check_fn is None:
+            return AVAILABLE
+        return with_remedy(entry, self.availability.ask([entry.check_fn])[entry.check_fn])
+
+    def available(self, entries: Iterable[ToolEntry]) -> list[ToolEntry]:
+        """Those of the entries that are available now; a check that several share is asked once."""
+        asked = list(entries)
+        checks = [entry.check_fn for entry in asked if entry.check_fn is not None]
+        if not checks:
+            return asked
+        outcomes = self.availability.ask(checks)
+        return [entry for entry in asked if entry.check_fn is None or outcomes[entry.check_fn].available]
+
+    def get_definitions(self, tool_names: Iterable[str], quiet: bool = False) -> list[JsonObject]:
+        """The definitions of the named tools that are available, sorted by name, in OpenAI's form."""
+        wanted = set(tool_names)
+        entries = [entry for entry in self.entries() if entry.name in wanted]
+        chosen = self.available(entries)
+        if not quiet and len(chosen) < len(entries):
+            for name in sorted({entry.name for entry in entries} - {entry.name for entry in chosen}):
+                logger.debug("tool %r is not available", name)
+        return [{"type": "function", "function": self.live_schema(entry)} for entry in chosen]
+
+    def live_schema(self, entry: ToolEntry) -> JsonObject:
+        """The tool's schema with its dynamic overrides applied."""
+        overrides = self.schema_overrides(entry)
+        return {**entry.schema, "name": entry.name, **overrides}
+
+    def schema_overrides(self, entry: ToolEntry) -> JsonObject:
+        if entry.dynamic_schema_overrides is None:
+            return {}
+        overrides, error = attempt(entry.dynamic_schema_overrides)
+        if error is not None:
+            logger.warning("dynamic schema of tool %r failed, its static schema is used: %s", entry.name, error)
+        return overrides if isinstance(overrides, dict) else {}
+
+    def is_toolset_available(self, toolset: str) -> bool:
+        """True when no tool of it has a check, or at least one tool is available."""
+        entries = self._view().by_toolset.get(toolset, ())
+        return not entries or bool(self.available(entries))
+
+    def check_toolset_requirements(self) -> dict[str, bool]:
+        """Whether each toolset is available; a check that several toolsets share is asked once."""
+        view = self._view()
+        ready = {entry.toolset for entry in self.available(view.entries)}
+        return {toolset: toolset in ready for toolset in view.by_toolset}
+
+    def get_available_toolsets(self) -> dict[str, JsonObject]:
+        return {
+            toolset: {
+                "available": available,
+                "tools": self.get_tool_names_for_toolset(toolset),
+                "description": "",
+                "requirements": self._variables(toolset),
+            }
+            for toolset, available in self.check_toolset_requirements().items()
+        }
+
+    def get_toolset_requirements(self) -> dict[str, JsonObject]:
+        return {
+            toolset: {
+                "name": toolset,
+                "env_vars": self._variables(toolset),
+                "check_fn": self._toolset_check(toolset),
+                "setup_url": None,
+                "tools": self.get_tool_names_for_toolset(toolset),
+            }
+            for toolset in self.get_registered_toolset_names()
+        }
+
+    def check_tool_availability(self, quiet: bool = False) -> tuple[list[str], list[JsonObject]]:
+        """The available toolsets, and for each of the others its name, variables and tools."""
+        states = self.check_toolset_requirements()
+        missing = [toolset for toolset, available in states.items() if not available]
+        if missing and not quiet:
+            logger.info("toolsets that are not available: %s", ", ".join(missing))
+        names = self.get_tool_names_for_toolset
+        unavailable = [{"name": one, "env_vars": self._variables(one), "tools": names(one)} for one in missing]
+        return [toolset for toolset, available in states.items() if available], unavailable
+
+    # Inside
+
+    def _stands_on(self, other: ToolRegistry) -> bool:
+        return self is other or (self.parent is not None and self.parent._stands_on(other))
+
+    def _snapshot_entries(self) -> list[ToolEntry]:
+        with self._lock:
+            own, hidden = dict(self._tools), set(self._hidden)
+        if self.parent is None:
+            return list(own.values())
+        below = self.parent._snapshot_entries()
+        return [entry for entry in below if entry.name not in own and entry.name not in hidden] + list(own.values())
+
+    def _view(self) -> View:
+        """The tools in order, computed once for each generation."""
+        view, generation = self._cached_view, self.generation
+        if view is None or view.generation != generation:
+            view = self._cached_view = View.of(self._snapshot_entries(), generation)
+        return view
+
+    def _variables(self, toolset: str) -> list[str]:
+        entries = self._view().by_toolset.get(toolset, ())
+        return list(dict.fromkeys(variable for entry in entries for variable in entry.requires_env))
+
+    def _toolset_check(self, toolset: str) -> CheckFn | None:
+        check = self._toolset_checks.get(toolset)
+        return check if check is not None or self.parent is None else self.parent._toolset_check(toolset)
+
+    def _add(self, entry: ToolEntry, override: bool, loading: Loading | None) -> None:
+        with self._lock:
+            existing = self.get_entry(entry.name)
+            refusal = collisions.refusal(existing, entry, override) if existing is not None else ""
+            if refusal:
+                self._reject(refusal)
+                return
+            if loading is not None and loading.target is self:
+                loading.before.setdefault(entry.name, self._tools.get(entry.name))
+                loading.registered.append(entry.name)
+            self._put(entry.name, entry)
+            if entry.check_fn is not None:
+                self._toolset_checks.setdefault(entry.toolset, entry.check_fn)
+
+    def _put(self, name: str, entry: ToolEntry | None) -> None:
+        """Let a name stand for an entry or for nothing; a toolset without tools loses its check and aliases."""
+        before = self._tools.get(name)
+        self._hidden.discard(name)
+        if entry is not None:
+            self._tools[name] = entry
+        elif before is not None:
+            del self._tools[name]
+        if before is not None and not self._has_tools_in(before.toolset, first=entry):
+            self._toolset_checks.pop(before.toolset, None)
+            for alias in [a for a, toolset in self._toolset_aliases.items() if toolset == before.toolset]:
+                del self._toolset_aliases[alias]
+        self._generation += 1
+
+    def _has_tools_in(self, toolset: str, first: ToolEntry | None) -> bool:
+        if first is not None and first.toolset == toolset:
+            return True
+        if any(entry.toolset == toolset for entry in self._tools.values()):
+            return True
+        return self.parent is not None and toolset in self.parent._view().by_toolset
+
+    def _reject(self, sentence: str) -> None:
+        logger.error("%s", sentence)
+        self.rejections.append(sentence)
+
+    def _own_bridge(self) -> Bridge:
+        with self._lock:
+            if self._bridge is None:
+                self._bridge = Bridge()
+                # Its loop would otherwise be left open when the registry goes.
+                weakref.finalize(self, self._bridge.close)
+            return self._bridge

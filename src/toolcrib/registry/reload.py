@@ -1,0 +1,142 @@
+"""Hot reload: a tool file that was saved, added or deleted counts from the next turn on, without a restart."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolcrib.core.types import ToolEntry
+from toolcrib.registry.discovery import NOT_TOOL_FILES, LoadedFile, declares_tools, load_tool_file
+from toolcrib.registry.finder import USER_TOOLS_NAMESPACE
+from toolcrib.registry.lint import Finding, lint_entry, lint_source
+from toolcrib.registry.registry import ToolRegistry
+
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a changed tool file led to."""
+
+    path: Path
+    tools_added: tuple[str, ...] = ()
+    """The tools that come from the file now, new or as before."""
+    tools_removed: tuple[str, ...] = ()
+    problem: str = ""
+    """Why the file could not be loaded; its tools are those from before."""
+    findings: tuple[Finding, ...] = ()
+
+
+class ToolFolderWatcher:
+    """Keeps a registry in step with a folder of tool files. Made after the folder was loaded for the first time."""
+
+    def __init__(self, folder: Path, registry: ToolRegistry) -> None:
+        self._folder = folder
+        self._registry = registry
+        self._stamps = self._look()
+
+    def refresh(self) -> list[Reloaded]:
+        """Load what changed since the last look; nothing at all costs one listing of the folder."""
+        before, self._stamps = self._stamps, self._look()
+        gone = [path for path in before if path not in self._stamps]
+        changed = [path for path, stamp in self._stamps.items() if before.get(path) != stamp]
+        reports = [self._forget(path) for path in gone] + [self._reload(path) for path in changed]
+        return [report for report in reports if report is not None]
+
+    def _look(self) -> dict[Path, Stamp]:
+        stamps = {}
+        for path in sorted(self._folder.glob("*.py")) if self._folder.is_dir() else ():
+            if path.name in NOT_TOOL_FILES:
+                continue
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # deleted while we looked
+            stamps[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return stamps
+
+    def _forget(self, path: Path) -> Reloaded | None:
+        names = self._drop(self._owned(path))
+        sys.modules.pop(f"{USER_TOOLS_NAMESPACE}.{path.stem}", None)
+        return Reloaded(path, tools_removed=names) if names else None
+
+    def _reload(self, path: Path) -> Reloaded | None:
+        if not declares_tools(path):
+            return self._forget(path)
+        _drop_cached_code(path)
+        registry = self._registry
+        old = self._owned(path)
+        aliases = registry.get_registered_toolset_aliases()
+        refusals = len(registry.rejections)
+        # The old tools step aside first: a tool that moves to another toolset would be refused beside itself.
+        self._drop(old)
+        loaded = load_tool_file(path, registry)
+        if loaded.problem:
+            self._drop(self._owned(path))
+            self._restore(old, aliases)
+            return Reloaded(path, problem=loaded.problem, findings=tuple(lint_source(path)))
+        removed = tuple(entry.name for entry in old if entry.name not in loaded.tools)
+        findings = findings_of(path, loaded, registry, registry.rejections[refusals:])
+        return Reloaded(path, tuple(loaded.tools), removed, findings=tuple(findings))
+
+    def _owned(self, path: Path) -> list[ToolEntry]:
+        return [
+            entry
+            for entry in self._registry.entries()
+            if entry.source.kind == "user" and entry.source.path == str(path)
+        ]
+
+    def _drop(self, entries: list[ToolEntry]) -> tuple[str, ...]:
+        for entry in entries:
+            self._registry.deregister(entry.name)
+        return tuple(entry.name for entry in entries)
+
+    def _restore(self, entries: list[ToolEntry], aliases: dict[str, str]) -> None:
+        for entry in entries:
+            with self._registry.loading(entry.source):
+                self._registry.register(
+                    name=entry.name,
+                    toolset=entry.toolset,
+                    schema=entry.schema,
+                    handler=entry.handler,
+                    check_fn=entry.check_fn,
+                    requires_env=entry.requires_env,
+                    is_async=entry.is_async,
+                    description=entry.description,
+                    emoji=entry.emoji,
+                    max_result_size_chars=entry.max_result_size_chars,
+                    dynamic_schema_overrides=entry.dynamic_schema_overrides,
+                    # It held the name before, whoever else declares it.
+                    override=True,
+                    effects=entry.effects,
+                )
+        for alias, toolset in aliases.items():
+            if self._registry.get_toolset_alias_target(alias) is None:
+                self._registry.register_toolset_alias(alias, toolset)
+
+
+def findings_of(
+    path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[str] | None = None
+) -> list[Finding]:
+    """What to change in a tool file that was loaded: its text, its tools as registered, and what was refused."""
+    findings = lint_source(path)
+    if loaded.problem:
+        findings.append(Finding("error", "loads", f"the file cannot be loaded: {loaded.problem}"))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    for name in loaded.tools:
+        entry = registry.get_entry(name)
+        findings += lint_entry(entry, text) if entry is not None else []
+    for sentence in registry.rejections if refusals is None else refusals:
+        findings.append(Finding("error", "refused", sentence))
+    # The text and the registered tool may tell the same of different lines; the first to say it knows the better one.
+    distinct = {(finding.rule, finding.message): finding for finding in reversed(findings)}
+    return sorted(distinct.values(), key=lambda finding: finding.line or 0)
+
+
+def _drop_cached_code(path: Path) -> None:
+    """Python recognises stale byte code by whole seconds and size; two quick saves would run the first one."""
+    Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+    linecache.checkcache(str(path))

@@ -1,0 +1,120 @@
+"""The JSON texts that tools answer with: results, errors, and what an exception becomes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from toolcrib.config.redact import redact
+from toolcrib.core.attempt import attempt
+from toolcrib.core.errors import nearest_names
+
+MAX_ERROR_CHARS = 2000
+# More than enough to fill an error after cleaning; the rest of a gigantic message is never looked at.
+MAX_CLEANED_CHARS = 8000
+MAX_REDACTED_CHARS = 1_000_000
+
+# Text that a model could take for the frame of the conversation instead of for an error message.
+_FRAMING = re.compile(
+    r"<!\[CDATA\[[\s\S]{0,2000}?\]\]>|<!\[CDATA\[|\]\]>"
+    r"|</?\s{0,20}(?:tool_call|function_call|result|response|output|input|system|assistant|user)(?:\s[^>]{0,200})?/?>"
+    r"|<\|[^|>\s]{1,40}\|>|\[/?INST\]"
+    r"|^[ \t]*(?:```|~~~)[^\n]*$|```",
+    re.IGNORECASE | re.MULTILINE,
+)
+MAX_PASSES = 5
+_NO_FRAMING_CHARS = str.maketrans("", "", "<>[]`~")
+
+
+def tool_result(data: Any = None, **fields: Any) -> str:
+    """The JSON text of a result: `data` as it is, or else an object of the keyword arguments."""
+    return json.dumps(fields if data is None else data, ensure_ascii=False)
+
+
+def tool_error(message: Any, **extra: Any) -> str:
+    """The JSON text of an error, with any further keys."""
+    return json.dumps({"error": str(message), **extra}, ensure_ascii=False)
+
+
+def unknown_tool(name: str, known: Iterable[str]) -> str:
+    """The answer for a tool that does not exist, with the nearest names beside it."""
+    nearest = nearest_names(name, known)
+    return tool_error(f"Unknown tool: {name}", **({"did_you_mean": nearest} if nearest else {}))
+
+
+def agent_loop_error(name: str) -> str:
+    return tool_error(f"{name} must be handled by the agent loop")
+
+
+def handler_failed(error: BaseException) -> str:
+    """The first error layer: what the handler raised."""
+    return tool_error(safe_error_text(f"Tool execution failed: {type(error).__name__}: {message_of(error)}"))
+
+
+def call_failed(name: str, error: BaseException) -> str:
+    """The second error layer: what went wrong around the handler."""
+    return tool_error(safe_error_text(f"Error executing {name}: {message_of(error)}"))
+
+
+def message_of(error: BaseException) -> str:
+    """What the exception says, even if asking it raises another one."""
+    text, failure = attempt(str, error)
+    return "it has no readable message" if failure is not None else str(text)
+
+
+def unsupported_result(name: str, value: Any) -> str:
+    kind = type(value).__name__
+    return tool_error(
+        f"Tool handler returned unsupported result type: {kind}",
+        error_type="tool_result_contract",
+        tool=name,
+        result_type=kind,
+    )
+
+
+def safe_error_text(text: str) -> str:
+    """The text without framing tokens and secrets, capped; the capped raw text if cleaning itself fails."""
+    cleaned, failure = attempt(sanitise, text)
+    return _capped(text if failure is not None else str(cleaned))
+
+
+def sanitise(text: str) -> str:
+    """The text without framing tokens, code fences, CDATA sections and secrets."""
+    # Secrets go first, because the cut could go through one; and again, because a token may have stood inside one.
+    shortened = redact(text[:MAX_REDACTED_CHARS])[:MAX_CLEANED_CHARS]
+    return redact(_without_framing(shortened)).strip()
+
+
+def _without_framing(text: str) -> str:
+    for _ in range(MAX_PASSES):
+        cleaned = _FRAMING.sub("", text)
+        if cleaned == text:
+            return text
+        text = cleaned
+    # Tokens inside tokens, put there so that removing one leaves another.
+    return text.translate(_NO_FRAMING_CHARS)
+
+
+def is_multimodal(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("_multimodal") is True and isinstance(value.get("content"), list)
+
+
+def error_in(text: str) -> str:
+    """The message of a `{"error": …}` text, or "" if the text is no error."""
+    # Only a short look at the head, because this runs for every result.
+    if not text.startswith("{") or '"error"' not in text[:400]:
+        return ""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    error = value.get("error") if isinstance(value, dict) else None
+    return str(error) if error else ""
+
+
+def _capped(text: str) -> str:
+    capped = text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."
+    # Half a character (a lone surrogate) could not be sent to any model.
+    return capped.encode("utf-8", "replace").decode()

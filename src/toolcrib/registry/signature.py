@@ -1,0 +1,290 @@
+"""From a function's type hints and docstring to the JSON Schema of its arguments."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import json
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import RegistrationError
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.docstring import Docs, parse_docstring
+from toolcrib.registry.schema_tidy import TypeFacts, tidy
+
+CONTEXT_PARAMETER = "ctx"
+_WHAT_IS_SUPPORTED = (
+    "use str, int, float, bool, None, Any, Literal, Enum, list, set, tuple, dict[str, ...], a dataclass, "
+    "TypedDict, NamedTuple or msgspec.Struct, date, datetime, UUID, Decimal, Path or bytes, or unions of them "
+    "(inside a list or dict: only of types that JSON can tell apart)"
+)
+_ITERABLES = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Collection)
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One argument that a model may give."""
+
+    name: str
+    hint: Any
+    """Resolved, and rewritten to what msgspec can convert to."""
+    alternatives: tuple[Any, ...] = ()
+    """The members of a union that msgspec cannot tell apart by itself: they are tried in this order."""
+    default: Any = inspect.Parameter.empty
+    description: str = ""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What the runtime must know of a function to offer and to call it."""
+
+    description: str
+    parameters: tuple[Parameter, ...]
+    schema: JsonObject
+    """The JSON Schema of the arguments."""
+    context: inspect.Parameter | None = None
+
+
+def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Signature:
+    """The signature of `function`; raises RegistrationError, naming the parameter, for what cannot be offered.
+
+    `local_names` are those of the scope that defines the function, for hints that are written as text.
+    """
+    docs = parse_docstring(function.__doc__)
+    parameters: list[Parameter] = []
+    context = None
+    takes_extra = False
+    for parameter in _raw_parameters(function):
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise _refused(function, parameter.name, "arguments are passed by keyword; remove the `/` or the `*args`")
+        if parameter.name == CONTEXT_PARAMETER:
+            context = parameter
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            takes_extra = True
+        else:
+            parameters.append(_read_parameter(function, parameter, docs, local_names))
+    schema = _object_schema(parameters, takes_extra=takes_extra)
+    return Signature(description=docs.summary, parameters=tuple(parameters), schema=schema, context=context)
+
+
+def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    # From 3.14 on, hints are evaluated when asked for; one that exists for type checkers only must not raise here.
+    options: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 - this module does not exist before 3.14
+
+        options["annotation_format"] = annotationlib.Format.FORWARDREF
+    parameters = list(inspect.signature(function, **options).parameters.values())
+    is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
+    if is_method and parameters and parameters[0].name in ("self", "cls"):
+        raise _refused(function, parameters[0].name, "@tool stands over a function; move it out of its class")
+    return parameters
+
+
+def _read_parameter(
+    function: Callable[..., Any], parameter: inspect.Parameter, docs: Docs, local_names: Mapping[str, Any]
+) -> Parameter:
+    hint = _resolved(function, parameter, local_names)
+    if hint is ToolContext:
+        raise _refused(function, parameter.name, "a parameter that receives the ToolContext is named `ctx`")
+    if parameter.default is None and hint is not Any and type(None) not in _members(hint):
+        hint = Union[hint, None]  # noqa: UP007 - built from a value, not written as a hint
+    description = _description(hint) or docs.parameters.get(parameter.name, "")
+    try:
+        rewritten = _rewritten(hint)
+        alternatives = _alternatives(rewritten)
+        _components([*(alternatives or [rewritten])])
+    except (TypeError, NameError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[-1]
+        advice = f"of type {_shown(hint)} cannot be described as JSON ({reason}); {_WHAT_IS_SUPPORTED}"
+        raise _refused(function, parameter.name, advice) from error
+    return Parameter(
+        name=parameter.name,
+        hint=rewritten,
+        alternatives=alternatives,
+        default=parameter.default,
+        description=description,
+    )
+
+
+def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, local_names: Mapping[str, Any]) -> Any:
+    """The hint as a type. Each is resolved alone, so that `ctx` or the result may name what only type checkers see."""
+    if parameter.annotation is parameter.empty:
+        return Any
+    holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        hints = typing.get_type_hints(holder, names, dict(local_names), include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        advice = (
+            f"has the type hint {parameter.annotation!r}, which cannot be resolved ({error}); "
+            "import or define that name at the top of the module, not under TYPE_CHECKING"
+        )
+        raise _refused(function, parameter.name, advice) from error
+    return hints[parameter.name]
+
+
+def _refused(function: Callable[..., Any], parameter: str, advice: str) -> RegistrationError:
+    return RegistrationError(f"@tool function {function.__qualname__!r}: parameter {parameter!r}: {advice}")
+
+
+def _shown(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _description(hint: Any) -> str:
+    """The text in `Annotated[X, "text"]`, also one level inside a union."""
+    for note in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+        text = (
+            note if isinstance(note, str) else getattr(note, "description", None) or getattr(note, "documentation", "")
+        )
+        if isinstance(text, str) and text:
+            return text
+    inner = _members(hint) if len(_members(hint)) > 1 else ()
+    return next((text for member in inner if (text := _description(member))), "")
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the hint alone; what annotates the union as a whole is looked through."""
+    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return get_args(bare) if get_origin(bare) in (Union, types.UnionType) else (hint,)
+
+
+def _rewritten(hint: Any) -> Any:
+    """The hint in terms that msgspec knows, with formats that it leaves out."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is object:
+        return Any
+    if hint in _ITERABLES:
+        return list
+    if hint is datetime:
+        return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+    if origin is Annotated:
+        return _annotated(hint, args[0], [note for note in args[1:] if isinstance(note, msgspec.Meta)])
+    if origin in (Union, types.UnionType):
+        return Union[tuple(_rewritten(arg) for arg in args)]  # noqa: UP007 - built from values
+    if origin in _ITERABLES:
+        return list[_rewritten(args[0])]  # type: ignore[misc]
+    if origin in (list, set, frozenset, tuple, dict, collections.abc.Sequence, collections.abc.Mapping):
+        return origin[tuple(arg if arg is Ellipsis else _rewritten(arg) for arg in args)]
+    return hint
+
+
+def _annotated(hint: Any, bare: Any, notes: list[msgspec.Meta]) -> Any:
+    members = _members(hint)
+    if len(members) > 1 and any(getattr(note, name) is not None for note in notes for name in _CONSTRAINTS):
+        # A constraint over `X | None` is meant for X; msgspec wants it there.
+        applied = [m if m is type(None) else Annotated[(_rewritten(m), *notes)] for m in members]
+        return Union[tuple(applied)]  # noqa: UP007 - built from values
+    rewritten = _rewritten(bare)
+    return Annotated[(rewritten, *notes)] if notes else rewritten
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union that msgspec refuses because they look alike in JSON; plain `str` takes what is left."""
+    members = _members(hint)
+    if len(members) < 2:
+        return ()
+    try:
+        _components([hint])
+    except TypeError:
+        return tuple(sorted(members, key=lambda member: member is str))
+    return ()
+
+
+def _components(hints: list[Any]) -> tuple[tuple[JsonObject, ...], JsonObject]:
+    schemas, definitions = msgspec.json.schema_components(hints, schema_hook=_custom_schema)
+    return schemas, definitions
+
+
+def _custom_schema(kind: type) -> JsonObject:
+    if issubclass(kind, PurePath):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError
+
+
+def _object_schema(parameters: list[Parameter], *, takes_extra: bool) -> JsonObject:
+    hints = [hint for parameter in parameters for hint in (parameter.alternatives or (parameter.hint,))]
+    schemas, definitions = _components(hints)
+    remaining = iter(schemas)
+    properties = {parameter.name: _property(parameter, remaining) for parameter in parameters}
+    root: JsonObject = {"type": "object", "properties": properties}
+    required = [parameter.name for parameter in parameters if parameter.is_required]
+    if required:
+        root["required"] = required
+    if not takes_extra:
+        root["additionalProperties"] = False
+    tidied = tidy(root, definitions, _facts_of(hints))
+    for parameter in parameters:
+        _describe(tidied["properties"][parameter.name], parameter)
+    return tidied
+
+
+def _property(parameter: Parameter, schemas: Iterator[JsonObject]) -> JsonObject:
+    if not parameter.alternatives:
+        return next(schemas)
+    return {"anyOf": [next(schemas) for _ in parameter.alternatives]}
+
+
+def _describe(schema: JsonObject, parameter: Parameter) -> None:
+    """Add what belongs to the parameter, not to its type: description and default."""
+    if parameter.description:
+        schema["description"] = parameter.description
+    if parameter.is_required:
+        return
+    try:
+        default = msgspec.to_builtins(parameter.default, str_keys=True, enc_hook=encode_custom, order="deterministic")
+        json.dumps(default, allow_nan=False)
+    except (TypeError, ValueError, RecursionError, NotImplementedError):
+        return  # A default that JSON has no form for stays the function's own affair.
+    schema["default"] = default
+
+
+def encode_custom(value: Any) -> Any:
+    """The JSON form of what msgspec does not know by itself."""
+    if isinstance(value, PurePath):
+        return str(value)
+    raise NotImplementedError(f"objects of type {type(value).__name__} have no JSON form")
+
+
+def _facts_of(hints: list[Any]) -> TypeFacts:
+    """What msgspec's schemas leave out about all types that the hints reach: order of choices, texts of fields."""
+    facts = TypeFacts()
+    waiting, seen = list(hints), set()
+    while waiting:
+        hint = waiting.pop()
+        if get_origin(hint) is Literal:
+            facts.add_choices(get_args(hint))
+        elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+            facts.add_choices([member.value for member in hint])
+        elif get_origin(hint) is not None:
+            waiting.extend(get_args(hint))
+            waiting.append(get_origin(hint))
+        elif isinstance(hint, type) and hint not in seen and _has_fields(hint):
+            seen.add(hint)
+            hints_of_fields = typing.get_type_hints(hint, include_extras=True)
+            waiting.extend(hints_of_fields.values())
+            texts = {name: text for name, field in hints_of_fields.items() if (text := _description(field))}
+            facts.add_class(hint.__name__, parse_docstring(hint.__doc__), texts)
+    return facts
+
+
+def _has_fields(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "__annotations__")

@@ -1,0 +1,297 @@
+"""The composition root: the only place that builds services. Live state lives here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from toolcrib.approval.gate import EffectGate
+from toolcrib.bridge import Bridge
+from toolcrib.config.env_file import load_env_file
+from toolcrib.config.load import load_settings
+from toolcrib.config.paths import Home
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import CancelToken, ToolContext
+from toolcrib.core.errors import UsageError
+from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
+from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
+from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
+from toolcrib.definitions.search import ToolIndex
+from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
+from toolcrib.dispatch.deferred import unwrap
+from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
+from toolcrib.dispatch.parallel import OnResult, run_batch
+from toolcrib.dispatch.pipeline import Limits, Pipeline
+from toolcrib.dispatch.record import NullRecorder
+from toolcrib.dispatch.threads import DaemonPool
+from toolcrib.hooks.manager import HookManager
+from toolcrib.plugins.load import LoadedPlugin, load_plugins
+from toolcrib.registry import discovery
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.discovery import LoadedFile, ScanCache
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.registry.results import agent_loop_error
+from toolcrib.toolsets.resolve import ToolsetResolver
+
+BLOCKING_HANDLERS_AT_ONCE = 64
+
+
+class Runtime:
+    """Everything that is needed to offer tools to a model and to call them.
+
+    async with Runtime() as runtime:
+        result = await runtime.call("weather", {"location": "London"})
+
+    Two runtimes in one process share declarations (the default registry) and nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Path | str | None = None,
+        settings: Settings | None = None,
+        registry: ToolRegistry | None = None,
+        approver: Approver | None = None,
+        gate: Gate | None = None,
+        recorder: Recorder | None = None,
+        results: ResultStore | None = None,
+        services: Mapping[str, Any] | None = None,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings or load_settings(Home(Path(home)) if home is not None else None)
+        self.registry = registry if registry is not None else ToolRegistry(parent=default_registry)
+        self.registry.availability.timeout_seconds = self.settings.tools.check_timeout_seconds
+        self.hooks = HookManager()
+        self.toolsets = ToolsetResolver(self.registry, self.settings.custom_toolsets)
+        self.bridge = Bridge(self.settings.tools.nested_call_timeout_seconds)
+        self.results = results or FileResultStore(self.settings.home.results_dir)
+        self.loaded_files: list[LoadedFile] = []
+        self.loaded_plugins: list[LoadedPlugin] = []
+        self.problems: list[str] = []
+        """What was wrong with the `.env` file, as sentences."""
+        search = self.settings.tools.tool_search
+        self.definition_builder = DefinitionBuilder(
+            self.registry, self.toolsets, DeferPolicy(search.enabled, search.threshold_pct)
+        )
+        self._pipeline = Pipeline(
+            registry=self.registry,
+            hooks=self.hooks,
+            gate=gate or EffectGate(approver),
+            recorder=recorder or NullRecorder(),
+            store=self.results,
+            limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
+        )
+        self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
+        self._async_edge = AsyncEdge(self._pool)
+        self._sync_edge = SyncEdge(self.bridge)
+        self._services = _Services(self, dict(services or {}))
+        self._on_progress = on_progress
+        self._loaded = False
+        self._is_loading = False
+        self._loading = threading.RLock()
+        self.registry.bind(self._invoke)
+
+    async def __aenter__(self) -> Self:
+        self.load()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self) -> Self:
+        """Find the built-in tools, the user's tools and the plugins, in this order, once."""
+        if self._loaded:
+            return self
+        with self._loading:
+            # A tool file may ask for tools while it is imported: it sees what is there so far.
+            if not self._loaded and not self._is_loading:
+                self._is_loading = True
+                try:
+                    self._load()
+                    self._loaded = True
+                finally:
+                    self._is_loading = False
+        return self
+
+    def _load(self) -> None:
+        home = self.settings.home
+        self.problems += load_env_file(home, os.environ)
+        cache = ScanCache(home.scan_cache_file)
+        self.loaded_files += discovery.load_builtin_tools(cache)
+        self.loaded_files += discovery.load_tool_folder(home.tools_dir, self.registry, cache)
+        self.loaded_plugins += load_plugins(self.settings, self.registry, self.hooks)
+        cache.save()
+
+    def close(self) -> None:
+        """Give back loops and threads. The runtime cannot be used afterwards."""
+        self.registry.bind(None)
+        self._pool.close()
+        self.bridge.close()
+
+    # Offering
+
+    def definitions(
+        self,
+        enabled_toolsets: Sequence[str] | None = None,
+        disabled_toolsets: Sequence[str] | None = None,
+        *,
+        defer: bool = True,
+        context_window_tokens: int | None = None,
+    ) -> Definitions:
+        """What a session with these toolsets is offered."""
+        self.load()
+        return self.definition_builder.build(
+            enabled_toolsets, disabled_toolsets, defer=defer, context_window_tokens=context_window_tokens
+        )
+
+    # Calling
+
+    def context(self, **surroundings: Any) -> ToolContext:
+        """The surroundings for calls of this runtime; see ToolContext for what can be said."""
+        return ToolContext(services=self._services, on_progress=self._on_progress, **surroundings)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        ctx: ToolContext | None = None,
+        timeout_seconds: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> ToolResult:
+        """Call a tool through the whole pipeline. Never raises for what the tool does; look at `result.is_error`."""
+        if not self._loaded:
+            self.load()
+        if ctx is None:
+            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
+        if timeout_seconds is not None or cancel is not None:
+            ctx = _bounded(ctx, timeout_seconds, cancel)
+        return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_edge)
+
+    async def call_many(
+        self,
+        calls: Sequence[ToolCall],
+        *,
+        ctx: ToolContext | None = None,
+        limit: int | None = None,
+        on_result: OnResult | None = None,
+    ) -> list[ToolResult]:
+        """Call the tools of one turn: together where their effects allow it; results in call order."""
+        self.load()
+        ctx = ctx or self.context()
+        results = await run_batch(
+            self._pipeline,
+            calls,
+            ctx,
+            self._async_edge,
+            limit=limit or self.settings.tools.max_parallel,
+            on_result=on_result,
+        )
+        never_cut = {result.name for result in results if self.registry.get_max_result_size(result.name, 0) == math.inf}
+        return within_turn_budget(
+            results, self.settings.tool_output.max_turn_chars, self.results, ctx.session_id, never_cut
+        )
+
+    def call_sync(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext | None = None) -> ToolResult:
+        """Call a tool from synchronous code, from any thread, inside or outside a running loop."""
+        if not self._loaded:
+            self.load()
+        if ctx is None:
+            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
+        return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
+
+    def answers_with_stub(self, name: str) -> bool:
+        """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
+        if name not in AGENT_LOOP_TOOLS:
+            return False
+        entry = self.registry.get_entry(name)
+        return entry is None or entry.is_ours
+
+    def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
+        """What the sync edges answer for an agent-loop tool, also behind `tool_call`; None for all others."""
+        if name == TOOL_CALL:
+            name, _ = unwrap(arguments)
+        return agent_loop_error(name) if self.answers_with_stub(name) else None
+
+    def _invoke(self, name: str, arguments: JsonObject, keywords: Mapping[str, Any]) -> str | JsonObject:
+        """What `registry.dispatch` does while this runtime is bound to the registry."""
+        stub = self.stub_for(name, arguments)
+        if stub is not None:
+            return stub
+        ctx = ToolContext(
+            services=self._services,
+            tool_name=name,
+            task_id=keywords.get("task_id") or "",
+            session_id=keywords.get("session_id") or "",
+            user_task=keywords.get("user_task") or "",
+            handler_kwargs=dict(keywords),
+            on_progress=self._on_progress,
+        )
+        return self.call_sync(name, arguments, ctx).content
+
+
+def _bounded(ctx: ToolContext, timeout_seconds: float | None, cancel: CancelToken | None) -> ToolContext:
+    """The context with an earlier deadline, and stopped by one more token."""
+    deadline = ctx.deadline
+    if timeout_seconds is not None:
+        ends = time.monotonic() + timeout_seconds
+        deadline = ends if deadline is None else min(deadline, ends)
+    if cancel is not None and ctx.cancel is not None and cancel is not ctx.cancel:
+        cancel = CancelToken(ctx.cancel, cancel)
+    return msgspec.structs.replace(ctx, deadline=deadline, cancel=cancel or ctx.cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCatalog:
+    """What `tool_search` looks through: the tools that the session of a call may use."""
+
+    builder: DefinitionBuilder
+    default_limit: int
+    max_limit: int
+
+    def definitions(self, ctx: ToolContext) -> list[JsonObject]:
+        return self.builder.available(ctx.allowed_tools)
+
+    def index(self, ctx: ToolContext) -> ToolIndex:
+        return ToolIndex(self.definitions(ctx))
+
+
+class _Services:
+    """The runtime as handlers see it."""
+
+    def __init__(self, runtime: Runtime, named: dict[str, Any]) -> None:
+        search = runtime.settings.tools.tool_search
+        catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
+        self._runtime = runtime
+        self._named = {"tool_catalog": catalog, **named}
+
+    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return await self._runtime.call(
+            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None)
+        )
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
+        answer: str = await self.get("asker").ask(ctx, question, choices)
+        return answer
+
+    def spill(self, ctx: ToolContext, text: str) -> str:
+        return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
+
+    def get(self, name: str) -> Any:
+        try:
+            return self._named[name]
+        except KeyError:
+            raise UsageError(
+                f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
+            ) from None

@@ -1,0 +1,55 @@
+"""Fakes and builders for tests of tools, and of programs that use toolcrib. Our own tests use the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+
+__all__ = ["ListRecorder", "ScriptedApprover", "isolated_runtime"]
+
+
+@contextmanager
+def isolated_runtime(home: Path, config: str = "", **options: Any) -> Iterator[Runtime]:
+    """A Runtime with a home and a registry of its own; `config` is the text of its config.yaml."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.yaml").write_text(config)
+    runtime = Runtime(home=home, **{"registry": ToolRegistry(), **options})
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+class ScriptedApprover:
+    """Answers questions in the order of its script, and denies when the script is over. Keeps what it was asked."""
+
+    def __init__(self, *answers: Literal["allow", "deny"]) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[str, JsonObject, Verdict]] = []
+
+    async def ask(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+        self.asked.append((entry.name, arguments, verdict))
+        answer = self._answers.pop(0) if self._answers else "deny"
+        return Verdict(answer, verdict.reasons if answer == "deny" else (), verdict.rule)
+
+
+class ListRecorder:
+    """Keeps the records of calls in a list, as `("started" | "finished", tool name)`."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Literal["started", "finished"], str]] = []
+        self.results: list[ToolResult] = []
+
+    def started(self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext) -> None:
+        self.events.append(("started", entry.name))
+
+    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext) -> None:
+        self.events.append(("finished", entry.name))
+        self.results.append(result)

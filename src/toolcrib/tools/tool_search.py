@@ -1,0 +1,92 @@
+"""Tools that are not offered by name are found, described and called through these three."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import SEARCH_TOOLS, TOOL_CALL, TOOL_DESCRIBE, TOOL_SEARCH, JsonObject
+from toolcrib.registry import registry, tool_error, tool_result
+
+TOOLSET = "tool_search"
+
+
+def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    """The tools of this session that fit the query best, with what they do."""
+    catalog = ctx.services.get("tool_catalog")
+    limit = min(args.get("limit") or catalog.default_limit, catalog.max_limit)
+    hits = catalog.index(ctx).search(args["query"], limit)
+    found = [{"name": hit.name, "description": hit.description} for hit in hits]
+    if not found:
+        return tool_result(tools=[], advice="Nothing fits; try other words for what the tool should do.")
+    return tool_result(tools=found, advice=f"Use {TOOL_DESCRIBE} for a tool's parameters, {TOOL_CALL} to call it.")
+
+
+def describe(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    """The whole definition of one tool of this session."""
+    name = args["name"]
+    catalog = ctx.services.get("tool_catalog")
+    for definition in catalog.definitions(ctx):
+        if definition["function"]["name"] == name:
+            return tool_result(definition["function"])
+    nearest = [hit.name for hit in catalog.index(ctx).search(name, 3)]
+    return tool_error(f"This session has no tool {name!r}", did_you_mean=nearest)
+
+
+def call(args: JsonObject, **_: Any) -> str:
+    """Reached only when the inner call could not be found: the pipeline opens every other one before this."""
+    if args.get("name") in SEARCH_TOOLS:
+        return tool_error(f"{TOOL_CALL} cannot call {args['name']!r}; call that tool directly")
+    return tool_error(f'{TOOL_CALL} needs the name of a tool and its arguments: {{"name": "…", "arguments": {{…}}}}')
+
+
+registry.register(
+    name=TOOL_SEARCH,
+    toolset=TOOLSET,
+    schema={
+        "description": "Find further tools by what they do. Returns names and descriptions of the best matches.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "A few words about what the tool should do"},
+                "limit": {"type": "integer", "minimum": 1, "description": "How many tools to return"},
+            },
+            "required": ["query"],
+        },
+    },
+    handler=search,
+    emoji="🔎",
+    effects=(),
+)
+registry.register(
+    name=TOOL_DESCRIBE,
+    toolset=TOOLSET,
+    schema={
+        "description": "Show the parameters of a tool that tool_search found.",
+        "parameters": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "description": "The tool's name"}},
+            "required": ["name"],
+        },
+    },
+    handler=describe,
+    emoji="📖",
+    effects=(),
+)
+registry.register(
+    name=TOOL_CALL,
+    toolset=TOOLSET,
+    schema={
+        "description": "Call a tool that tool_search found.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "The tool's name"},
+                "arguments": {"type": "object", "description": "The arguments that tool_describe showed"},
+            },
+            "required": ["name"],
+        },
+    },
+    handler=call,
+    emoji="🛠️",
+)
