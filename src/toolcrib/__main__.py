@@ -1,0 +1,23 @@
+"""The program `toolcrib`, also as `python -m toolcrib`."""
+
+import sys
+
+from toolcrib.version import __version__
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    # Answered before the command line is imported: scripts and prompts ask for it again and again.
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        sys.stdout.write(f"toolcrib {__version__}\n")
+        return 0
+    try:
+        from toolcrib.cli.app import run  # noqa: PLC0415 - imports click, which `--version` does without
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The command table, and what surrounds every command: loading by name, errors as one line, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from click.shell_completion import CompletionItem
+
+from toolcrib.cli.output import error_line
+from toolcrib.core.errors import ToolcribError, nearest_names
+from toolcrib.version import __version__
+
+PROGRAM = "toolcrib"
+INTERRUPTED = 130
+FAILED = 1
+
+GROUPS = {
+    "tools": "See, explain, run, check and write tools.",
+    "toolsets": "See which tools belong together.",
+    "plugins": "See plugins and switch them on or off.",
+    "config": "Read, change and check the settings.",
+    "import": "Bring over what another program keeps.",
+}
+# Path of the command, its module under `cli/commands`, and the first line of its help: all that a listing needs.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("chat", "Ask the agent a question, which it answers with the help of tools."),
+    "tools list": ("tools_list", "List the tools that are here, and say why one is not available."),
+    "tools explain": ("tools_explain", "Say all about one tool: who declared it, whether it is available and why."),
+    "tools run": ("tools_run", "Call a tool and print its result."),
+    "tools lint": ("tools_lint", "Check tool files against the checklist for authors."),
+    "tools new": ("tools_new", "Write the first version of a tool or a skill."),
+    "toolsets list": ("toolsets_list", "List all toolsets."),
+    "toolsets show": ("toolsets_show", "Show one toolset and what becomes of each of its tools."),
+    "plugins list": ("plugins_list", "List the plugins that are here, and where each comes from."),
+    "plugins enable": ("plugins_enable", "Load a plugin from now on."),
+    "plugins disable": ("plugins_disable", "Never load a plugin."),
+    "config get": ("config_get", "Print the value of a setting that is in force."),
+    "config set": ("config_set", "Write a setting to the config file."),
+    "config unset": ("config_unset", "Remove a setting from the config file, so that its default holds again."),
+    "config path": ("config_path", "Print where the config file is."),
+    "config check": ("config_check", "Say what is wrong with the config file."),
+    "config show": ("config_show", "Print every setting in force, and where it comes from."),
+    "setup": ("setup", "Enter the keys that tools need."),
+    "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
+    "import hermes": ("import_hermes", "Bring config, keys, skills and memories over from Hermes Agent."),
+    "completion": ("completion", "Print the script that lets a shell complete toolcrib's commands."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands stand in the table and are imported when they run."""
+
+    def __init__(self, path: str, help_text: str) -> None:
+        super().__init__(name=path or PROGRAM, help=help_text, no_args_is_help=True)
+        self.path = path
+
+    def summaries(self) -> dict[str, str]:
+        """The names in this group, each with its one line of help."""
+        if self.path:
+            prefix = f"{self.path} "
+            return {path.removeprefix(prefix): row[1] for path, row in COMMANDS.items() if path.startswith(prefix)}
+        first_words = dict.fromkeys(path.split()[0] for path in COMMANDS)
+        return {name: GROUPS[name] if name in GROUPS else COMMANDS[name][1] for name in first_words}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.summaries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        path = f"{self.path} {cmd_name}".strip()
+        if not self.path and cmd_name in GROUPS:
+            return LazyGroup(cmd_name, GROUPS[cmd_name])
+        if path not in COMMANDS:
+            return None
+        module = importlib.import_module(f"toolcrib.cli.commands.{COMMANDS[path][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries().items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [
+            CompletionItem(name, help=summary)
+            for name, summary in self.summaries().items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def make_root() -> LazyGroup:
+    """The whole command line as one click command."""
+    text = (
+        "The tools runtime for LLM agents.\n\n\b\n"
+        "  toolcrib tools list                     what is here\n"
+        "  toolcrib tools new hello                write a tool of your own\n"
+        """  toolcrib tools run hello '{"text": "hi"}'\n"""
+        "  toolcrib doctor                         what works and what does not"
+    )
+    root = LazyGroup("", text)
+    root.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    return click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")(root)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (by default that of the process); returns the exit code."""
+    # The log file is set up with the runtime; until then nothing that we log may reach the screen.
+    logging.getLogger(PROGRAM).addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show an emoji, or a lone surrogate in a result, is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = make_root().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        error_line(_usage_message(error))
+        return error.exit_code
+    except click.ClickException as error:
+        error_line(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except ToolcribError as error:
+        error_line(_first_line(str(error)))
+        return error.exit_code
+    except BrokenPipeError:
+        _close_stdout()
+        return FAILED
+    except OSError as error:
+        place = f" {error.filename!r}" if error.filename else ""
+        error_line(f"cannot use{place}: {error.strerror or error}; `toolcrib doctor` shows where everything is")
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _first_line(message: str) -> str:
+    first, *others = message.splitlines() or [""]
+    if not others:
+        return first
+    return f"{first} (and {len(others)} more: `toolcrib config check` shows all)"
+
+
+def _usage_message(error: click.UsageError) -> str:
+    """What click says, as one line that ends in what to type."""
+    path = error.ctx.command_path if error.ctx is not None else PROGRAM
+    help_hint = f"type `{path} --help` to see what there is"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
+        return _unknown("option", error.option_name, nearest_names(error.option_name, known), help_hint)
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        return _unknown("command", error.command_name, _nearest_commands(path, error.command_name), help_hint)
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}; type `{path} --help` to see how it is used"
+
+
+def _unknown(kind: str, name: str, nearest: list[str], help_hint: str) -> str:
+    meant = f" did you mean {' or '.join(repr(found) for found in nearest)}?" if nearest else ""
+    return f"unknown {kind} {name!r};{meant} {help_hint}"
+
+
+def _nearest_commands(path: str, name: str) -> list[str]:
+    """Commands that were probably meant: of this group by their spelling, else of any group by their last word."""
+    group = path.removeprefix(PROGRAM).strip()
+    siblings = LazyGroup(group, "").summaries()
+    return nearest_names(name, siblings) or [known for known in COMMANDS if known.split()[-1] == name][:3]
+
+
+def _close_stdout() -> None:
+    """Let the interpreter flush what is left to nowhere: whoever read our output has left."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,45 @@
+"""`toolcrib tools run NAME JSON`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from toolcrib.cli.output import stdout_reserved
+from toolcrib.cli.state import complete_tools, open_runtime, require_tool
+from toolcrib.core.errors import UsageError
+from toolcrib.dispatch.json_text import BadJson, read_json
+
+
+@click.command(name="run")
+@click.argument("name", metavar="NAME", shell_complete=complete_tools)
+@click.argument("arguments", metavar="[JSON]", default="{}")
+def command(name: str, arguments: str) -> int:
+    """Call a tool and print its result.
+
+    JSON is an object with the arguments; `-` reads it from standard input. Exactly the result is printed; an error
+    result too, with exit code 1.
+
+    \b
+    Examples:
+      toolcrib tools run weather '{"location": "London"}'
+      echo '{"location": "London"}' | toolcrib tools run weather -
+    """
+    text = sys.stdin.read() if arguments == "-" else arguments
+    runtime = open_runtime()
+    require_tool(runtime, name)
+    try:
+        given = read_json(text)
+    except BadJson as error:
+        raise UsageError(
+            f"the arguments are not JSON: {error}; type them like "
+            f"""`toolcrib tools run {name} '{{"key": "value"}}'`, in single quotes"""
+        ) from error
+    with stdout_reserved():
+        # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.
+        result = runtime.call_sync(name, given if isinstance(given, dict) else text)
+    content = result.content
+    sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
+    return 1 if result.is_error else 0

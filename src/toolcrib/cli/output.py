@@ -1,0 +1,171 @@
+"""How results reach people and programs: tables on a terminal, aligned text in a pipe, JSON where asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# Texts of third parties must not move the cursor or recolour the terminal of whoever reads them.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
+_STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
+COLUMN_GAP = "  "
+
+Pairs = Sequence[tuple[str, str | Sequence[str]]]
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def person_present() -> bool:
+    """Whether somebody can be asked: both what we say and what is typed belong to a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def print_line(text: str = "") -> None:
+    """One line of the result."""
+    sys.stdout.write(clean(text) + "\n")
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table with a heading; nothing but the heading when there are no rows."""
+    cells = [[_one_line(cell) for cell in row] for row in rows]
+    if on_terminal():
+        _print_rich_table(columns, cells)
+        return
+    widths = [max(map(cell_width, column)) for column in zip(columns, *cells, strict=True)]
+    for row in [[name.upper() for name in columns], *cells]:
+        padded = [cell + " " * (width - cell_width(cell)) for cell, width in zip(row, widths, strict=True)]
+        sys.stdout.write(COLUMN_GAP.join(padded).rstrip() + "\n")
+
+
+def print_pairs(pairs: Pairs) -> None:
+    """Labels with what belongs to each; several lines stand under each other."""
+    lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
+    if on_terminal():
+        _print_rich_pairs(lines)
+        return
+    width = max((cell_width(label) for label, _ in lines), default=0)
+    for label, texts in lines:
+        for at, text in enumerate(texts or [""]):
+            head = label if at == 0 else ""
+            sys.stdout.write(f"{head}{' ' * (width - cell_width(head))}{COLUMN_GAP}{clean(text)}".rstrip() + "\n")
+
+
+def error_line(message: str) -> None:
+    """What went wrong, as one line on stderr."""
+    sys.stderr.write(f"toolcrib: {_one_line(message)}\n")
+
+
+def note(message: str = "") -> None:
+    """Something for the person beside the result, on stderr."""
+    sys.stderr.write(clean(message) + "\n")
+    sys.stderr.flush()
+
+
+def hint(message: str) -> None:
+    """Something for a person who reads the result on a terminal; scripts are spared it."""
+    if on_terminal() and sys.stderr.isatty():
+        note(message)
+
+
+def clean(text: str) -> str:
+    """The text without control characters, line breaks and tabs excepted."""
+    return _CONTROL.sub("�", text)
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    return sum(
+        0 if unicodedata.category(char) in _ZERO_WIDTH else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def as_sentence(value: Any) -> str:
+    """A value of the config as people write it: text bare, true and false, lists and mappings as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+@contextlib.contextmanager
+def stdout_reserved() -> Iterator[None]:
+    """While other people's code runs, what it prints goes to stderr: stdout carries results alone."""
+    sys.stdout.flush()
+    with _descriptor_moved(1, 2), contextlib.redirect_stdout(sys.stderr):
+        yield
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """While the shell completes a word, nothing may be printed at all: it would land in the line being typed."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123 - a device, not a path
+        _descriptor_moved(1, nowhere.fileno()),
+        _descriptor_moved(2, nowhere.fileno()),
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
+    """Child processes write to the descriptor, not to sys.stdout. A descriptor that is closed stays as it is."""
+    with contextlib.ExitStack() as undo:
+        with contextlib.suppress(OSError):
+            saved = os.dup(descriptor)
+            undo.callback(os.close, saved)
+            os.dup2(target, descriptor)
+            undo.callback(os.dup2, saved, descriptor)
+        yield
+
+
+def _one_line(text: str) -> str:
+    return clean(" ".join(text.split()))
+
+
+def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # Rich is slow to import, and only a terminal needs it.
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, name in enumerate(columns):
+        table.add_column(name, overflow="fold", no_wrap=at == 0)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "bold" if at == 0 else "")) for at, cell in enumerate(row)))
+    Console(highlight=False).print(table)
+
+
+def _print_rich_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
+    # As above.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, texts in lines:
+        grid.add_row(Text(label, style="bold"), Text("\n".join(clean(text) for text in texts)))
+    Console(highlight=False).print(grid)

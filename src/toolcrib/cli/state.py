@@ -1,0 +1,154 @@
+"""What commands know about the tools that are here: the loaded runtime, and what becomes of each tool."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from toolcrib.api import default_runtime
+from toolcrib.cli.output import silence, stdout_reserved
+from toolcrib.core.errors import ToolcribError, UnknownName
+from toolcrib.core.types import JsonObject, ToolEntry
+from toolcrib.registry.availability import AVAILABLE, Outcome, with_remedy
+from toolcrib.registry.discovery import LoadedFile
+from toolcrib.registry.lint_source import read_source
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+from toolcrib.toolsets.catalog import SHORT_NAMES
+
+
+class UnknownTool(UnknownName):
+    kind = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolState:
+    """One tool and whether it can be used now. `entry` is None for a tool that nothing here provides."""
+
+    name: str
+    entry: ToolEntry | None
+    outcome: Outcome
+
+    def as_json(self, emoji: str) -> JsonObject:
+        """The object of `tools list --json`; keys are only ever added."""
+        entry = self.entry
+        return {
+            "name": self.name,
+            "toolset": entry.toolset if entry else "",
+            "description": entry.description if entry else "",
+            "emoji": emoji if entry else "",
+            "available": self.outcome.available,
+            "reason": self.outcome.reason,
+            "remedy": self.outcome.remedy,
+            "requires_env": list(entry.requires_env) if entry else [],
+            "source": {"kind": entry.source.kind, "name": entry.source.name, "path": entry.source.path}
+            if entry
+            else None,
+        }
+
+
+def open_runtime() -> Runtime:
+    """The default runtime with all tools loaded; what tool files print while they load goes to stderr."""
+    with stdout_reserved():
+        return default_runtime()
+
+
+def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[ToolState]:
+    """What becomes of each tool; a check that several share is asked once."""
+    asked = list(entries)
+    with stdout_reserved():
+        outcomes = registry.availability.ask([entry.check_fn for entry in asked if entry.check_fn is not None])
+    return [
+        ToolState(
+            entry.name,
+            entry,
+            AVAILABLE if entry.check_fn is None else with_remedy(entry, outcomes[entry.check_fn]),
+        )
+        for entry in asked
+    ]
+
+
+def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
+    """Why a tool that is not registered is missing; None when nothing here knows the name."""
+    of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
+    for loaded in [*runtime.loaded_files, *of_plugins]:
+        if loaded.problem and name in declared_names(loaded):
+            reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
+            return ToolState(name, None, Outcome(False, reason, f"type {lint_command(loaded.path)}"))
+    for sentence in runtime.registry.rejections:
+        if f"tool {name!r}" in sentence:
+            return ToolState(name, None, Outcome(False, sentence, "`toolcrib doctor` shows all that was refused"))
+    if name in runtime.toolsets.resolve("all"):
+        reason = "toolsets name it, but no tool file, plugin or server here provides it"
+        remedy = f"enable a plugin that brings it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
+        return ToolState(name, None, Outcome(False, reason, remedy))
+    return None
+
+
+def lint_command(path: Path) -> str:
+    """What to type to see all that is wrong with a tool file."""
+    return f"`toolcrib tools lint {shlex.quote(str(path))}`"
+
+
+def declared_names(loaded: LoadedFile) -> set[str]:
+    """The tools that a file would have declared, as far as its text tells; else the name of the file."""
+    try:
+        source = read_source(Path(loaded.path).read_text(encoding="utf-8-sig"))
+    except (OSError, SyntaxError, ValueError):
+        return {loaded.path.stem, loaded.path.stem.removesuffix("_tool")}
+    names = [
+        found.function.name if found.function and "name" not in found.options else source.value(found.options["name"])
+        for found in source.registrations
+        if found.function or "name" in found.options
+    ]
+    return {name for name in names if isinstance(name, str)}
+
+
+def require_tool(runtime: Runtime, name: str) -> ToolEntry:
+    """The registered tool of that name; raises UnknownTool with the nearest names, or why it is missing."""
+    entry = runtime.registry.get_entry(name)
+    if entry is not None:
+        return entry
+    missing = missing_tool(runtime, name)
+    if missing is not None:
+        raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; type `toolcrib tools explain {name}`")
+    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` shows all of them")
+
+
+def unknown_toolsets(runtime: Runtime) -> list[tuple[str, str]]:
+    """The toolset names of the config that nothing answers to, each with the key where it stands."""
+    settings = runtime.settings
+    named = [("toolsets", name) for name in settings.toolsets]
+    named += [("agent.disabled_toolsets", name) for name in settings.agent.disabled_toolsets]
+    for own, custom in settings.custom_toolsets.items():
+        named += [(f"custom_toolsets.{own}.includes", name) for name in custom.includes]
+    found = []
+    for key, name in named:
+        try:
+            runtime.toolsets.require([name])
+        except UnknownName as error:
+            found.append((key, str(error)))
+    return found
+
+
+def complete_tools(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Tool names for the shell."""
+    return _completions(lambda runtime: runtime.registry.get_all_tool_names(), incomplete)
+
+
+def complete_toolsets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Toolset names for the shell, short names included."""
+    return _completions(lambda runtime: sorted({*runtime.toolsets.names(), *SHORT_NAMES, "all"}), incomplete)
+
+
+def _completions(names: Callable[[Runtime], list[str]], incomplete: str) -> list[str]:
+    try:
+        with silence():
+            found = names(default_runtime())
+    except (ToolcribError, OSError):
+        return []  # there is no place for a message while somebody is typing
+    return [name for name in found if name.startswith(incomplete)]

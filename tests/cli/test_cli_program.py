@@ -1,0 +1,233 @@
+"""What holds for every command: exit codes, pipes, interrupts, help, and what a broken config must not stop."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import click
+import pytest
+from cli_program import KEYED_TOOL, SOURCE, Program
+
+from toolcrib.cli.app import COMMANDS, GROUPS, make_root
+from toolcrib.cli.examination import EXTRAS
+from toolcrib.version import __version__
+
+
+def test_version_is_answered_without_the_command_line(toolcrib: Program):
+    """Neither click nor a config file, however broken, stands between a script and the version."""
+    toolcrib.write("config.yaml", "nonsense: [\n")
+    script = (
+        "import sys; sys.argv[1:] = ['--version']\n"
+        "from toolcrib.__main__ import main; main(); print('click' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=toolcrib.environment(), check=True
+    )
+
+    assert done.stdout == f"toolcrib {__version__}\nFalse\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("config", "path"), 0),
+        (("config", "check"), 2),
+        (("config", "set", "tools.max_parallel", "2"), 2),
+        (("doctor",), 1),
+        (("completion", "bash"), 0),
+        (("tools", "new", "fresh", "--kind", "tool"), 0),
+        (("tools", "list"), 2),
+    ],
+)
+def test_a_broken_config_stops_only_what_needs_it(toolcrib: Program, arguments: tuple[str, ...], code: int):
+    """What repairs or examines the config works without a good one; the rest refuses in one line."""
+    toolcrib.write("config.yaml", "toolsts: [web]\n")
+
+    outcome = toolcrib(*arguments)
+
+    assert outcome.code == code
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_broken_config_can_be_repaired_by_key(toolcrib: Program):
+    """A bad value is replaced by `config set`, and removed by `config unset`."""
+    toolcrib.write("config.yaml", "# mine\nlogging:\n  level: loud\n")
+
+    repaired = toolcrib("config", "set", "logging.level", "debug")
+
+    assert repaired.code == 0
+    assert toolcrib("config", "get", "logging.level").stdout == "debug\n"
+    assert (toolcrib.home / "config.yaml").read_text().startswith("# mine\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error(toolcrib: Program):
+    """`toolcrib … | head -1` ends quietly."""
+    command = f"{sys.executable} -m toolcrib toolsets list --json | head -1"
+
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env=toolcrib.environment(),
+        cwd=toolcrib.root,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_an_interrupt_is_quiet(toolcrib: Program):
+    """Ctrl-C while a question waits: exit code 130 and no traceback."""
+    seen = toolcrib.on_terminal("tools", "new", "brew", answers=(("skill or tool? ", "^C"),))
+
+    assert seen.code == 130
+    assert "Traceback" not in seen.stdout
+    assert "Aborted" not in seen.stdout
+
+
+def test_an_interrupt_stops_a_running_tool(toolcrib: Program):
+    """Ctrl-C in a handler that waits ends the program quietly."""
+    toolcrib.write(
+        "tools/sleepy.py",
+        "import sys, time\nfrom toolcrib import tool\n@tool\ndef sleepy() -> str:\n"
+        "    '''Waits.'''\n    print('asleep', file=sys.stderr, flush=True)\n    time.sleep(60)\n    return ''\n",
+    )
+
+    seen = toolcrib.on_terminal("tools", "run", "sleepy", answers=(("asleep", "^C"),))
+
+    assert seen.code == 130
+    assert "Traceback" not in seen.stdout
+
+
+def test_a_terminal_that_cannot_show_an_emoji_still_shows_the_rest(toolcrib: Program):
+    """Output that the encoding of the terminal lacks is escaped, never a crash."""
+    outcome = toolcrib("tools", "list", PYTHONIOENCODING="ascii")
+
+    assert outcome.code == 0
+    assert "todo" in outcome.stdout
+
+
+def test_texts_of_others_cannot_control_the_terminal(toolcrib: Program):
+    """Escape sequences in a description arrive as visible marks."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL.replace("High and low", "\\x1b]0;owned\\x07High and low"))
+
+    outcome = toolcrib("tools", "explain", "tides")
+
+    assert "\x1b" not in outcome.stdout
+    assert "owned" in outcome.stdout
+
+
+def test_a_home_that_cannot_be_written_is_one_line(toolcrib: Program):
+    """An error of the system is told like every other."""
+    toolcrib.home.write_text("a file is in the way")
+
+    outcome = toolcrib("tools", "new", "hello", "--kind", "tool")
+
+    assert outcome.code != 0
+    assert outcome.stderr.startswith("toolcrib: ")
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", [*GROUPS, *COMMANDS])
+def test_every_command_explains_itself(path: str):
+    """Help begins with the line that stands in the listing, and every option has a help text."""
+    root = make_root()
+    context = click.Context(root, info_name="toolcrib")
+    command: click.Command | None = root
+    for word in path.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(context, word)
+
+    assert command is not None
+    summary = GROUPS[path] if path in GROUPS else COMMANDS[path][1]
+    assert (command.help or "").splitlines()[0] == summary
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+def test_every_command_file_is_in_the_table():
+    """A command that nobody can reach is dead code."""
+    files = {path.stem for path in (SOURCE / "toolcrib/cli/commands").glob("*.py")}
+
+    assert {module for module, _ in COMMANDS.values()} == files - {"__init__", "tools_new_texts"}
+
+
+def test_doctor_knows_every_extra():
+    """The optional packages that doctor looks for are those of the distribution."""
+    project = SOURCE.parent / "pyproject.toml"
+    if not project.exists():
+        pytest.skip("runs in a checkout")
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+
+    declared = {name: re.split(r"[<>=\[]", needs[0])[0] for name, needs in extras.items() if name not in ("all", "dev")}
+
+    assert declared == EXTRAS
+
+
+def completions(toolcrib: Program, line: str) -> list[str]:
+    """What a real bash offers after `line`, with our script loaded."""
+    folder = toolcrib.root / "bin"
+    folder.mkdir(exist_ok=True)
+    launcher = folder / "toolcrib"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolcrib "$@"\n')
+    launcher.chmod(0o755)
+    words = line.split(" ")
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = (
+        'eval "$(toolcrib completion bash)"\n'
+        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; COMP_POINT={len(line)}\n"
+        "_toolcrib_completion toolcrib\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    environment = toolcrib.environment()
+    environment["PATH"] = f"{folder}:{environment['PATH']}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("toolcrib to", ["tools", "toolsets"]),
+        ("toolcrib tools l", ["list", "lint"]),
+        ("toolcrib tools list --j", ["--json"]),
+        ("toolcrib tools run ti", ["tides"]),
+        ("toolcrib toolsets show sea", ["search"]),
+        ("toolcrib tools list --toolset tid", ["tides"]),
+        ("toolcrib config get tools.max", ["tools.max_parallel"]),
+        ("toolcrib completion f", ["fish"]),
+        ("toolcrib plugins enable tide", ["tide-tables"]),
+    ],
+)
+def test_bash_completes(toolcrib: Program, line: str, offered: list[str]):
+    """The script works in a real bash: commands, options, tools, toolsets, keys, plugins."""
+    toolcrib.write("tools/tides.py", 'print("noise")\n' + KEYED_TOOL)
+    toolcrib.write("plugins/tide-tables/plugin.yaml", "name: tide-tables\n")
+
+    assert completions(toolcrib, line) == offered
+
+
+@pytest.mark.parametrize(
+    ("shell", "mark"),
+    [("zsh", "compdef _toolcrib_completion toolcrib"), ("fish", "complete --no-files --command toolcrib")],
+)
+def test_other_shells_get_a_script_of_their_own(toolcrib: Program, shell: str, mark: str):
+    """The script asks the program in the way that this shell needs, and the program answers."""
+    script = toolcrib("completion", shell).stdout
+    words = {"zsh": ("toolcrib tools li", "2"), "fish": ("toolcrib tools li", "li")}[shell]
+
+    answer = toolcrib(COMP_WORDS=words[0], COMP_CWORD=words[1], _TOOLCRIB_COMPLETE=f"{shell}_complete").stdout
+
+    assert mark in script
+    assert f"_TOOLCRIB_COMPLETE={shell}_complete" in script
+    assert "list" in answer
+    assert "lint" in answer
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0

@@ -1,0 +1,152 @@
+"""`toolcrib setup`, `import`, `plugins` and `chat`: what is asked, what is written, what is never shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+
+from cli_program import KEYED_TOOL, Outcome, Program
+
+SECRET = "tide-0123456789abcdef"
+DESCRIBED = (
+    KEYED_TOOL
+    + """
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+
+OPTIONAL_ENV_VARS["TIDES_API_KEY"] = {
+    "description": "Tides of the world", "prompt": "Tides API key", "url": "https://tides.example/keys",
+    "tools": ["tides"], "password": True,
+}
+OPTIONAL_ENV_VARS["TIDES_UNITS"] = {
+    "description": "Units of the tables", "prompt": "Units", "url": "", "tools": ["tides"], "password": False,
+}
+"""
+)
+
+
+def test_a_key_is_typed_unseen_and_kept_for_its_owner(toolcrib: Program):
+    """A password never appears on the screen; the file is for its owner alone; other values are shown."""
+    toolcrib.write("tools/tides.py", DESCRIBED)
+
+    seen = toolcrib.on_terminal("setup", "tides", answers=(("typing):", SECRET), ("Units:", "metres")))
+
+    assert seen.code == 0
+    assert SECRET not in seen.stdout
+    assert "****cdef" in seen.stdout
+    assert "https://tides.example/keys" in seen.stdout
+    env_file = toolcrib.home / ".env"
+    assert env_file.read_text() == f"TIDES_API_KEY={SECRET}\nTIDES_UNITS=metres\n"
+    assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
+    assert json.loads(toolcrib("tools", "explain", "tides", "--json").stdout)["available"] is True
+
+
+def test_enter_leaves_a_value_as_it_is(toolcrib: Program):
+    """Nothing typed means nothing changed, and what is set is shown masked."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+    env_file = toolcrib.write(".env", f"TIDES_API_KEY={SECRET}\n")
+    env_file.chmod(0o600)
+
+    seen = toolcrib.on_terminal("setup", "tides", answers=(("[****cdef]", ""),))
+
+    assert seen.code == 0
+    assert env_file.read_text() == f"TIDES_API_KEY={SECRET}\n"
+
+
+def test_what_was_saved_before_an_interrupt_stays(toolcrib: Program):
+    """Each answer is kept at once."""
+    toolcrib.write("tools/tides.py", DESCRIBED)
+
+    seen = toolcrib.on_terminal("setup", "tides", answers=(("typing):", SECRET), ("Units:", "^C")))
+
+    assert seen.code == 130
+    assert (toolcrib.home / ".env").read_text() == f"TIDES_API_KEY={SECRET}\n"
+
+
+def test_the_list_masks_secrets(toolcrib: Program):
+    """Neither the table nor the JSON shows a stored secret."""
+    toolcrib.write("tools/tides.py", DESCRIBED)
+    toolcrib.write(".env", f"TIDES_API_KEY={SECRET}\n").chmod(0o600)
+
+    table = toolcrib("setup", "--list").stdout
+    listed = {row["name"]: row for row in json.loads(toolcrib("setup", "--list", "--json").stdout)}
+
+    assert SECRET not in table
+    assert (listed["TIDES_API_KEY"]["set"], listed["TIDES_API_KEY"]["shown"]) == (True, "****cdef")
+    assert listed["TIDES_UNITS"]["set"] is False
+    assert "EXA_API_KEY" in listed
+
+
+def test_import_asks_before_it_changes_anything(toolcrib: Program):
+    """On a terminal the plan is shown and a no leaves everything as it was; a yes does it."""
+    source = toolcrib.root / "old"
+    source.mkdir()
+    (source / ".env").write_text("EXA_API_KEY=exa-0123456789abcdef\n")
+
+    refused = toolcrib.on_terminal("import", "hermes", "--from", str(source), answers=(("[y/N]", "n"),))
+    assert (refused.code, toolcrib.home.exists()) == (0, False)
+    accepted = toolcrib.on_terminal("import", "hermes", "--from", str(source), answers=(("[y/N]", "y"),))
+
+    assert accepted.code == 0
+    assert (toolcrib.home / ".env").read_text() == "EXA_API_KEY=exa-0123456789abcdef\n"
+    assert "exa-0123456789abcdef" not in refused.stdout + accepted.stdout
+
+
+def test_a_plugin_is_switched_on_and_off(toolcrib: Program):
+    """Enabling shows where the plugin comes from and makes its tools appear; disabling takes them away."""
+    toolcrib.write("plugins/tide-tables/plugin.yaml", "name: tide-tables\nversion: 1.10\n")
+    toolcrib.write("plugins/tide-tables/__init__.py", KEYED_TOOL + "\ndef register(ctx):\n    pass\n")
+    [found] = json.loads(toolcrib("plugins", "list", "--json").stdout)
+
+    enabled = toolcrib("plugins", "enable", "tide-tables")
+    tools = toolcrib("tools", "list").stdout
+    disabled = toolcrib("plugins", "disable", "tide-tables")
+
+    assert (found["state"], found["origin"], found["version"]) == ("not enabled", "user", "1.10")
+    assert str(toolcrib.home / "plugins/tide-tables") in enabled.stderr
+    assert "tides" in tools
+    assert disabled.code == 0
+    assert "tides" not in toolcrib("tools", "list").stdout
+    assert json.loads(toolcrib("plugins", "list", "--json").stdout)[0]["state"] == "disabled"
+
+
+def test_doctor_names_a_plugin_that_fails(toolcrib: Program):
+    """A plugin that cannot be loaded is a problem with a reason, in text and in JSON."""
+    toolcrib.write("config.yaml", "plugins:\n  enabled: [bad]\n")
+    toolcrib.write("plugins/bad/plugin.yaml", "name: bad\n")
+    toolcrib.write("plugins/bad/__init__.py", "import a_package_that_nobody_has\n")
+
+    outcome = toolcrib("doctor", "--json")
+
+    about = json.loads(outcome.stdout)
+    assert outcome.code == 1
+    assert about["ok"] is False
+    assert any("a_package_that_nobody_has" in problem["what"] for problem in about["problems"])
+
+
+def test_doctor_sees_keys_that_others_can_read(toolcrib: Program):
+    """Loose permissions are a problem with the command that ends it."""
+    toolcrib.write(".env", "A_KEY=b\n").chmod(0o644)
+
+    outcome = toolcrib("doctor")
+
+    assert outcome.code == 1
+    assert "chmod 600" in outcome.stdout.splitlines()[-1]
+
+
+def test_chat_counts_the_tools_of_the_user(toolcrib: Program):
+    """A tool in the user's folder is offered by default; `none` offers nothing at all."""
+    before = offered(toolcrib("chat", "-q", "hi"))
+    toolcrib("tools", "new", "hello", "--kind", "tool")
+
+    after = offered(toolcrib("chat", "-q", "hi"))
+    only = offered(toolcrib("chat", "-q", "hi", "--toolsets", "hello"))
+    none = offered(toolcrib("chat", "-q", "hi", "--toolsets", "none"))
+
+    assert (after, only, none) == (before + 1, 1, 0)
+
+
+def offered(outcome: Outcome) -> int:
+    found = re.search(r"(\d+|no) tools? would be offered", outcome.stderr)
+    assert found is not None
+    return 0 if found[1] == "no" else int(found[1])

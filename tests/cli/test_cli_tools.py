@@ -1,0 +1,209 @@
+"""`toolcrib tools …`: what is listed, explained, run, checked and written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_program import KEYED_TOOL, Program
+
+WEATHER_KEYS = {"name", "toolset", "description", "emoji", "available", "reason", "requires_env"}
+NOISY_TOOL = """
+import json, os
+from toolcrib.registry import registry
+
+print("loading")
+os.system("echo from a child")
+
+def noisy(args, **kw):
+    print("working")
+    os.system("echo from a child")
+    return args["text"]
+
+registry.register(
+    name="noisy", toolset="noisy", handler=noisy,
+    schema={"description": "Says it back.", "parameters": {
+        "type": "object", "required": ["text"], "properties": {"text": {"type": "string", "description": "Words."}}}},
+)
+registry.register(
+    name="picture", toolset="noisy", schema={"description": "Shows something."},
+    handler=lambda args, **kw: {"_multimodal": True, "content": [{"type": "text", "text": "ä"}]},
+)
+"""
+
+
+def test_json_list_is_for_programs(toolcrib: Program):
+    """Every object has the promised keys, and an unavailable tool has a reason and a remedy."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+
+    outcome = toolcrib("tools", "list", "--json")
+
+    tools = {tool["name"]: tool for tool in json.loads(outcome.stdout)}
+    assert all(tool.keys() >= WEATHER_KEYS for tool in tools.values())
+    assert tools["todo"]["available"] is True
+    assert tools["todo"]["reason"] == ""
+    tides = tools["tides"]
+    assert (tides["available"], tides["emoji"], tides["requires_env"]) == (False, "🌊", ["TIDES_API_KEY"])
+    assert "TIDES_API_KEY" in tides["reason"]
+    assert "toolcrib setup tides" in tides["remedy"]
+    assert (outcome.stderr, outcome.code) == ("", 0)
+
+
+def test_a_key_in_the_env_file_makes_the_tool_available(toolcrib: Program):
+    """What `setup` saves counts at the next start."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+    toolcrib.write(".env", "TIDES_API_KEY=k\n").chmod(0o600)
+
+    [tides] = json.loads(toolcrib("tools", "list", "--toolset", "tides", "--json").stdout)
+
+    assert tides["available"] is True
+
+
+def test_a_pipe_gets_plain_aligned_text(toolcrib: Program):
+    """No colour and no box characters; the columns begin at the same place, whatever the width of an emoji."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+
+    lines = toolcrib("tools", "list").stdout.splitlines()
+
+    assert lines[0].split() == ["NAME", "TOOLSET", "AVAILABLE", "EMOJI", "REASON"]
+    assert not any(char in "\x1b│─━┃╭" for line in lines for char in line)
+    column = lines[0].index("AVAILABLE")
+    assert {line[column - 1] + line[column:].split()[0] for line in lines[1:]} == {" yes", " no"}
+
+
+def test_a_terminal_gets_a_table_that_fits(toolcrib: Program):
+    """On a terminal the same rows are a table, no wider than the terminal, with colour."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+
+    seen = toolcrib.on_terminal("tools", "list", columns=70).stdout
+
+    assert "\x1b[" in seen
+    assert "─" in seen
+    assert "toolcrib tools explain NAME" in seen
+    assert all(len(_without_colour(line)) <= 70 for line in seen.splitlines() if "─" in line)
+
+
+def test_no_color_is_respected(toolcrib: Program):
+    """NO_COLOR leaves the table and takes the colours."""
+    seen = toolcrib.on_terminal("tools", "list", NO_COLOR="1").stdout
+
+    assert "\x1b[3" not in seen
+    assert "─" in seen
+
+
+def _without_colour(line: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
+
+
+def test_run_prints_exactly_the_result(toolcrib: Program):
+    """Whatever a tool file or its children print, stdout carries the result and one line end."""
+    toolcrib.write("tools/noisy.py", NOISY_TOOL)
+
+    outcome = toolcrib("tools", "run", "noisy", json.dumps({"text": "a\nb ä\x1b[0m"}))
+
+    assert outcome.stdout == "a\nb ä\x1b[0m\n"
+    assert outcome.stderr.count("from a child") == 2
+    assert outcome.code == 0
+
+
+def test_run_prints_a_multimodal_result_as_json(toolcrib: Program):
+    """A result that is no text is printed as its JSON."""
+    toolcrib.write("tools/noisy.py", NOISY_TOOL)
+
+    outcome = toolcrib("tools", "run", "picture")
+
+    assert json.loads(outcome.stdout) == {"_multimodal": True, "content": [{"type": "text", "text": "ä"}]}
+
+
+def test_run_prints_error_results_and_fails(toolcrib: Program):
+    """Bad arguments are a result: on stdout, with exit code 1."""
+    toolcrib.write("tools/noisy.py", NOISY_TOOL)
+
+    outcome = toolcrib("tools", "run", "noisy", '{"text": {}}')
+
+    assert "text" in json.loads(outcome.stdout)["error"]
+    assert outcome.code == 1
+
+
+@pytest.mark.parametrize("arguments", ["{", '{"text": "a", "text": "b"}', "NaN", ""])
+def test_text_that_is_no_json_is_a_usage_error(toolcrib: Program, arguments: str):
+    """One line on stderr, nothing on stdout, exit code 2."""
+    outcome = toolcrib("tools", "run", "todo", arguments)
+
+    assert (outcome.stdout, outcome.code) == ("", 2)
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("style", ["decorator", "register"])
+def test_a_new_tool_passes_lint_and_runs_at_once(toolcrib: Program, style: str):
+    """The scaffold is right as it stands, whichever way it is written."""
+    written = toolcrib("tools", "new", "hello", "--kind", "tool", "--style", style)
+    checked = toolcrib("tools", "lint", str(toolcrib.home / "tools/hello.py"), "--json")
+    ran = toolcrib("tools", "run", "hello", '{"text": "hi", "times": 2}')
+
+    assert written.code == 0
+    assert (json.loads(checked.stdout), checked.code) == ([], 0)
+    assert (json.loads(ran.stdout), ran.code) == ({"text": "hi hi"}, 0)
+
+
+def test_new_asks_skill_or_tool_on_a_terminal(toolcrib: Program):
+    """The question comes with one line of guidance for each answer."""
+    seen = toolcrib.on_terminal("tools", "new", "brew", answers=(("skill or tool? ", "skill"),))
+
+    assert seen.code == 0
+    assert "keys" in seen.stdout
+    assert (toolcrib.home / "skills/brew/SKILL.md").read_text().startswith("---\nname: brew\n")
+
+
+def test_new_never_overwrites(toolcrib: Program):
+    """What exists stays as it is."""
+    path = toolcrib.write("tools/hello.py", "# mine\n")
+
+    outcome = toolcrib("tools", "new", "hello", "--kind", "tool")
+
+    assert outcome.code == 2
+    assert path.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/b", "Ä", "1st", "x" * 70, "registry", ""])
+def test_new_refuses_names_that_no_tool_can_have(toolcrib: Program, name: str):
+    """A name is a file name and what providers accept; nothing is written for any other."""
+    outcome = toolcrib("tools", "new", name, "--kind", "tool")
+
+    assert outcome.code == 2
+    assert not list(toolcrib.root.rglob("*.py"))
+
+
+def test_lint_loads_the_file_to_see_what_it_registers(toolcrib: Program):
+    """A schema that only running the file shows is checked too, and so is an import that fails."""
+    computed = toolcrib.write(
+        "tools/computed.py",
+        "from toolcrib.registry import registry\n"
+        "def make():\n    return {'description': '', 'parameters': {'type': 'array'}}\n"
+        "registry.register(name='computed', toolset='t', schema=make(), handler=lambda args, **kw: '{}')\n",
+    )
+    failing = toolcrib.write(
+        "tools/failing.py", "import no_such_package\nfrom toolcrib import tool\n@tool\ndef f():\n  'D.'\n"
+    )
+
+    outcome = toolcrib("tools", "lint", str(computed), str(failing), "--json")
+
+    found = [(finding["file"], finding["rule"], finding["line"]) for finding in json.loads(outcome.stdout)]
+    assert (str(computed), "description", 4) in found
+    assert (str(computed), "schema", 4) in found
+    assert (str(failing), "loads", None) in found
+    assert outcome.code == 1
+
+
+def test_explain_names_every_toolset_and_the_file(toolcrib: Program):
+    """The reader learns who declared the tool, where, and which toolsets lead to it."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+    toolcrib.write("config.yaml", "custom_toolsets:\n  sea:\n    includes: [tides]\n")
+
+    about = json.loads(toolcrib("tools", "explain", "tides", "--json").stdout)
+
+    assert about["toolsets"] == ["sea", "tides"]
+    assert about["source"]["path"] == str(toolcrib.home / "tools/tides.py")
+    assert about["available"] is False

@@ -1,0 +1,244 @@
+"""Every message that a person can see, in one file that is read as prose: `tests/snapshots/messages.txt`.
+
+UPDATE_SNAPSHOTS=1 writes it anew.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cli_program import KEYED_TOOL, SOURCE, Outcome, Program
+
+from toolcrib.version import __version__
+
+SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "messages.txt"
+
+BROKEN_CONFIG = "tools:\n  max_paralel: 4\nlogging:\n  level: loud\n"
+BAD_TOOLSET = "toolsets: [wbe]\n"
+COLLISION = '''
+from toolcrib import tool
+
+@tool(toolset="mine")
+def todo(item: str) -> str:
+    """Keep an item.
+
+    Args:
+        item: What to keep.
+    """
+    return item
+'''
+CLUMSY_TOOL = """
+from toolcrib.registry import registry
+
+def handle(args):
+    print(args)
+    return {"done": True}
+
+registry.register(name="clumsy tool", toolset="t", schema={"parameters": {"type": "object"}}, handler=handle)
+"""
+ODD_SCHEMA = """
+import json
+from toolcrib.registry import registry
+
+registry.register(
+    name="odd", toolset="odd", handler=lambda args, **kw: json.dumps({"fine": True}),
+    schema={"description": "Has a schema that is none.", "parameters": {"type": "objekt"}},
+)
+"""
+PLUGIN = {"plugins/tide-tables/plugin.yaml": "name: tide-tables\nversion: 1.2.0\ndescription: Tides of the world\n",
+          "plugins/tide-tables/__init__.py": "def register(ctx):\n    pass\n"}  # fmt: skip
+HERMES = {
+    "../hermes/config.yaml": "toolsets: [hermes-cli]\nagent:\n  disabled_toolsets: [browser]\nmodel: some-model\n",
+    "../hermes/.env": "EXA_API_KEY=exa-0123456789abcdef\n",
+    "../hermes/skills/brew/SKILL.md": "---\nname: brew\n---\n",
+}
+TOOLS = {"tools/tides.py": KEYED_TOOL}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One thing that a person types, in a home that holds these files."""
+
+    arguments: str
+    files: dict[str, str] = field(default_factory=dict)
+    stdin: str = ""
+    when: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        import shlex
+
+        return shlex.split(self.arguments)
+
+
+SCENARIOS = [
+    Scenario("--version"),
+    Scenario(""),
+    Scenario("tols", when="a command that does not exist"),
+    Scenario("list", when="a command of a group, without the group"),
+    Scenario("tools"),
+    Scenario("tools lst"),
+    Scenario("tools list --jsno"),
+    Scenario("tools list extra"),
+    Scenario("tools list --toolset tides", TOOLS, when="a tool lacks its key"),
+    Scenario("tools list --toolset tides --json", TOOLS),
+    Scenario("tools list --toolset wbe"),
+    Scenario("tools list --toolset search --all"),
+    Scenario("tools list", {"config.yaml": BROKEN_CONFIG}, when="the config is broken"),
+    Scenario("tools list", {"config.yaml": "tools: [\n"}, when="the config is not YAML"),
+    Scenario("tools explain tides", TOOLS),
+    Scenario("tools explain web_search"),
+    Scenario("tools explain tidse", TOOLS),
+    Scenario("tools explain broken", {"tools/broken.py": "@tool\ndef (\n"}, when="its file cannot be loaded"),
+    Scenario("tools explain odd", {"tools/odd.py": ODD_SCHEMA}),
+    Scenario("""tools run tides '{"port": "Brest"}'""", TOOLS),
+    Scenario("tools run tides -", TOOLS, stdin='{"port": "Brest"}'),
+    Scenario("""tools run tides '{"prt": "Brest"}'""", TOOLS, when="bad arguments"),
+    Scenario("""tools run tides '["Brest"]'""", TOOLS),
+    Scenario("""tools run tides '{port: Brest}'""", TOOLS),
+    Scenario("tools run tidse {}", TOOLS),
+    Scenario("tools run web_search {}"),
+    Scenario("tools run todo {}"),
+    Scenario("tools run"),
+    Scenario("tools lint home/tools/tides.py", TOOLS),
+    Scenario("tools lint home/tools/clumsy.py", {"tools/clumsy.py": CLUMSY_TOOL}),
+    Scenario("tools lint home/tools/todo.py", {"tools/todo.py": COLLISION}, when="the name is taken"),
+    Scenario("tools lint home/tools/broken.py", {"tools/broken.py": "@tool\ndef (\n"}),
+    Scenario("tools lint nowhere.py"),
+    Scenario("tools new hello --kind tool"),
+    Scenario("tools new hello", stdin="tool\n"),
+    Scenario("tools new hello", stdin="what?\nskill\n"),
+    Scenario("tools new hello", when="nobody answers"),
+    Scenario("tools new hello --kind tool", {"tools/hello.py": ""}),
+    Scenario("tools new Hello-World --kind tool"),
+    Scenario("tools new todo --kind tool"),
+    Scenario("tools new hello --kind toy"),
+    Scenario("toolsets show search"),
+    Scenario("toolsets show cli --josn"),
+    Scenario("toolsets show termnal"),
+    Scenario("plugins list"),
+    Scenario("plugins list", PLUGIN),
+    Scenario("plugins enable tide-tables", PLUGIN),
+    Scenario("plugins disable tide-tables", PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-tables]\n"}),
+    Scenario("plugins enable tide-table", PLUGIN),
+    Scenario("plugins enable anything"),
+    Scenario("config path"),
+    Scenario("config get tools.max_parallel"),
+    Scenario("config get tools.max_paralel"),
+    Scenario("config get toolsets"),
+    Scenario("config set tools.max_parallel 4"),
+    Scenario("config set tools.max_parallel many"),
+    Scenario("config set toolsets web,fiel"),
+    Scenario("config unset tools.max_parallel", {"config.yaml": "tools:\n  max_parallel: 2\n"}),
+    Scenario("config check"),
+    Scenario("config check", {"config.yaml": "toolsets: [web]\n"}),
+    Scenario("config check", {"config.yaml": BROKEN_CONFIG}),
+    Scenario("config check", {"config.yaml": BAD_TOOLSET}),
+    Scenario("completion tcsh"),
+    Scenario("setup", when="nobody can be asked"),
+    Scenario("setup tides", TOOLS),
+    Scenario("setup todo"),
+    Scenario("setup tidse", TOOLS),
+    Scenario("setup --list tides exa_api_key", TOOLS),
+    Scenario("setup --list tides EXA_API_KEY", TOOLS | {".env": "EXA_API_KEY=exa-0123456789abcdef\n"}),
+    Scenario("import hermes --from nowhere"),
+    Scenario("import hermes --from hermes --dry-run", HERMES),
+    Scenario("import hermes --from hermes", HERMES),
+    Scenario("import hermes --from hermes --yes", HERMES),
+    Scenario("chat -q 'What time is it?'"),
+    Scenario("chat --toolsets none"),
+    Scenario("chat --toolsets wbe"),
+    Scenario("chat", {"config.yaml": BAD_TOOLSET}),
+    Scenario("doctor"),
+    Scenario("doctor", TOOLS, when="a tool lacks its key"),
+    Scenario(
+        "doctor",
+        {
+            "config.yaml": "toolsets: [wbe]\nplugins:\n  enabled: [tide-table]\n",
+            ".env": "EXA_API_KEY\n",
+            "tools/broken.py": "@tool\ndef (\n",
+            "tools/todo.py": COLLISION,
+            "tools/odd.py": ODD_SCHEMA,
+            **PLUGIN,
+        },
+        when="much is wrong",
+    ),
+    Scenario("doctor", {"config.yaml": BROKEN_CONFIG}),
+]
+
+
+def perform(scenario: Scenario, root: Path) -> tuple[Scenario, Outcome]:
+    program = Program(root)
+    for name, text in scenario.files.items():
+        path = program.write(name, text)
+        if path.name == ".env":
+            path.chmod(0o600)
+    return scenario, program(*scenario.words, stdin=scenario.stdin)
+
+
+def normalised(text: str, root: Path) -> str:
+    text = text.replace(str(root / "home"), "~/.toolcrib").replace(str(root), "~").replace(str(SOURCE), "PACKAGES")
+    # The heading was as wide as the path that is replaced now.
+    text = re.sub(r"(?<=LOCATION) +", "  ", text)
+    text = text.replace(sys.executable, "PYTHON").replace(platform.python_version(), "3.X.Y")
+    text = re.sub(rf"\b{re.escape(__version__)}\b", "VERSION", text)
+    # How many tools are built in, and which optional packages happen to be installed, is no matter of ours.
+    text = re.sub(r"\b\d+ tools", "N tools", text)
+    return re.sub(r"(openai|anthropic|mcp|docker|ssh): \S.*", r"\1: …", text)
+
+
+def section(scenario: Scenario, outcome: Outcome, root: Path) -> str:
+    heading = f"$ toolcrib {scenario.arguments}".rstrip()
+    files = ", ".join(name for name in scenario.files)
+    context = "; ".join(part for part in (scenario.when, f"with {files}" if files else "") if part)
+    lines = [heading + (f"    # {context}" if context else "")]
+    lines += normalised(outcome.stdout, root).splitlines()
+    lines += [f"! {line}" for line in normalised(outcome.stderr, root).splitlines()]
+    return "\n".join([*lines, f"exit {outcome.code}"])
+
+
+@pytest.fixture(scope="module")
+def performed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Scenario, Outcome, Path]]:
+    roots = [tmp_path_factory.mktemp("scene") for _ in SCENARIOS]
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(perform, SCENARIOS, roots))
+    return [(scenario, outcome, root) for (scenario, outcome), root in zip(done, roots, strict=True)]
+
+
+def test_every_message_reads_as_it_was_agreed(performed):
+    """What a person sees changes only together with the snapshot, where somebody reads it."""
+    text = "\n\n".join(section(*each) for each in performed) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        SNAPSHOT.parent.mkdir(exist_ok=True)
+        SNAPSHOT.write_text(text, encoding="utf-8")
+
+    agreed = SNAPSHOT.read_text(encoding="utf-8")
+
+    difference = "\n".join(difflib.unified_diff(agreed.splitlines(), text.splitlines(), "agreed", "now", lineterm=""))
+    assert not difference, difference
+
+
+def test_every_error_is_one_line_that_says_what_to_do_next(performed):
+    """A failed command leaves one line on stderr that names a command to type, or it shows its help."""
+    for scenario, outcome, _ in performed:
+        if outcome.code != 2 or outcome.stderr.startswith("Usage:"):
+            continue
+        *before, last = outcome.stderr.splitlines()
+        assert last.startswith("toolcrib: "), scenario
+        assert "`toolcrib " in last or "`--" in last, last
+        assert outcome.stdout == "" or scenario.words[0] == "import", scenario
+        assert all(line.startswith("toolcrib: ") for line in before) or scenario.words[1] == "new", scenario
+
+
+def test_no_message_is_a_traceback(performed):
+    """Whatever a person does, Python does not show through."""
+    for scenario, outcome, _ in performed:
+        assert "Traceback" not in outcome.stdout + outcome.stderr, scenario
