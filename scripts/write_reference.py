@@ -1,0 +1,290 @@
+"""Writes docs/reference from the code; with `--check`, only says which pages no longer agree with it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+REFERENCE = REPOSITORY / "docs" / "reference"
+sys.path.insert(0, str(REPOSITORY / "src"))
+
+import click  # noqa: E402
+from reference_source import attribute_docs, class_summary, names, python_api, table  # noqa: E402
+
+from toolcrib.cli import app  # noqa: E402
+from toolcrib.config import env_vars, settings  # noqa: E402
+from toolcrib.core import errors  # noqa: E402
+from toolcrib.hooks import specs  # noqa: E402
+from toolcrib.toolsets import catalog, distributions  # noqa: E402
+from toolcrib.toolsets.model import NoRegistry  # noqa: E402
+from toolcrib.toolsets.resolve import ToolsetResolver  # noqa: E402
+
+GENERATED = "<!-- Written by scripts/write_reference.py from the code; change the code, then type `make docs`. -->\n"
+
+OWN_VARIABLES = {
+    "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
+    "TOOLCRIB_SAFE_MODE": "`1` loads no plugins at all.",
+    "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
+    "HERMES_HOME": "Read where `TOOLCRIB_HOME` is unset; keys of its config that are unknown here are left alone.",
+    "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
+    "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference by file name."""
+    writers: dict[str, Callable[[], Iterator[str]]] = {
+        "command-line.md": command_line,
+        "config.md": config,
+        "hooks.md": hooks,
+        "toolsets.md": toolsets,
+        "distributions.md": distributions_page,
+        "environment.md": environment,
+        "python-api.md": python_api,
+        "errors.md": errors_page,
+    }
+    return {name: GENERATED + "\n".join(writer()).rstrip() + "\n" for name, writer in writers.items()}
+
+
+# The command line
+
+
+def command_line() -> Iterator[str]:
+    root = app.make_root()
+    context = click.Context(root, info_name=app.PROGRAM)
+    yield "# Command line\n"
+    yield "Results go to stdout, everything else to stderr. On a terminal lists are tables, in a pipe plain text;"
+    yield "`--json` gives what a program may read.\n"
+    yield from table(
+        ("exit code", "means"),
+        [
+            ("0", "done"),
+            (str(app.FAILED), "it was tried and did not work; a tool's error result counts, and is printed"),
+            (str(click.UsageError.exit_code), "it was not tried: an unknown name, bad usage or a broken config"),
+            (str(app.INTERRUPTED), "interrupted by the person"),
+        ],
+    )
+    yield from _command_pages(root, context)
+
+
+def _command_pages(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        inner = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _command_pages(command, inner)
+            continue
+        yield f"## {inner.command_path}\n"
+        yield f"    {' '.join([inner.command_path, *command.collect_usage_pieces(inner)])}\n"
+        yield _help_text(command) + "\n"
+        rows = [_parameter_row(parameter, inner) for parameter in command.params]
+        if rows:
+            yield from table(("parameter", "meaning"), rows)
+
+
+def _help_text(command: click.Command) -> str:
+    paragraphs = inspect.cleandoc(command.help or "").split("\f")[0].split("\n\n")
+    return "\n\n".join(_paragraph(text) for text in paragraphs)
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith("\b"):
+        return "\n".join(f"    {line}".rstrip() for line in text.splitlines()[1:])
+    return " ".join(text.split())
+
+
+def _parameter_row(parameter: click.Parameter, context: click.Context) -> tuple[str, str]:
+    if isinstance(parameter, click.Argument):
+        name = parameter.make_metavar(context)
+        required = "required" if parameter.required else "optional"
+        return f"`{name}`", getattr(parameter, "help", None) or required
+    assert isinstance(parameter, click.Option)
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    value = "" if parameter.is_flag else f" {parameter.make_metavar(context)}"
+    return names + value, parameter.help or ""
+
+
+# Settings
+
+
+def config() -> Iterator[str]:
+    yield "# Settings\n"
+    yield "All of them stand in `config.yaml` in the home (`toolcrib config path` says where). An unknown key is an"
+    yield "error that names the nearest one. `toolcrib config set KEY VALUE` checks and writes one; comments stay.\n"
+    yield from table(("key", "type", "default", "meaning"), list(_setting_rows(settings.Settings, "")))
+    outside = [field for field in dataclasses.fields(settings.Settings) if not field.metadata.get("in_file", True)]
+    docs = attribute_docs("config/settings.py", settings.Settings.__name__)
+    yield "Not in the file:\n"
+    yield from table(("setting", "meaning"), [(f"`{field.name}`", docs[field.name]) for field in outside])
+
+
+def _setting_rows(section: type, prefix: str) -> Iterator[tuple[str, ...]]:
+    docs = attribute_docs("config/settings.py", section.__name__)
+    hints = get_type_hints(section)
+    for field in dataclasses.fields(section):
+        if not field.metadata.get("in_file", True):
+            continue
+        key, expected = f"{prefix}{field.name}", hints[field.name]
+        if isinstance(expected, type) and dataclasses.is_dataclass(expected):
+            yield from _setting_rows(expected, f"{key}.")
+            continue
+        yield f"`{key}`", _type_text(expected, field.metadata), f"`{_default_text(field)}`", docs[field.name]
+        if get_origin(expected) is dict and dataclasses.is_dataclass(get_args(expected)[1]):
+            yield from _setting_rows(get_args(expected)[1], f"{key}.NAME.")
+
+
+def _type_text(expected: Any, metadata: Any) -> str:
+    origin, arguments = get_origin(expected), get_args(expected)
+    if origin is list:
+        return f"list of {_plural(arguments[0])}"
+    if origin is dict:
+        return "mapping by name"
+    if arguments:
+        return " or ".join(f"`{choice}`" for choice in arguments)
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    limits = [
+        f"{word} {metadata[key]}"
+        for key, word in (("minimum", "at least"), ("maximum", "at most"), ("above", "above"))
+        if key in metadata
+    ]
+    return ", ".join([names[expected], *limits])
+
+
+def _plural(expected: Any) -> str:
+    return {str: "names"}.get(expected, "values")
+
+
+def _default_text(field: dataclasses.Field[Any]) -> str:
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return str(value) if value != "" else '""'
+
+
+# Hooks, toolsets, distributions, environment
+
+
+def hooks() -> Iterator[str]:
+    yield "# Hooks and middleware\n"
+    yield "A callback receives, by keyword, only the arguments that it names. Every hook also gets"
+    yield f"`telemetry_schema_version` (`{specs.TELEMETRY_SCHEMA_VERSION}`), every middleware"
+    yield f"`middleware_schema_version` (`{specs.MIDDLEWARE_SCHEMA_VERSION}`).\n"
+    yield "## Hooks\n"
+    rows = [(f"`{hook.name}`", names(hook.keywords), hook.answer) for hook in specs.HOOKS.values()]
+    yield from table(("hook", "arguments", "answer"), rows)
+    yield "## Middleware\n"
+    kinds = [(f"`{kind.kind}`", names(kind.keywords), kind.answer) for kind in specs.MIDDLEWARE.values()]
+    yield from table(("kind", "arguments", "answer"), kinds)
+
+
+def toolsets() -> Iterator[str]:
+    resolver = ToolsetResolver(NoRegistry())
+    short = {name: alias for alias, name in catalog.SHORT_NAMES.items()}
+    yield "# Toolsets\n"
+    yield "What the catalog says; a tool that no tool file, plugin or server here provides is not offered."
+    yield "Tools that register into a toolset join it, `custom_toolsets` in the config adds to it or makes new ones,"
+    yield "and `all` (or `*`) means everything.\n"
+    core = ", ".join(f"`{name}`" for name in catalog.CORE_TOOLS)
+    yield f"The core, which every full preset holds: {core}.\n"
+    rows = []
+    for name, entry in catalog.TOOLSETS.items():
+        full = [*entry["tools"]] == catalog.CORE_TOOLS
+        listed = "the core" if full else names(sorted(entry["tools"]))
+        includes = names(entry["includes"])
+        parts = "; ".join(part for part in (listed, f"includes {includes}" if includes else "") if part)
+        alias = f", `{short[name]}`" if name in short else ""
+        rows.append((f"`{name}`{alias}", entry["description"], parts, str(len(resolver.resolve(name)))))
+    yield from table(("toolset", "for", "tools", "in all"), rows)
+
+
+def distributions_page() -> Iterator[str]:
+    yield "# Toolset distributions\n"
+    yield "Mixtures from which a batch run samples the toolsets of each prompt: every toolset is rolled for on its own,"
+    yield "with the chance given here in percent.\n"
+    rows = []
+    for name, mix in distributions.DISTRIBUTIONS.items():
+        chances = ", ".join(f"{toolset} {percent}" for toolset, percent in mix["toolsets"].items())
+        rows.append((f"`{name}`", mix["description"], chances))
+    yield from table(("distribution", "for", "chances"), rows)
+
+
+def environment() -> Iterator[str]:
+    yield "# Environment variables\n"
+    yield "## Of toolcrib itself\n"
+    yield from table(("variable", "meaning"), [(f"`{name}`", text) for name, text in OWN_VARIABLES.items()])
+    yield "## Keys and addresses that tools use\n"
+    yield "`toolcrib setup` asks for these and keeps them in `.env` in the home, readable by its owner alone. Variables"
+    yield "that are set already win over the file. Tool files and plugins add theirs to `OPTIONAL_ENV_VARS`.\n"
+    rows = [
+        (f"`{name}`", entry["description"], names(entry["tools"]), "hidden" if entry["password"] else "", entry["url"])
+        for name, entry in sorted(env_vars.OPTIONAL_ENV_VARS.items())
+    ]
+    yield from table(("variable", "what for", "tools", "input", "where to get it"), rows)
+
+
+# Errors
+
+
+def errors_page() -> Iterator[str]:
+    yield "# Errors\n"
+    tree = inspect.cleandoc(errors.__doc__ or "").splitlines()
+    yield "\n".join(tree) + "\n"
+    rows = []
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.ToolcribError):
+            rows.append((f"`{name}`", str(kind.exit_code), class_summary("core/errors.py", name)))
+    yield from table(("error", "exit code", "meaning"), rows)
+
+
+# Writing and checking
+
+
+def drift(folder: Path) -> list[str]:
+    """What differs between the pages and the code, one message for each page, with the first lines that differ."""
+    wanted = pages()
+    messages = []
+    for name in sorted({*wanted, *(path.name for path in folder.glob("*.md"))} - {"README.md"}):
+        file = folder / name
+        present = file.read_text(encoding="utf-8") if file.exists() else ""
+        if name not in wanted:
+            messages.append(f"docs/reference/{name} is written by nothing; remove it")
+        elif present != wanted[name]:
+            lines = difflib.unified_diff(
+                present.splitlines(), wanted[name].splitlines(), "page", "code", lineterm="", n=0
+            )
+            messages.append("\n".join([f"docs/reference/{name} no longer agrees with the code:", *list(lines)[:12]]))
+    return messages
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page has drifted")
+    parser.add_argument("--folder", type=Path, default=REFERENCE, help="where the pages are")
+    options = parser.parse_args(arguments)
+    if options.check:
+        messages = drift(options.folder)
+        for message in messages:
+            print(message, file=sys.stderr)
+        if messages:
+            print("Type `make docs` to write the reference anew.", file=sys.stderr)
+        return 1 if messages else 0
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (options.folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
