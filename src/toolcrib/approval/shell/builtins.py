@@ -1,0 +1,210 @@
+"""The shell's own commands that change what later commands mean."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.fold import ASSIGNMENT
+from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, Origin
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.runner import Handler, Runner, Site
+
+
+def change_directory(_runner: Runner, call: Call, _site: Site) -> Data:
+    state = call.state
+    operands = [word for word in call.words if not re.fullmatch(r"-[LPe@]+|--", word.text)]
+    if not operands:
+        state.cwd, state.cwd_known = state.home, True
+    elif operands[0].text == "-" or not operands[0].known:
+        path = resolve(operands[0], state) if operands[0].text.startswith("/") else ""
+        state.cwd, state.cwd_known = path, bool(path)
+    else:
+        state.cwd = resolve(operands[0], state)
+        state.cwd_known = state.cwd_known or state.cwd.startswith("/")
+    return NOTHING
+
+
+def pop_directory(_runner: Runner, call: Call, _site: Site) -> Data:
+    call.state.cwd_known = False
+    return NOTHING
+
+
+def declare(_runner: Runner, call: Call, _site: Site) -> Data | None:
+    if not call.words:
+        return Data(None, Origin.SECRET)
+    for word in call.words:
+        match = ASSIGNMENT.match(word.text)
+        if match:
+            call.state.variables[match.group(1)] = [word.with_text(word.text[match.end() :])]
+    return NOTHING
+
+
+def unset(_runner: Runner, call: Call, _site: Site) -> Data:
+    for word in call.words:
+        call.state.variables.pop(word.text, None)
+        call.state.functions.pop(word.text, None)
+    return NOTHING
+
+
+def set_options(_runner: Runner, call: Call, _site: Site) -> Data:
+    words = call.words
+    names = [word.text for word in words]
+    if "--" in names:
+        call.state.positional = words[names.index("--") + 1 :]
+    elif words and not names[0].startswith(("-", "+")):
+        call.state.positional = list(words)
+    return NOTHING
+
+
+def shift(_runner: Runner, call: Call, _site: Site) -> Data:
+    count = int(call.words[0].text) if call.words and call.words[0].text.isdecimal() else 1
+    if call.state.positional is not None:
+        call.state.positional = call.state.positional[count:]
+    return NOTHING
+
+
+def read(_runner: Runner, call: Call, _site: Site) -> Data:
+    """`read a b <<< 'x y'` assigns from known text; anything else is unknown."""
+    arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
+    names = [each.text for each in arguments.operands]
+    array = arguments.value("-a")
+    text = call.stdin.text if call.stdin is not None else None
+    origin = call.stdin.origin if call.stdin is not None else 0
+    if array is not None:
+        parts = text.split() if text is not None else [UNKNOWN]
+        call.state.variables[array.text] = [Field(part, origin=origin) for part in parts]
+        return NOTHING
+    line = text.partition("\n")[0] if text is not None else None
+    pieces = line.split(None, max(0, len(names) - 1)) if line is not None else []
+    for number, name in enumerate(names or ["REPLY"]):
+        value = UNKNOWN if line is None else pieces[number].strip() if number < len(pieces) else ""
+        call.state.variables[name] = [Field(value, origin=origin)]
+    return NOTHING
+
+
+def map_file(_runner: Runner, call: Call, _site: Site) -> Data:
+    name = call.words[-1].text if call.words and not call.words[-1].text.startswith("-") else "MAPFILE"
+    text = call.stdin.text if call.stdin is not None else None
+    lines = text.splitlines() if text is not None else [UNKNOWN]
+    call.state.variables[name] = [Field(line) for line in lines]
+    return NOTHING
+
+
+def printf(_runner: Runner, call: Call, _site: Site) -> Data | None:
+    if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
+        inner = Call("printf", call.words[2:], call.state, None, call.text, call.span)
+        data = output_of(inner)
+        call.state.variables[call.words[1].text] = [
+            Field(UNKNOWN if data.text is None else data.text, origin=data.origin)
+        ]
+        return NOTHING
+    return None
+
+
+def alias(_runner: Runner, call: Call, _site: Site) -> Data:
+    for word in call.words:
+        name, equals, value = word.text.partition("=")
+        if equals:
+            call.state.aliases[name] = value
+    return NOTHING
+
+
+def unalias(_runner: Runner, call: Call, _site: Site) -> Data:
+    for word in call.words:
+        call.state.aliases.pop(word.text, None)
+    return NOTHING
+
+
+def evaluate(runner: Runner, call: Call, site: Site) -> Data:
+    words = call.words[1:] if call.words[:1] and call.words[0].text == "--" else call.words
+    return run_code(runner, words, call, site)
+
+
+def run_code(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
+    """Judge words that the shell joins and reads again as code."""
+    text = " ".join(word.text for word in words)
+    origin = 0
+    for word in words:
+        origin |= word.origin
+    if not text.strip():
+        return NOTHING
+    if UNKNOWN in text and origin & (Origin.NETWORK | Origin.DECODED):
+        runner.report("remote_code", "runs code that was fetched or decoded", site)
+        return ANYTHING
+    if text.strip() == UNKNOWN and origin == Origin.FILE:
+        # The text of a local file: the same as `source file`.
+        return ANYTHING
+    if UNKNOWN in text and origin & Origin.SETUP:
+        # A program that prints shell set-up on purpose, such as `ssh-agent -s`.
+        return ANYTHING
+    return runner.run_text(text, call.state, call.stdin, site)
+
+
+def source(runner: Runner, call: Call, site: Site) -> Data:
+    if not call.words:
+        return NOTHING
+    word = call.words[0]
+    data = call.state.files.get(resolve(word, call.state)) or call.state.files.get(word.text)
+    if word.text in ("/dev/stdin", "-", "/proc/self/fd/0"):
+        data = call.stdin
+    if data is None:
+        return ANYTHING
+    if data.text is not None:
+        return runner.run_text(data.text, call.state, None, site)
+    if data.origin & (Origin.NETWORK | Origin.DECODED):
+        runner.report("remote_code", "runs code that was fetched or decoded", site)
+    elif data.origin & Origin.PROGRAM:
+        runner.report("unknown_code", "runs the output of another program as code", site)
+    return ANYTHING
+
+
+def trap(runner: Runner, call: Call, site: Site) -> Data:
+    words = [word for word in call.words if word.text not in ("--", "-p", "-l")]
+    if len(words) > 1 and words[0].text not in ("-", ""):
+        runner.run_text(words[0].text, call.state.copy(), None, site)
+    return NOTHING
+
+
+def execute(runner: Runner, call: Call, site: Site) -> Data:
+    arguments = parse_arguments(call.words, frozenset({"-a"}), stop_early=True)
+    if not arguments.operands:
+        return NOTHING
+    return runner.invoke(arguments.operands, call.state, call.stdin, site)
+
+
+def command(runner: Runner, call: Call, site: Site) -> Data | None:
+    arguments = parse_arguments(call.words, frozenset(), stop_early=True)
+    if arguments.has("-v", "-V") or not arguments.operands:
+        return output_of(call)
+    return runner.invoke(arguments.operands, call.state, call.stdin, site)
+
+
+HANDLERS: dict[str, Handler] = {
+    "cd": change_directory,
+    "pushd": change_directory,
+    "popd": pop_directory,
+    "export": declare,
+    "declare": declare,
+    "typeset": declare,
+    "local": declare,
+    "readonly": declare,
+    "unset": unset,
+    "set": set_options,
+    "shift": shift,
+    "read": read,
+    "mapfile": map_file,
+    "readarray": map_file,
+    "printf": printf,
+    "alias": alias,
+    "unalias": unalias,
+    "eval": evaluate,
+    "source": source,
+    ".": source,
+    "trap": trap,
+    "exec": execute,
+    "command": command,
+    "builtin": command,
+}

@@ -1,0 +1,192 @@
+"""Follows data: redirections to and from files, secrets on their way out, foreign text on "
+"its way into an interpreter."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, Field, Origin, name_set
+from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.runner import Runner, Site
+from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.tokens import Redirection
+
+NETWORK_DEVICE = re.compile(r"/dev/(?:tcp|udp)/")
+SENDERS = name_set(
+    "curl wget nc ncat netcat socat ssh scp sftp rsync ftp tftp lftp mail mailx mutt sendmail "
+    "swaks telnet http https xh rclone s3cmd gsutil "
+    "dig nslookup host ping openssl aws az gcloud azcopy croc wormhole magic-wormhole transfer "
+    "bore gh ntfy slack-cli restic duplicity magick mc kubectl docker"
+)
+REVEALERS = name_set(
+    "cat tac less more head tail bat nl strings xxd od hexdump base64 base32 grep egrep fgrep "
+    "rg ag ack awk gawk sed cut sort uniq jq yq cp mv "
+    "tar zip 7z gzip bzip2 xz dd diff comm paste tee rsync scp sftp cpio ln pr fold column "
+    "view most openssl gpg age python python3 perl ruby node pbcopy xclip"
+)
+LOOKERS = name_set("ls stat wc file test [ [[ du chmod chown getent rm find md5sum sha256sum cmp id")
+SYSTEM_SECRET = re.compile(r"/etc/g?shadow|/proc/[^/]+/(?:environ|mem)$")
+QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
+
+
+def read_redirections(
+    runner: Runner, targets: list[tuple[Redirection, Field]], state: State, stdin: Data | None, site: Site
+) -> Data | None:
+    """What a command reads: the text of a heredoc or here-string, a file, or its pipe."""
+    for redirection, target in targets:
+        operator = redirection.operator
+        if operator in ("<<", "<<-", "<<<"):
+            stdin = Data(
+                None if UNKNOWN in target.text and not target.text.strip(UNKNOWN + "\n") else target.text, target.origin
+            )
+        elif operator in ("<", "<>"):
+            path = resolve(target, state)
+            if NETWORK_DEVICE.match(path):
+                runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
+                stdin = Data(None, Origin.NETWORK)
+            else:
+                secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
+                if secret & Origin.SECRET:
+                    runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
+                stdin = (
+                    state.files.get(path)
+                    or state.files.get(target.text)
+                    or Data(None, Origin.FILE | secret | target.origin)
+                )
+    return stdin
+
+
+def write_redirections(
+    runner: Runner, targets: list[tuple[Redirection, Field]], state: State, output: Data, site: Site
+) -> Data:
+    """What is left on the pipe after a command's output went into files."""
+    for redirection, target in targets:
+        operator = redirection.operator
+        if operator not in (">", ">>", ">|", "&>", "&>>", ">&", "<>"):
+            continue
+        if operator == ">&" and re.fullmatch(r"\d+-?|-", target.text):
+            continue
+        path = resolve(target, state)
+        judge_write(runner, path, target, state, site, verb="appends to" if operator.endswith(">>") else "overwrites")
+        if NETWORK_DEVICE.match(path) and operator != "<>":
+            key = "exfiltration" if output.origin & Origin.SECRET else "remote_code"
+            runner.report(key, "sends data to a network connection", site, paths=(path,))
+        if redirection.descriptor in ("", "1", "&") and target.known:
+            if operator.endswith(">>"):
+                output = Data.join([state.files.get(path, NOTHING), output])
+            state.files[path] = output
+            output = NOTHING
+    return output
+
+
+def judge_write(runner: Runner, path: str, target: Field, state: State, site: Site, *, verb: str = "writes to") -> None:
+    """Report a write to a place that belongs to the system, to a disk, or to the start-up of the person's programs."""
+    kind = place(path, state)
+    shown = path.replace(UNKNOWN, "…")
+    if kind == "disk":
+        runner.report(
+            "disk_write", f"{verb} the disk {shown}", site, severity="block" if target.known else "ask", paths=(path,)
+        )
+    elif path == "/proc/sysrq-trigger":
+        runner.report(
+            "system_power",
+            "triggers a kernel action that can power off the machine",
+            site,
+            severity="block",
+            paths=(path,),
+        )
+    elif kind in ("system", "system_root", "device", "root"):
+        if not (kind == "device" and NETWORK_DEVICE.match(path)):
+            runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
+    elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
+        runner.report("system_config", f"{verb} {shown}, which configures the person's account", site, paths=(path,))
+    elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
+        runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+
+
+def judge_flow(runner: Runner, call: Call, site: Site) -> None:
+    """Report secrets that are read out or sent away by this command."""
+    origin = call.stdin.origin if call.stdin is not None else 0
+    for word in call.words:
+        origin |= word.origin
+    secrets = secret_paths(call)
+    if call.program in SENDERS and sends(call):
+        sent = [path for path, is_sent in secrets if is_sent]
+        if origin & (Origin.SECRET | Origin.PRIVATE) or sent or names_secret_in_input(call):
+            runner.report("exfiltration", "sends a secret over the network", site, paths=tuple(sent))
+            return
+    system = tuple(path for path, _ in secrets if SYSTEM_SECRET.match(path))
+    if system and call.program not in REVEALERS and call.program not in LOOKERS:
+        runner.report("credential", f"reads the secret {system[0]}", site, paths=system)
+    if (
+        call.program in REVEALERS
+        and secrets
+        and not (call.program in ("grep", "rg", "egrep") and call.arguments.has(*QUIET))
+    ):
+        paths = tuple(path for path, _ in secrets if is_secret(path))
+        if paths:
+            runner.report("credential", f"reads the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
+    elif (
+        call.stdin is not None
+        and call.stdin.origin & Origin.SECRET
+        and call.program in REVEALERS
+        and call.stdin.origin & Origin.FILE
+    ):
+        runner.report("credential", "reads a secret", site)
+
+
+def secret_paths(call: Call) -> list[tuple[str, bool]]:
+    """The secret files among the words of a command, each with whether a sender would send it."""
+    found: list[tuple[str, bool]] = []
+    identity = False
+    for word in call.words:
+        text = word.text
+        if identity or len(text) > 20_000:
+            identity = False
+            continue
+        identity = (
+            call.program in ("ssh", "scp", "sftp", "curl", "openssl")
+            and text in ("-keyout", "-out", "-i", "--key", "-E", "--cert", "-F", "--cacert")
+            and not (call.program == "curl" and text == "-F")
+        )
+        for candidate in candidates(text):
+            path = resolve(candidate, call.state)
+            known = call.state.files.get(path)
+            carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE))
+            if is_secret(path) or (call.program in SENDERS and (carried or is_private(path))):
+                found.append((path, True))
+                break
+    return found
+
+
+def candidates(text: str) -> list[str]:
+    """The pieces of a word that may name a file: `@file`, `name=@file`, `--post-file=file`, `if=file`."""
+    if text.startswith("-") and "=" not in text and "@" not in text and "/" not in text:
+        return []
+    pieces = [text.removeprefix("@").removeprefix("file://")]
+    if "=" in text:
+        pieces.append(text.partition("=")[2].lstrip("@<"))
+    if "@" in text:
+        pieces.append(text.partition("@")[2])
+    return [piece for piece in pieces if piece]
+
+
+def names_secret_in_input(call: Call) -> bool:
+    """True when the commands on the input of a file-transfer program name a secret."""
+    text = call.stdin.text if call.stdin is not None else None
+    if text is None or call.program not in ("sftp", "ftp", "lftp", "tftp"):
+        return False
+    return any(is_secret(resolve(word, call.state)) or is_private(word) for word in text[:4096].split())
+
+
+def sends(call: Call) -> bool:
+    """False for the uses of a network program that only fetch, or stay on the machine."""
+    if call.program in ("rsync", "scp"):
+        return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
+    if call.program in ("aws", "gsutil", "gcloud", "az", "gh", "openssl", "kubectl", "docker"):
+        return any(
+            re.match(r"(?:s3|gs|az|https?)://|cp$|gist$|s_client$|upload$|secret$|release$", each.text)
+            for each in call.words
+        )
+    return True

@@ -1,0 +1,264 @@
+"""Expands words to the fields that the shell would pass on, as far as they can be known without running anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from toolcrib.approval.shell.model import UNKNOWN, Data, Field
+from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
+from toolcrib.approval.shell.tokens import Part, Script, Word
+
+RunScript = Callable[[Script, State], Data]
+GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
+BLANKS = re.compile(r"[ \t\n]+")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
+MAX_TEXT = 20_000
+
+
+class Folder:
+    """Turns words into fields; `run_script` gives the output of a nested script."""
+
+    def __init__(self, run_script: RunScript) -> None:
+        self.run_script = run_script
+
+    def fields(self, words: list[Word], state: State) -> list[Field]:
+        result: list[Field] = []
+        for word in words:
+            literal = word.literal
+            if literal is not None and literal[0] != "~":
+                result.append(Field(literal, bool(GLOB.search(literal))))
+            else:
+                result.extend(self.word(word, state))
+        return result
+
+    def text(self, word: Word, state: State) -> Field:
+        """The one field of a word that is not split, as in an assignment or a redirection."""
+        parts = self.word(word, state, split=False)
+        if len(parts) == 1:
+            return parts[0]
+        origin = 0
+        for part in parts:
+            origin |= part.origin
+        return Field(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
+
+    def word(self, word: Word, state: State, split: bool = True) -> list[Field]:
+        builder = _FieldBuilder(separator(state))
+        for number, part in enumerate(word.parts):
+            if part.kind == "text":
+                text = part.text
+                if number == 0 and not part.quoted and text.startswith("~"):
+                    text = tilde(text, state)
+                builder.add(text, quoted=part.quoted, glob=not part.quoted and bool(GLOB.search(text)))
+            elif part.kind == "array":
+                for field in self.fields(part.words, state):
+                    builder.add_field(field)
+            elif part.kind == "variable" and part.text in ("@", "*") and not part.operation:
+                self.spread(state.positional, part, builder, split)
+            elif part.kind == "variable" and part.index in ("@", "*") and not part.operation:
+                self.spread(state.variables.get(part.text), part, builder, split)
+            else:
+                value = self.value(part, state)
+                quoted = part.quoted or not split
+                builder.add_value(value, quoted)
+        return builder.finish()
+
+    def spread(self, values: Value | None, part: Part, builder: _FieldBuilder, split: bool) -> None:
+        """Add `"$@"` or `"${a[@]}"`: one field for each value."""
+        if values is None:
+            builder.add(UNKNOWN, quoted=False, glob=False)
+            return
+        for number, value in enumerate(values):
+            if number:
+                if split and (not part.quoted or "@" in (part.text, part.index)):
+                    builder.end_field()
+                else:
+                    builder.add(" ", quoted=True, glob=False)
+            builder.add_value(value, part.quoted)
+
+    def value(self, part: Part, state: State) -> Field:
+        if part.kind == "command" and part.script is not None:
+            data = self.run_script(part.script, state.copy())
+            if data.text is None:
+                return Field(UNKNOWN, origin=data.origin)
+            return Field(data.text.rstrip("\n"), origin=data.origin)
+        if part.kind == "process" and part.script is not None:
+            data = self.run_script(part.script, state.copy())
+            name = f"/dev/fd/{len(state.files)}"
+            state.files[name] = data
+            return Field(name, origin=data.origin)
+        if part.kind == "arithmetic":
+            for word in part.words:
+                inner = self.text(word, state)
+            return Field(str(int(inner.text)) if part.words and inner.text.isdecimal() else "0", origin=0)
+        return self.parameter(part, state)
+
+    def parameter(self, part: Part, state: State) -> Field:
+        """The value of `$name` or `${name…}`."""
+        values = lookup(part.text, state)
+        value = element(values, part.index)
+        operation = part.operation
+        if not operation:
+            return value if value is not None else Field(UNKNOWN)
+        argument = part.words[0] if part.words else Word([], 0, 0)
+        if operation[0] == "!":
+            names = value.text if value is not None and value.known else ""
+            return element(lookup(names, state), "") or Field(UNKNOWN)
+        if operation == "#" and not argument.parts and part.operation == "#":
+            return Field(str(len(value.text)) if value is not None and value.known else "0")
+        if operation in (":-", "-", ":=", "="):
+            if value is not None and (value.text or operation[0] != ":"):
+                return value
+            default = self.text(argument, state)
+            if "=" in operation:
+                state.variables[part.text] = [default]
+            return default
+        if operation in (":+", "+"):
+            return self.text(argument, state) if value is not None else Field("")
+        if operation in (":?", "?") or value is None:
+            self.text(argument, state)
+            return value if value is not None else Field(UNKNOWN)
+        return transform(value, operation, self.text(argument, state))
+
+
+class _FieldBuilder:
+    def __init__(self, separator: re.Pattern[str]) -> None:
+        self.separator = separator
+        self.fields: list[Field] = []
+        self.pieces: list[str] = []
+        self.started = False
+        self.glob = False
+        self.origin = 0
+
+    def add(self, text: str, *, quoted: bool, glob: bool) -> None:
+        self.pieces.append(text)
+        self.started = self.started or quoted or bool(text)
+        self.glob = self.glob or glob
+
+    def add_field(self, field: Field) -> None:
+        self.end_field()
+        self.fields.append(field)
+
+    def add_value(self, value: Field, quoted: bool) -> None:
+        if quoted:
+            self.origin |= value.origin
+            self.add(capped(value.text), quoted=True, glob=False)
+            return
+        pieces = self.separator.split(capped(value.text))
+        for number, piece in enumerate(pieces):
+            if number:
+                self.end_field()
+            self.origin |= value.origin
+            self.add(piece, quoted=False, glob=bool(GLOB.search(piece)))
+
+    def end_field(self) -> None:
+        if self.started:
+            self.fields.append(Field("".join(self.pieces), self.glob, self.origin))
+        self.pieces, self.started, self.glob, self.origin = [], False, False, 0
+
+    def finish(self) -> list[Field]:
+        self.end_field()
+        return self.fields
+
+
+def capped(text: str) -> str:
+    """The text, or as much of it as is kept; what is cut off becomes UNKNOWN, so that nothing hides behind it."""
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + UNKNOWN
+
+
+def separator(state: State) -> re.Pattern[str]:
+    """What splits an unquoted value: blanks, or the characters that IFS was set to."""
+    given = state.variables.get("IFS")
+    if not given or not given[0].known or not given[0].text:
+        return BLANKS
+    return re.compile("[" + re.escape(given[0].text[:16]) + "]+")
+
+
+def tilde(text: str, state: State) -> str:
+    name, slash, rest = text[1:].partition("/")
+    if not name:
+        return state.home + slash + rest
+    if name in ("+", "-"):
+        return (state.cwd or ".") + slash + rest
+    return ("/root" if name == "root" else "/home/" + name) + slash + rest
+
+
+def lookup(name: str, state: State) -> Value | None:
+    """The value of a variable; None when it is unset here, UNKNOWN when only the running shell has it."""
+    if name in state.variables:
+        return state.variables[name]
+    if name.isdecimal() and name != "0":
+        if state.positional is None:
+            return UNKNOWN_VALUE
+        number = int(name) - 1
+        return [state.positional[number]] if number < len(state.positional) else [Field("")]
+    standard = {"HOME": state.home, "IFS": " \t\n", "SHELL": "/bin/bash", "BASH": "/bin/bash", "0": "bash"}
+    if name in standard:
+        return [Field(standard[name])]
+    if name == "PWD":
+        return [Field(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
+    if name in ("$", "!"):
+        return [Field("$" + name)]
+    if name in ("EUID", "UID", "PPID", "RANDOM", "SECONDS", "LINENO", "?", "#"):
+        return [Field("1")]
+    return None
+
+
+def element(values: Value | None, index: str) -> Field | None:
+    if values is None:
+        return None
+    if index in ("@", "*"):
+        return Field(" ".join(value.text for value in values))
+    try:
+        return values[int(index or 0)]
+    except (ValueError, IndexError):
+        return Field(UNKNOWN) if index else Field("")
+
+
+def transform(value: Field, operation: str, argument: Field) -> Field:
+    """Apply `${x:1:2}`, `${x,,}`, `${x%…}`, `${x/…/…}`; what cannot be computed is UNKNOWN."""
+    if not value.known or not argument.known or len(value.text) > MAX_TEXT:
+        return value.with_text(UNKNOWN)
+    text = value.text
+    if operation == ":":
+        return value.with_text(substring(text, argument.text))
+    if operation in (",,", "^^", ",", "^") and not argument.text:
+        cased = text.lower() if "," in operation else text.upper()
+        return value.with_text(cased if len(operation) == 2 else cased[:1] + text[1:])
+    if operation in ("#", "##", "%", "%%"):
+        return value.with_text(strip_pattern(text, operation, argument.text))
+    if operation in ("/", "//", "/#", "/%"):
+        return value.with_text(replace(text, operation, argument.text))
+    return value.with_text(UNKNOWN)
+
+
+def substring(text: str, bounds: str) -> str:
+    offset, _, length = bounds.partition(":")
+    try:
+        start = int(offset.strip(" ()") or 0)
+        size = int(length.strip(" ()")) if length.strip() else None
+    except ValueError:
+        return UNKNOWN
+    start = max(0, start + len(text)) if start < 0 else start
+    if size is None:
+        return text[start:]
+    return text[start:size] if size < 0 else text[start : start + size]
+
+
+def strip_pattern(text: str, operation: str, pattern: str) -> str:
+    if len(text) > 256 or len(pattern) > 64 or pattern.count("*") > 2:
+        return UNKNOWN
+    ends = range(len(text) + 1) if operation in ("#", "%%") else range(len(text), -1, -1)
+    for at in ends:
+        removed, kept = (text[:at], text[at:]) if operation[0] == "#" else (text[at:], text[:at])
+        if fnmatchcase(removed, pattern):
+            return kept
+    return text
+
+
+def replace(text: str, operation: str, argument: str) -> str:
+    pattern, _, replacement = argument.partition("/")
+    if GLOB.search(pattern) or "\\" in pattern or operation in ("/#", "/%"):
+        return UNKNOWN
+    return text.replace(pattern, replacement, -1 if operation == "//" else 1)

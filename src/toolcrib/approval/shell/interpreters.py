@@ -1,0 +1,266 @@
+"""Interpreters: shells, Python and the others; code that is given to them is read, code "
+"from elsewhere is asked about."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.model import ANYTHING, Data, Field, Origin
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.python_code import judge_python
+from toolcrib.approval.shell.rules.base import SPECS, Call
+from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.script_code import judge_script_code
+from toolcrib.approval.shell.state import State
+
+SHELLS = [
+    "sh",
+    "bash",
+    "dash",
+    "zsh",
+    "ksh",
+    "mksh",
+    "ash",
+    "fish",
+    "rbash",
+    "yash",
+    "csh",
+    "tcsh",
+    "oksh",
+    "pdksh",
+    "posh",
+    "elvish",
+    "nu",
+    "xonsh",
+    "hush",
+    "lksh",
+    "iex",
+    "Invoke-Expression",
+]
+SHELL_VALUES = frozenset({"-o", "-O", "+o", "+O", "--rcfile", "--init-file", "--init-command", "-C_"})
+INLINE: dict[str, tuple[str, ...]] = {
+    "perl": ("-e", "-E"),
+    "ruby": ("-e",),
+    "node": ("-e", "--eval", "-p", "--print", "-pe"),
+    "deno": (),
+    "php": ("-r", "-B", "-R", "-E"),
+    "lua": ("-e",),
+    "tclsh": (),
+    "wish": (),
+    "expect": ("-c",),
+    "osascript": ("-e",),
+    "Rscript": ("-e",),
+    "R": ("-e",),
+    "groovy": ("-e",),
+    "scala": ("-e",),
+    "julia": ("-e",),
+    "elixir": ("-e",),
+    "erl": ("-eval",),
+    "pwsh": ("-c", "-Command", "-command", "-EncodedCommand", "-enc", "-e"),
+    "powershell": ("-c", "-Command", "-command", "-EncodedCommand", "-enc", "-e"),
+    "guile": ("-c",),
+    "emacs": ("--eval", "-eval"),
+    "gdb": ("-ex", "--eval-command"),
+}
+SAME = {
+    "perl5": "perl",
+    "nodejs": "node",
+    "bun": "node",
+    "tsx": "node",
+    "ts-node": "node",
+    "luajit": "lua",
+    "jruby": "ruby",
+    "lldb": "gdb",
+}
+
+
+def shell(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge `sh -c 'code'`, `sh file` and `… | sh`."""
+    words = call.words
+    inner = call.state.copy()
+    number, inline, from_input = 0, False, False
+    while number < len(words):
+        text = words[number].text
+        if text == "--":
+            number += 1
+            break
+        if text in SHELL_VALUES:
+            number += 2
+        elif re.fullmatch(r"[-+][A-Za-z]+", text) and text[0] in "-+":
+            inline = inline or ("c" in text and text[0] == "-")
+            from_input = from_input or ("s" in text and text[0] == "-")
+            number += (
+                2 if text[-1] in "oO" and text != "-O" and len(text) > 1 and text[0] == "-" and "c" not in text else 1
+            )
+        elif text.startswith("--command"):
+            inline = True
+            number += 1
+        elif text.startswith(("--", "+")) or text == "-":
+            number += 1
+        else:
+            break
+    rest = words[number:]
+    if inline and rest:
+        inner.positional = rest[2:]
+        if rest[1:]:
+            inner.variables["0"] = [rest[1]]
+        return inline_code(runner, rest[0], inner, call, site)
+    if rest and not from_input and rest[0].text not in ("/dev/stdin", "/proc/self/fd/0"):
+        inner.positional = rest[1:]
+        return script_file(runner, rest[0], inner, call, site)
+    inner.positional = rest
+    return piped_code(runner, inner, call, site)
+
+
+def inline_code(runner: Runner, code: Field, state: State, call: Call, site: Site) -> Data:
+    if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
+        runner.report("remote_code", "runs code that was fetched or decoded", site)
+        return ANYTHING
+    return runner.run_text(code.text, state, call.stdin, site)
+
+
+def script_file(runner: Runner, script: Field, state: State, call: Call, site: Site) -> Data:
+    data = call.state.files.get(resolve(script, call.state)) or call.state.files.get(script.text)
+    if data is not None and data.text is not None:
+        return runner.run_text(data.text, state, call.stdin, site)
+    report_foreign(runner, data or Data(None, script.origin), site)
+    if data is None and re.match(r"/dev/(?:tcp|udp)/|https?://", script.text):
+        runner.report("remote_code", "runs code from the network", site)
+    return ANYTHING
+
+
+def piped_code(runner: Runner, state: State, call: Call, site: Site) -> Data:
+    stdin = call.stdin
+    if stdin is None:
+        return ANYTHING
+    if stdin.text is not None:
+        return runner.run_text(stdin.text, state, None, site)
+    report_foreign(runner, stdin, site)
+    return Data(None, Origin.PROGRAM | Origin.SHELL)
+
+
+def report_foreign(runner: Runner, data: Data, site: Site) -> None:
+    """Report data that becomes code although nobody here has read it."""
+    if data.origin & Origin.NETWORK:
+        runner.report("remote_code", "runs code from the network", site)
+    elif data.origin & Origin.DECODED:
+        runner.report("remote_code", "runs decoded or decompressed data as code", site)
+    elif data.origin & Origin.PROGRAM and not data.origin & Origin.SETUP:
+        runner.report("unknown_code", "runs the output of another program as code", site)
+
+
+def python(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge `python -c`, a heredoc or pipe into Python, and a module that is run."""
+    arguments = parse_arguments(call.words, SPECS["python"].values, stop_early=True)
+    code = arguments.value("-c")
+    for number, word in enumerate(call.words):
+        if re.fullmatch(r"-[A-Za-z]*c", word.text) and number + 1 < len(call.words):
+            code = call.words[number + 1]
+            break
+        if not word.text.startswith("-"):
+            break
+    if code is not None:
+        if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
+            runner.report("remote_code", "runs code that was fetched or decoded", site)
+            return ANYTHING
+        judge_python(runner, code.text, call, site)
+        return Data(None, Origin.PROGRAM)
+    module = arguments.value("-m")
+    if module is not None:
+        at = next(i for i, word in enumerate(call.words) if word is module or word.text.endswith(module.text))
+        inner = [module, *call.words[at + 1 :]]
+        if module.text in ("pip", "pipx", "uv", "poetry"):
+            runner.invoke(inner, call.state, call.stdin, site)
+        return Data(None, Origin.PROGRAM)
+    if arguments.operands and arguments.operands[0].text not in ("-", "/dev/stdin"):
+        return python_file(runner, arguments.operands[0], call, site)
+    if call.stdin is None:
+        return ANYTHING
+    if call.stdin.text is not None:
+        judge_python(runner, call.stdin.text, call, site)
+    else:
+        report_foreign(runner, call.stdin, site)
+    return Data(None, Origin.PROGRAM)
+
+
+def python_file(runner: Runner, script: Field, call: Call, site: Site) -> Data:
+    data = call.state.files.get(resolve(script, call.state)) or call.state.files.get(script.text)
+    if data is not None and data.text is not None:
+        judge_python(runner, data.text, call, site)
+    elif data is not None:
+        report_foreign(runner, data, site)
+    texts = [word.text for word in call.words]
+    if "shell" in texts and "-c" in texts and texts.index("-c") + 1 < len(texts):
+        # `manage.py shell -c code` runs code inside a web framework.
+        judge_python(runner, texts[texts.index("-c") + 1], call, site)
+    return Data(None, Origin.PROGRAM)
+
+
+def scripting_language(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge one-liners of perl, ruby, node and the like."""
+    language = SAME.get(call.program, call.program)
+    codes = inline_values(call.words, INLINE[language])
+    if language == "deno" and call.words[:1] and call.words[0].text == "eval":
+        codes = call.words[1:2]
+    for code in codes:
+        if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
+            runner.report("remote_code", "runs code that was fetched or decoded", site)
+        judge_script_code(runner, language, code.text, call, site)
+    if codes:
+        return Data(None, Origin.PROGRAM)
+    operands = [word for word in call.words if not word.text.startswith("-")]
+    if language == "deno" or (call.program == "bun"):
+        if any(re.match(r"https?://", word.text) for word in operands):
+            runner.report("remote_code", "runs code from the network", site)
+        return Data(None, Origin.PROGRAM)
+    if operands:
+        data = call.state.files.get(resolve(operands[0], call.state))
+        if data is not None and data.text is not None:
+            judge_script_code(runner, language, data.text, call, site)
+        elif data is not None:
+            report_foreign(runner, data, site)
+    elif call.stdin is not None:
+        if call.stdin.text is not None:
+            judge_script_code(runner, language, call.stdin.text, call, site)
+        else:
+            report_foreign(runner, call.stdin, site)
+    return Data(None, Origin.PROGRAM)
+
+
+def inline_values(words: list[Field], options: tuple[str, ...]) -> list[Field]:
+    """The code behind `-e`, also at the end of a cluster (`-ne`) or joined (`-e'code'`)."""
+    found: list[Field] = []
+    letters = {option[1] for option in options if len(option) == 2}
+    for number, word in enumerate(words):
+        text = word.text
+        if text == "--":
+            break
+        name, equals, value = text.partition("=")
+        if text in options or (re.fullmatch(r"-[A-Za-z0-9]+", text) and text[-1] in letters and len(text) < 8):
+            found.extend(words[number + 1 : number + 2])
+        elif equals and name in options:
+            found.append(word.with_text(value))
+        elif len(text) > 2 and text[:2] in options and text[1] in letters and not text.startswith("--"):
+            found.append(word.with_text(text[2:]))
+    return found
+
+
+def awk(runner: Runner, call: Call, site: Site) -> Data | None:
+    arguments = call.arguments
+    if arguments.has("-f", "--file"):
+        return None
+    program = arguments.value("-e", "--source") or (arguments.operands[0] if arguments.operands else None)
+    if program is not None:
+        judge_script_code(runner, "awk", program.text, call, site)
+    return None
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(SHELLS, shell),
+    **dict.fromkeys(("python", "python2", "python3", "pypy", "pypy3", "ipython", "ipython3", "micropython"), python),
+    **{f"python3.{minor}": python for minor in range(5, 20)},
+    "python2.7": python,
+    **dict.fromkeys((*INLINE, *SAME), scripting_language),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), awk),
+}

@@ -1,0 +1,107 @@
+"""The values that the analyser of shell commands works with: words, data on pipes, findings, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Literal
+
+Severity = Literal["ask", "block"]
+VerdictName = Literal["safe", "ask", "block"]
+
+UNKNOWN = "\ufdd0"
+"""Stands inside a word for text that only the running shell would know. U+FDD0 never occurs in real text."""
+
+MAX_TOKENS = 14_000
+MAX_DEPTH = 40
+MAX_STEPS = 3_500
+MAX_SKELETON_BYTES = 32_000
+MAX_HEREDOCS = 200
+MAX_BRACE_WORDS = 64
+MAX_DATA_CHARS = 200_000
+
+
+def name_set(names: str) -> frozenset[str]:
+    """A set of names written in one string, separated by blanks."""
+    return frozenset(names.split())
+
+
+class Origin(IntFlag):
+    """Where a piece of data came from, as far as that matters for the verdict."""
+
+    NONE = 0
+    NETWORK = 1
+    SECRET = 2
+    DECODED = 4
+    PROGRAM = 8
+    FILE = 16
+    SETUP = 32
+    SHELL = 64
+    PRIVATE = 128
+    ENDLESS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One word of an argument list after expansion; `text` holds UNKNOWN where a part cannot be known."""
+
+    text: str
+    glob: bool = False
+    origin: int = 0
+
+    @property
+    def known(self) -> bool:
+        return UNKNOWN not in self.text
+
+    def with_text(self, text: str) -> Field:
+        return Field(text, self.glob, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What flows over a pipe or out of a substitution: its text where that is known, and its origins."""
+
+    text: str | None = None
+    origin: int = 0
+
+    @staticmethod
+    def join(parts: list[Data]) -> Data:
+        if len(parts) == 1:
+            return parts[0]
+        origin = 0
+        for part in parts:
+            origin |= part.origin
+        if any(part.text is None for part in parts) or sum(len(part.text or "") for part in parts) > MAX_DATA_CHARS:
+            return Data(None, origin)
+        return Data("".join(part.text or "" for part in parts), origin)
+
+
+NOTHING = Data("")
+ANYTHING = Data(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One danger in a command line, tied to the sub-command that it stands on."""
+
+    rule: str
+    description: str
+    severity: Severity
+    subcommand: str
+    span: tuple[int, int]
+    paths: tuple[str, ...]
+    scope: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The verdict on a whole command line, every finding behind it, and what could not be understood."""
+
+    verdict: VerdictName
+    findings: tuple[Finding, ...] = ()
+    not_understood: tuple[str, ...] = ()
+
+
+class NotUnderstood(Exception):
+    """The command line is beyond what the analyser reads; the text says why, for the person who is asked."""

@@ -1,0 +1,105 @@
+"""Splits an argument list into options, their values and operands, the way getopt does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from toolcrib.approval.shell.model import UNKNOWN, Field
+
+
+@dataclass(slots=True)
+class Arguments:
+    """The options with their values, in order, and the operands of one command."""
+
+    options: list[tuple[str, Field | None]] = field(default_factory=list)
+    operands: list[Field] = field(default_factory=list)
+
+    def has(self, *names: str) -> bool:
+        """True when one of the options was given, also as an unambiguous abbreviation (`--recurs`)."""
+        return any(_names(given, names) for given, _ in self.options)
+
+    def value(self, *names: str) -> Field | None:
+        """The last value of one of these options."""
+        for given, value in reversed(self.options):
+            if value is not None and _names(given, names):
+                return value
+        return None
+
+    def values(self, *names: str) -> list[Field]:
+        return [value for given, value in self.options if value is not None and _names(given, names)]
+
+
+def _names(given: str, names: tuple[str, ...]) -> bool:
+    if given in names:
+        return True
+    if not given.startswith("--") or len(given) < 4:
+        return False
+    return any(name.startswith(given) for name in names)
+
+
+def parse_arguments(
+    arguments: list[Field], values: frozenset[str], *, single_dash: bool = False, stop_early: bool = False
+) -> Arguments:
+    """Split arguments; `values` are the options that take one, `single_dash` reads `-name` as one option.
+
+    `stop_early` ends at the first operand, as wrappers such as `sudo` and `env` do.
+    """
+    result = Arguments()
+    number, count = 0, len(arguments)
+    while number < count:
+        given = arguments[number]
+        text = given.text
+        number += 1
+        if text == "--":
+            result.operands.extend(arguments[number:])
+            break
+        if len(text) < 2 or text[0] != "-":
+            if stop_early:
+                result.operands.extend(arguments[number - 1 :])
+                break
+            result.operands.append(given)
+        elif text[1] == "-" or single_dash:
+            number += _long(result, given, arguments, number, values)
+        else:
+            number += _cluster(result, given, arguments, number, values)
+    return result
+
+
+def _long(result: Arguments, given: Field, rest: list[Field], number: int, values: frozenset[str]) -> int:
+    name, equals, value = given.text.partition("=")
+    if equals:
+        result.options.append((name, given.with_text(value)))
+        return 0
+    if name in values and number < len(rest):
+        result.options.append((name, rest[number]))
+        return 1
+    result.options.append((name, None))
+    return 0
+
+
+def _cluster(result: Arguments, given: Field, rest: list[Field], number: int, values: frozenset[str]) -> int:
+    text = given.text
+    if text in values and number < len(rest):
+        result.options.append((text, rest[number]))
+        return 1
+    for at in range(1, min(len(text), 64)):
+        name = "-" + text[at]
+        if name not in values:
+            result.options.append((name, None))
+            continue
+        if at + 1 < len(text):
+            result.options.append((name, given.with_text(text[at + 1 :])))
+            return 0
+        if number < len(rest):
+            result.options.append((name, rest[number]))
+            return 1
+        result.options.append((name, None))
+    # `-rf` as a whole, for the programs whose options are words after one dash.
+    if len(text) > 2:
+        result.options.append((text, None))
+    return 0
+
+
+def may_be_option(field_: Field) -> bool:
+    """True for a word that the shell could still turn into an option."""
+    return field_.text.startswith(UNKNOWN)

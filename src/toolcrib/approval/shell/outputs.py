@@ -1,0 +1,226 @@
+"""What a command prints, as far as that can be known: literal text, or where its text comes from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+
+from toolcrib.approval.shell.ansi_quotes import decode_ansi_quotes
+from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.rules.base import Call
+
+FROM_NETWORK = name_set(
+    "curl wget lynx links w3m elinks fetch http https xh nc ncat netcat telnet socat ftp tftp "
+    "aria2c axel gopher iwr irm Invoke-WebRequest Invoke-RestMethod"
+)
+DECODERS = name_set(
+    "base64 base32 basenc xxd openssl gzip gunzip zcat bzip2 bunzip2 bzcat xz unxz xzcat zstd "
+    "zstdcat uudecode rev tr gpg age dd od hexdump sed awk perl python3"
+)
+DUMPS = name_set("pg_dump pg_dumpall mysqldump mongodump mariadb-dump redis-dump")
+FILTERS = name_set(
+    "cat tee sort uniq head tail tac nl fold fmt expand sed awk gawk grep egrep rg tr cut rev "
+    "column base64 base32 xxd openssl gzip gunzip zcat "
+    "bzip2 bunzip2 xz unxz zstd jq yq iconv envsubst dos2unix pv buffer tar zip gpg age od "
+    "hexdump strings paste join sponge"
+)
+PRINTS_CODE = re.compile(
+    r"(?:init|activate|hook|shellenv|env|completion|completions|shell\.\w+|docker-env|path|"
+    r"export|printenv|generate-completion|--completion\S*)$"
+)
+CODE_PRINTERS = name_set(
+    "ssh-agent dircolors direnv pyenv rbenv nodenv goenv jenv brew starship conda mamba "
+    "micromamba zoxide fnm opam keychain minikube mise asdf "
+    "luarocks thefuck register-python-argcomplete npm gh kubectl helm docker pip poetry uv "
+    "rustup cargo fzf atuin oh-my-posh lesspipe tput resize "
+    "docker-machine eksctl flux k3d kind stern velero hub perl tmux direnv dbus-launch "
+    "gpg-agent vault stty xrdb locale"
+)
+
+
+def output_of(call: Call) -> Data:
+    """What this command writes to its standard output."""
+    if call.program in ("echo", "printf"):
+        return _printed(call)
+    stdin = call.stdin or NOTHING
+    if call.program in ("cat", "tac", "tee", "sponge") or (call.program in FILTERS and not _files(call)):
+        return _filtered(call, stdin)
+    if call.program == "jobs":
+        return Data("$!\n")
+    if call.program == "yes":
+        return Data(None, Origin.ENDLESS | Origin.PROGRAM)
+    if call.program == "history":
+        return Data(None, Origin.PRIVATE)
+    if call.program in DUMPS:
+        return Data(None, Origin.PRIVATE | Origin.PROGRAM)
+    if call.program in FROM_NETWORK:
+        return Data(None, Origin.NETWORK)
+    if call.program == "command" or call.program in ("which", "type", "whereis"):
+        names = [word for word in call.words if not word.text.startswith("-")]
+        return Data(names[0].text + "\n") if len(names) == 1 and names[0].known else Data(None)
+    if call.program in ("basename", "realpath", "readlink") and len(call.words) == 1 and call.words[0].known:
+        text = call.words[0].text
+        return Data((text.rstrip("/").rpartition("/")[2] if call.program == "basename" else text) + "\n")
+    if call.program == "pwd":
+        return Data((call.state.cwd or ".") + "\n") if call.state.cwd_known else Data(None)
+    if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
+        return NOTHING
+    if call.program in ("env", "printenv", "declare") and not call.words:
+        return Data(None, Origin.SECRET)
+    if call.program == "git" and len(call.words) > 0 and call.words[0].text in ("show", "log", "diff"):
+        return Data(None, Origin.PROGRAM | Origin.FILE)
+    if call.program in CODE_PRINTERS and _prints_code(call):
+        return Data(None, Origin.SETUP)
+    return Data(None, Origin.PROGRAM | (stdin.origin if call.program in FILTERS else 0))
+
+
+def _prints_code(call: Call) -> bool:
+    if call.program in (
+        "ssh-agent",
+        "dircolors",
+        "keychain",
+        "lesspipe",
+        "resize",
+        "gpg-agent",
+        "dbus-launch",
+        "register-python-argcomplete",
+        "tput",
+        "stty",
+        "locale",
+    ):
+        return True
+    return any(PRINTS_CODE.search(word.text) for word in call.words)
+
+
+def _files(call: Call) -> list[Field]:
+    return [word for word in call.words if word.text and word.text[0] != "-"]
+
+
+def _printed(call: Call) -> Data:
+    words = call.words
+    if call.program == "printf":
+        return _formatted(call)
+    escapes = newline = False
+    while words and re.fullmatch(r"-[neE]+", words[0].text):
+        escapes = escapes or "e" in words[0].text
+        newline = newline or "n" in words[0].text
+        words = words[1:]
+    origin = 0
+    for word in words:
+        origin |= word.origin
+    text = " ".join(word.text for word in words) + ("" if newline else "\n")
+    return Data(_unescape(text) if escapes else text, origin)
+
+
+def _unescape(text: str) -> str:
+    try:
+        return decode_ansi_quotes(re.sub(r"\\0([0-7]{1,3})", r"\\\1", text).replace("'", "\\'") + "'", 0)[0]
+    except NotUnderstood:
+        return UNKNOWN
+
+
+def _formatted(call: Call) -> Data:
+    words = [word for word in call.words if word.text != "--"]
+    origin = 0
+    for word in words:
+        origin |= word.origin
+    if not words or words[0].text == "-v":
+        return NOTHING
+    pattern, arguments = _unescape(words[0].text), [word.text for word in words[1:]]
+    if not re.search(r"%[^%]", pattern):
+        return Data(pattern.replace("%%", "%"), origin)
+    if not re.fullmatch(r"(?:[^%]|%%|%-?\d*[sbdcxoq])*", pattern) or len(arguments) > 1000:
+        return Data(None, origin)
+    pieces: list[str] = []
+    remaining = iter(arguments)
+    per_round = max(1, len(re.findall(r"%-?\d*[sbdcxoq]", pattern)))
+    for _ in range(max(1, -(-len(arguments) // per_round))):
+        pieces.append(re.sub(r"%%|%-?\d*([sbdcxoq])", lambda match: _argument(match, remaining), pattern))
+    return Data("".join(pieces), origin)
+
+
+def _argument(match: re.Match[str], remaining: object) -> str:
+    if match.group() == "%%":
+        return "%"
+    value = next(remaining, "")  # type: ignore[call-overload]
+    kind = match.group(1)
+    if kind == "c":
+        return str(value)[:1]
+    if kind in "xo" and str(value).isdecimal():
+        return format(int(value), kind)
+    return _unescape(str(value)) if kind == "b" else str(value)
+
+
+def _filtered(call: Call, stdin: Data) -> Data:
+    """What a filter makes of its input; decoding of known text is carried out."""
+    data = _read(call, stdin)
+    if call.program in ("cat", "tee", "sponge"):
+        return data
+    decoded = Origin.DECODED if call.program in DECODERS else 0
+    if data.text is None or UNKNOWN in data.text:
+        return Data(None, data.origin | decoded)
+    text = _decode(call, data.text)
+    return Data(text, data.origin | (decoded if text is None else 0))
+
+
+def _read(call: Call, stdin: Data) -> Data:
+    if call.program not in ("cat", "tac"):
+        return stdin
+    files = _files(call)
+    if not files:
+        return stdin
+    parts: list[Data] = []
+    for each in files:
+        path = resolve(each, call.state)
+        parts.append(call.state.files.get(path) or call.state.files.get(each.text) or Data(None, Origin.FILE))
+    return Data.join(parts)
+
+
+def _decode(call: Call, text: str) -> str | None:
+    flags = {word.text for word in call.words}
+    short = "".join(word.text for word in call.words if re.fullmatch(r"-[A-Za-z]+", word.text))
+    try:
+        if call.program == "base64":
+            if "d" in short or "D" in short or any(flag.startswith("--d") for flag in flags):
+                return base64.b64decode(re.sub(r"\s", "", text) + "==").decode("utf-8", "replace")
+            return base64.b64encode(text.encode()).decode() + "\n"
+        if call.program == "base32" and ("d" in short or any(flag.startswith("--d") for flag in flags)):
+            return base64.b32decode(re.sub(r"\s", "", text)).decode("utf-8", "replace")
+        if call.program == "openssl" and "-d" in flags and ("base64" in flags or "-base64" in flags or "-a" in flags):
+            return base64.b64decode(re.sub(r"\s", "", text) + "==").decode("utf-8", "replace")
+        if call.program == "xxd" and "r" in short and "p" in short:
+            return bytes.fromhex(re.sub(r"\s", "", text)).decode("utf-8", "replace")
+    except (ValueError, binascii.Error):
+        return None
+    if call.program == "rev":
+        return "\n".join(line[::-1] for line in text.split("\n"))
+    if call.program == "tac":
+        return "\n".join(reversed(text.rstrip("\n").split("\n"))) + "\n"
+    if call.program == "tr":
+        return _translated(call, text)
+    return None
+
+
+def _translated(call: Call, text: str) -> str | None:
+    words = [word.text for word in call.words]
+    if len(words) == 2 and words[0] in ("-d", "--delete"):
+        return text.translate({ord(character): None for character in _set(words[1])})
+    if len(words) != 2 or words[0].startswith("-"):
+        return None
+    left, right = _set(words[0]), _set(words[1])
+    if not left or not right:
+        return None
+    if {"A-Za-z", "N-ZA-Mn-za-m"} == set(words) or {"a-zA-Z", "n-za-mN-ZA-M"} == set(words):
+        return codecs.encode(text, "rot13")
+    right = right.ljust(len(left), right[-1])
+    return text.translate({ord(one): other for one, other in zip(left, right, strict=False)})
+
+
+def _set(text: str) -> str:
+    text = {"[:upper:]": "A-Z", "[:lower:]": "a-z"}.get(text, _unescape(text))
+    return re.sub(
+        r"(.)-(.)", lambda m: "".join(chr(code) for code in range(ord(m[1]), min(ord(m[2]) + 1, ord(m[1]) + 256))), text
+    )

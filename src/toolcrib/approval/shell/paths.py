@@ -1,0 +1,167 @@
+"""Normalises the paths that a command touches and says what kind of place they are."""
+
+from __future__ import annotations
+
+import re
+from posixpath import isabs, join, normpath
+from typing import Literal
+
+from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.state import State
+
+Place = Literal[
+    "root",
+    "home",
+    "system_root",
+    "system",
+    "home_config",
+    "secret",
+    "disk",
+    "device",
+    "temporary",
+    "workspace",
+    "outside",
+    "container",
+]
+
+SYSTEM_TOP = name_set(
+    "bin boot dev etc home lib lib32 lib64 libx32 proc root run sbin sys usr var "
+    "Applications Library System Users Volumes private cores Windows"
+)
+DEEP_SYSTEM_ROOTS = re.compile(
+    r"/(?:usr/(?:bin|sbin|lib|lib64|libexec|share|local|include|local/bin|local/lib)|var/(?:lib|"
+    r"log|spool|run|mail|cache|db)|home|"
+    r"Users|System/Library|private/(?:etc|var)|mnt/[a-z]|boot/(?:efi|grub)|etc/ssh|etc/systemd|"
+    r"etc/ssl|Windows/System32)"
+)
+SYSTEM_FILES = re.compile(
+    r"/(?:etc|boot|usr(?!/local/(?:src|share/[^/]+))|bin|sbin|lib\w*|sys|proc|root|System|Library|Windows"
+    r"|var/(?!tmp\b|folders\b)|opt/[^/]+/etc|private/etc|dev(?!/(?:null|zero|stdout|stderr|"
+    r"stdin|tty|fd|shm|full|random|urandom|ptmx|pts)\b))(?:/|$)"
+)
+DISK = re.compile(
+    r"/dev/(?:r?disk\d|r?disk/|[hsv]d[a-z]|xvd[a-z]|nvme\d|mmcblk\d|mapper/|md\d|dm-\d|disk/by-|"
+    r"sr\d|zd\d|drbd\d|nbd\d|pmem\d|bcache\d|vg|mtd)"
+    r"|\\\\\.\\PhysicalDrive|//\./PhysicalDrive"
+)
+HOME_DIRECTORY = re.compile(r"/(?:home|Users)/[^/]+|/root|/var/root")
+HOME_CONFIG = re.compile(
+    r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env|_profile)|zprofile|"
+    r"zlogin|kshrc|cshrc|tcshrc|inputrc"
+    r"|xinitrc|xprofile|xsession|pam_environment|netrc|pgpass|pypirc|npmrc|gitconfig|vimrc"
+    r"|ssh(?:/.*)?|gnupg(?:/.*)?|aws(?:/.*)?|kube/config|docker/config\.json|pip/pip\.conf"
+    r"|config/(?:fish|systemd|autostart|environment\.d|git|gcloud|gh|pip)/.*|local/bin/.*|"
+    r"local/share/(?:systemd|applications|keyrings)/.*"
+    r"|toolcrib(?:/.*)?|hermes(?:/.*)?)$|Library/Launch(?:Agents|Daemons)/.*$"
+)
+SECRET = re.compile(
+    r"(?:^|/)\.ssh/(?!.*\.pub$|known_hosts|config$|authorized_keys)(?:id_|.*key|.*\.pem|identity|\*|$)|(?:^|/)\.ssh$"
+    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$"
+    r"|(?:^|/)\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|my\.cnf|vault-token|boto|s3cfg|htpasswd)$"
+    r"|(?:^|/)\.aws/(?:credentials|config|sso|cli/cache|$)|(?:^|/)\.aws$|(?:^|"
+    r"/)\.kube(?:/config)?$|(?:^|/)\.docker/config\.json$"
+    r"|(?:^|/)\.gnupg(?:/|$)|(?:^|/)\.config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|(?:^|"
+    r"/)\.azure(?:/|$)|(?:^|/)\.password-store(?:/|$)"
+    r"|(?:^|/)\.local/share/keyrings|(?:^|/)\.(?:bash|zsh|python|mysql|psql)_history$|"
+    r"Library/Keychains|(?:^|/)\.terraform\.d/credentials"
+    r"|^/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|"
+    r"ssh/ssh_host_\w+_key$)|^/proc/(?:[^/]+/)(?:environ|mem)$|^/dev/k?mem$|^/proc/kcore$"
+    r"|(?:^|/)(?:credentials|secrets?)\.(?:json|ya?ml|toml|env)$|(?:^|/)(?:Login "
+    r"Data|Cookies|cookies\.sqlite|logins\.json|key4\.db)$"
+    r"|/var/run/secrets/|/run/secrets/|(?:^|/)[\w.-]*(?:private|server|client|tls|ssl|"
+    r"ca)[\w.-]*\.key$|(?:^|/|[-_.])(?:priv\w*|key)[-_.]?\w*\.pem$|-key\.pem$|\.(?:p12|pfx|jks|"
+    r"keystore|kdbx|ppk)$"
+    r"|(?:^|/)\.toolcrib/\.env$|(?:^|/)\.hermes/\.env$|(?:^|/)service[-_]?account\w*\.json$|"
+    r"(?:^|/)(?:private|master|secret)[-_]?key$|(?:^|/)wallet\.dat$"
+)
+ENV_FILE = re.compile(r"(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$")
+PUBLIC = re.compile(r"\.pub$|/etc/ssl/certs/|/(?:ca-certificates|cacert|fullchain|cert)[\w.-]*\.pem$|\.crt$")
+CLIMBS = re.compile(
+    r"(?:\.\./)+(?=(?:etc|usr|boot|proc|sys|root)(?:/|$))|(?:\.\./){3,}(?=(?:bin|sbin|lib|var|dev|home|opt)(?:/|$))"
+)
+MAX_PATH = 4096
+TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
+
+
+def resolve(field: Field | str, state: State) -> str:
+    """The path that a word names: normalised, from the current directory; globs and UNKNOWN stay inside it."""
+    text = field if isinstance(field, str) else field.text
+    if not text:
+        return text
+    if not isabs(text):
+        text = join(state.cwd, text) if state.cwd_known else join(UNKNOWN, text)
+    path = normpath(text)
+    # POSIX keeps a double slash in front; Linux means the root by it.
+    path = path[1:] if path.startswith("//") and not path.startswith("//./") else path
+    if path.startswith("/proc/self/root"):
+        path = path[len("/proc/self/root") :] or "/"
+    for inside, outside in state.mounts:
+        if path == inside or path.startswith(inside.rstrip("/") + "/"):
+            return normpath(outside.rstrip("/") + "/" + path[len(inside) :].lstrip("/"))
+    return path
+
+
+def trimmed(path: str) -> str:
+    """The directory that a whole-directory glob stands for: `/etc/*` and `/etc/.*` mean all of `/etc`."""
+    while True:
+        head, _, tail = path.rpartition("/")
+        if tail in ("*", ".*", "**", "{*,.*}", ".[!.]*", ".??*", ".[^.]*", "?*", "*.*"):
+            path = head or ("/" if path.startswith("/") else ".")
+        else:
+            return path
+
+
+def place(path: str, state: State) -> Place:
+    """What kind of place a resolved path is; the most delicate kind wins."""
+    path = path[:MAX_PATH]
+    climbing = CLIMBS.match(path)
+    if climbing:
+        path = "/" + path[climbing.end() :]
+    whole = trimmed(path)
+    if state.container and not mounted(path, state):
+        return "container"
+    if whole in ("/", "/.", "/.."):
+        return "root"
+    if (
+        whole == state.home
+        or HOME_DIRECTORY.fullmatch(whole)
+        or (whole.startswith("/home/*") and whole.count("/") == 2)
+    ):
+        return "home"
+    if DISK.match(path):
+        return "disk"
+    if (whole.count("/") == 1 and whole[1:] in SYSTEM_TOP) or DEEP_SYSTEM_ROOTS.fullmatch(whole):
+        return "system_root"
+    if is_secret(path):
+        return "secret"
+    in_home = home_relative(whole, state)
+    if in_home is not None and HOME_CONFIG.match(in_home):
+        return "home_config"
+    if TEMPORARY.match(path):
+        return "temporary"
+    if SYSTEM_FILES.match(path):
+        return "system" if not path.startswith("/dev/") else "device"
+    if isabs(path) and not (state.cwd.startswith("/") and path.startswith(state.cwd.rstrip("/") + "/")):
+        return "outside"
+    return "outside" if path.startswith("..") else "workspace"
+
+
+def mounted(path: str, state: State) -> bool:
+    return any(path == outside or path.startswith(outside.rstrip("/") + "/") for _, outside in state.mounts)
+
+
+def home_relative(path: str, state: State) -> str | None:
+    if path.startswith(state.home + "/"):
+        return path[len(state.home) + 1 :]
+    match = HOME_DIRECTORY.match(path)
+    return path[match.end() + 1 :] if match and path[match.end() :].startswith("/") else None
+
+
+def is_private(path: str) -> bool:
+    """True for files that may be read here but should not leave the machine: `.env`, the list of users."""
+    return bool(ENV_FILE.search(path[:MAX_PATH])) or path in ("/etc/passwd", "/etc/group")
+
+
+def is_secret(path: str) -> bool:
+    path = path[:MAX_PATH]
+    return bool(SECRET.search(path)) and not PUBLIC.search(path)

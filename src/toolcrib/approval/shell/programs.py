@@ -1,0 +1,352 @@
+"""Programs that carry code of their own kind: SQL clients, git, editors, sed, archivers, downloaders."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.flow import judge_write
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin
+from toolcrib.approval.shell.paths import is_private, resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.script_code import judge_script_code
+from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
+
+SQL_OPTIONS: dict[str, tuple[str, ...]] = {
+    "psql": ("-c", "--command"),
+    "pgcli": ("-c", "--command"),
+    "cockroach": ("-e", "--execute"),
+    "mysql": ("-e", "--execute", "--init-command"),
+    "mariadb": ("-e", "--execute"),
+    "mycli": ("-e", "--execute"),
+    "sqlite3": ("-cmd",),
+    "litecli": ("-e", "--execute"),
+    "duckdb": ("-c", "-cmd", "-s"),
+    "sqlcmd": ("-Q", "-q"),
+    "clickhouse-client": ("-q", "--query"),
+    "clickhouse": ("-q", "--query"),
+    "cqlsh": ("-e", "--execute"),
+    "sqlplus": (),
+    "bq": (),
+    "snowsql": ("-q",),
+    "trino": ("--execute",),
+    "presto": ("--execute",),
+    "hive": ("-e",),
+    "beeline": ("-e",),
+    "impala-shell": ("-q",),
+    "influx": ("-execute",),
+    "usql": ("-c", "--command"),
+    "osql": ("-Q", "-q"),
+    "bcp": (),
+    "isql": (),
+    "spark-sql": ("-e",),
+    "turso": (),
+    "wrangler": ("--command",),
+    "heroku": ("-c", "--command"),
+    "supabase": (),
+}
+MAX_SCRIPT = 4096
+EXECUTING_SUBSTITUTION = re.compile(
+    r"(?:\d+|/[^/]{0,200}/)?s([/|#,@!])(?:(?!\1).){0,400}\1(?:(?!\1).){0,400}\1[gip0-9]*e"
+)
+POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
+
+
+def sql_client(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge the SQL that a client is given in options, operands or on its input."""
+    texts = option_values(call.words, SQL_OPTIONS[call.program])
+    if call.program in POSITIONAL_SQL:
+        texts += call.arguments.operands[1:]
+    stdin = call.stdin
+    if stdin is not None and stdin.text is not None and not texts:
+        texts.append(Field(stdin.text))
+    elif stdin is not None and stdin.origin & (Origin.NETWORK | Origin.DECODED):
+        runner.report("remote_code", "runs SQL from the network", site)
+    elif (
+        stdin is not None
+        and stdin.origin & Origin.PROGRAM
+        and not texts
+        and call.program in ("psql", "mysql", "mariadb")
+    ):
+        runner.report("sql", "runs SQL that is only known at run time", site)
+    for value in call.arguments.values("-f", "--file", "-i"):
+        data = call.state.files.get(resolve(value, call.state))
+        if data is not None and data.text is not None:
+            texts.append(Field(data.text))
+    for text in texts:
+        judge_sql(runner, call, text.text, site)
+    return Data(None, Origin.PROGRAM)
+
+
+def judge_sql(runner: Runner, call: Call, text: str, site: Site) -> None:
+    if text.strip() == UNKNOWN or len(text) > MAX_SQL:
+        runner.report("sql", "runs SQL that is only known at run time", site)
+        return
+    reason = sql_danger(text)
+    if reason:
+        runner.report("sql", reason, site)
+    for escape in re.findall(r"^[ \t]*(?:\\!|\.shell|\.system|\bsystem)\s+(.+)$", text, re.MULTILINE):
+        runner.run_text(escape, call.state.copy(), None, site)
+
+
+def option_values(words: list[Field], names: tuple[str, ...]) -> list[Field]:
+    """The values of some options in their three spellings: `-c x`, `-cx`, `--command=x`, also at a cluster's end."""
+    found: list[Field] = []
+    for number, word in enumerate(words):
+        text = word.text
+        for name in names:
+            if text == name or (len(name) == 2 and re.fullmatch(rf"-[A-Za-z]{{0,6}}{name[1]}", text)):
+                found.extend(words[number + 1 : number + 2])
+            elif text.startswith(name + "="):
+                found.append(word.with_text(text[len(name) + 1 :]))
+            elif len(name) == 2 and text.startswith(name) and len(text) > 2 and not text.startswith("--"):
+                found.append(word.with_text(text[2:]))
+            else:
+                continue
+            break
+    return found
+
+
+def git(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge commands hidden in git's configuration, and what it runs for each commit or module."""
+    aliases: dict[str, str] = {}
+    for setting in call.arguments.values("-c"):
+        name, _, value = setting.text.partition("=")
+        if name.startswith("alias."):
+            aliases[name[6:]] = value
+        elif value and re.search(
+            r"(?:pager|editor|sshcommand|fsmonitor|askpass|hookspath|external|textconv|helper|program|"
+            r"command|smudge|clean)$",
+            name.lower(),
+        ):
+            runner.run_text(value.removeprefix("!"), call.state.copy(), None, site)
+    operands = call.arguments.operands
+    remember_git(runner, call, site)
+    aliases.update({name[4:]: value for name, value in call.state.aliases.items() if name.startswith("git ")})
+    if operands and operands[0].text in aliases:
+        value = aliases[operands[0].text]
+        if value.startswith("!"):
+            runner.run_text(value[1:], call.state.copy(), None, site)
+        else:
+            runner.run_text("git " + value, call.state.copy(), None, site)
+    texts = [word.text for word in call.words]
+    for verb in ("foreach", "run"):
+        if verb in texts and ("submodule" in texts or "bisect" in texts):
+            inner = [
+                word for word in call.words[texts.index(verb) + 1 :] if word.text not in ("--recursive", "--quiet")
+            ]
+            if verb == "foreach" and inner:
+                runner.run_text(" ".join(word.text for word in inner), call.state.copy(), None, site)
+            elif inner:
+                runner.invoke(inner, call.state.copy(), None, site)
+    for option in ("--exec", "-x"):
+        if "rebase" in texts and option in texts and texts.index(option) + 1 < len(texts):
+            runner.run_text(texts[texts.index(option) + 1], call.state.copy(), None, site)
+    return None
+
+
+def remember_git(runner: Runner, call: Call, site: Site) -> None:
+    """Follow what git commands in one line prepare for each other: aliases, remotes, fresh clones."""
+    words = [each.text for each in call.arguments.operands]
+    texts = [word.text for word in call.words]
+    if words[:1] == ["config"] and len(texts) > 2 and texts[-2].startswith("alias."):
+        call.state.aliases["git " + texts[-2][6:]] = texts[-1]
+    elif words[:1] == ["clone"] and len(words) > 1:
+        directory = words[2] if len(words) > 2 else words[1].rstrip("/").removesuffix(".git").rpartition("/")[2]
+        call.state.fetched = (*call.state.fetched, resolve(directory, call.state))
+    elif words[:2] in (["remote", "add"], ["remote", "set-url"]) and len(words) > 3:
+        call.state.aliases["remote " + words[2]] = words[3]
+    elif words[:1] == ["push"] and len(words) > 1 and is_new_remote(words[1], call):
+        runner.report("exfiltration", f"pushes the repository to the new address {words[1]}", site)
+
+
+def is_new_remote(name: str, call: Call) -> bool:
+    return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name))
+
+
+def make(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge recipes that make reads from its input or from `--eval`."""
+    for value in call.arguments.values("--eval"):
+        run_recipes(runner, value.text, call, site)
+    texts = [word.text for word in call.words]
+    if (
+        call.stdin is not None
+        and call.stdin.text is not None
+        and any(text in ("-f-", "-", "/dev/stdin") for text in texts)
+    ):
+        run_recipes(runner, call.stdin.text, call, site)
+    return None
+
+
+def run_recipes(runner: Runner, text: str, call: Call, site: Site) -> None:
+    for line in text.splitlines()[:200]:
+        recipe = (
+            line.partition(";")[2]
+            if not line.startswith("\t") and ":" in line
+            else line
+            if line.startswith("\t")
+            else ""
+        )
+        shell = re.search(r"\$\(shell\s+(.+)\)", line)
+        for code in (recipe.strip().lstrip("@-+"), shell.group(1) if shell else ""):
+            if code:
+                runner.run_text(code, call.state.copy(), None, site)
+
+
+def framework_shell(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge code that is handed to a web framework's console."""
+    texts = [word.text for word in call.words]
+    for verb in ("runner", "r", "tinker", "--execute"):
+        if verb in texts[:3] and texts.index(verb) + 1 < len(texts):
+            judge_script_code(runner, "ruby", texts[texts.index(verb) + 1], call, site)
+    return None
+
+
+def sed(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge sed scripts that write files or run commands."""
+    arguments = call.arguments
+    scripts = arguments.values("-e", "--expression")
+    if not scripts and not arguments.has("-f", "--file"):
+        scripts = arguments.operands[:1]
+    for script in scripts:
+        text = script.text
+        if len(text) > MAX_SCRIPT:
+            runner.report("unknown_code", "runs a longer script than can be read", site)
+            continue
+        for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
+            judge_write(runner, resolve(target, call.state), Field(target), call.state, site)
+        for command in re.findall(r"(?:^|[;{}\d$!/])\s*e\s+([^\n]+)", text):
+            runner.run_text(command, call.state.copy(), None, site)
+        if EXECUTING_SUBSTITUTION.match(text):
+            runner.report("unknown_code", "runs the text of a file as commands", site)
+    return None
+
+
+def editor(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge what vim is told to do: shell escapes and writes."""
+    commands = [word.text for word in call.arguments.values("-c", "--cmd")]
+    commands += [word.text[1:] for word in call.words if word.text.startswith("+") and len(word.text) > 1]
+    if call.stdin is not None and call.stdin.text is not None:
+        commands += call.stdin.text.splitlines()[:200]
+    for command in commands:
+        if len(command) > MAX_SCRIPT:
+            runner.report("unknown_code", "runs a longer script than can be read", site)
+            continue
+        escape = re.search(
+            r"(?:^|[:|%\s])(?:r|read|w)?\s*!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
+        )
+        write = re.match(r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit)!?\s+([^!>\s|]\S*)", command)
+        if write:
+            judge_write(
+                runner,
+                resolve(write.group(1).replace("~", call.state.home, 1), call.state),
+                Field(write.group(1)),
+                call.state,
+                site,
+            )
+        elif escape:
+            runner.run_text(next(group for group in escape.groups() if group), call.state.copy(), None, site)
+    return None
+
+
+def archiver(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the commands that tar, rsync and zip run on the side."""
+    for word in call.arguments.values(
+        "--to-command",
+        "-I",
+        "--use-compress-program",
+        "--rsh-command",
+        "-F",
+        "--info-script",
+        "-e",
+        "--rsh",
+        "--rsync-path",
+    ):
+        if word.text and not re.fullmatch(r"[\w./+-]+( -[\w-]+)*", word.text):
+            runner.run_text(word.text, call.state.copy(), None, site)
+    for word in call.arguments.values("--checkpoint-action"):
+        if word.text.startswith("exec="):
+            runner.run_text(word.text[5:].strip("'\""), call.state.copy(), None, site)
+    if call.program == "tar" and any(re.match(r"-?[a-zA-Z]*c", word.text) for word in call.words[:1]):
+        return None
+    return None
+
+
+def download(_runner: Runner, call: Call, _site: Site) -> Data | None:
+    """Remember the files that curl and wget write: running one of them later is code from the network."""
+    arguments = call.arguments
+    targets = (
+        arguments.values("-o", "--output") if call.program == "curl" else arguments.values("-O", "--output-document")
+    )
+    if call.program == "aria2c":
+        targets = arguments.values("-o", "--out")
+    addresses = [each for each in arguments.operands if each.text] + arguments.values("--url")
+    network = Data(None, Origin.NETWORK)
+    if any(target.text == "-" for target in targets):
+        return network
+    saves = call.program in ("wget", "aria2c") or arguments.has("-O", "--remote-name", "--remote-name-all")
+    for target in targets:
+        call.state.files[resolve(target, call.state)] = network
+    if saves and not targets:
+        for address in addresses:
+            name = address.text.partition("?")[0].rstrip("/").rpartition("/")[2]
+            directory = arguments.value("-P", "--directory-prefix", "--output-dir", "-d", "--dir")
+            path = f"{directory.text}/{name}" if directory is not None and call.program != "curl" else name
+            if name:
+                call.state.files[resolve(path, call.state)] = network
+    if arguments.has("--spider") or arguments.has("-I", "--head"):
+        return Data(None)
+    local = [each for each in addresses if re.match(r"(?:https?://)?(?:localhost|127\.|\[::1\]|0\.0\.0\.0)", each.text)]
+    if targets and call.program != "curl":
+        return ANYTHING
+    return network if not local or len(local) < len(addresses) else Data(None, Origin.NETWORK)
+
+
+def copy_data(_runner: Runner, call: Call, _site: Site) -> Data | None:
+    """Carry what is known about a file over to its copy."""
+    operands = call.arguments.operands
+    if len(operands) == 2:
+        source = resolve(operands[0], call.state)
+        data = call.state.files.get(source)
+        if data is None and is_private(source):
+            data = Data(None, Origin.PRIVATE | Origin.FILE)
+        if data is not None:
+            call.state.files[resolve(operands[1], call.state)] = data
+    return None
+
+
+def tee(_runner: Runner, call: Call, _site: Site) -> Data | None:
+    for each in call.arguments.operands:
+        if call.stdin is not None:
+            call.state.files[resolve(each, call.state)] = call.stdin
+    return call.stdin
+
+
+def network_shell(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge netcat and socat when they hand a connection to a program."""
+    for value in option_values(call.words, ("-e", "-c", "--exec", "--sh-exec")) if call.program != "socat" else []:
+        runner.report("remote_code", "gives the network a program to talk to", site)
+        runner.run_text(value.text, call.state.copy(), None, site)
+    if call.program == "socat" and any(
+        re.match(r"(?:exec|system|shell):", word.text, re.IGNORECASE) for word in call.words
+    ):
+        runner.report("remote_code", "gives the network a program to talk to", site)
+    if call.stdin is not None and call.stdin.origin & Origin.SHELL:
+        runner.report("remote_code", "connects a shell to the network", site)
+    return None
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(SQL_OPTIONS, sql_client),
+    "git": git,
+    **dict.fromkeys(("make", "gmake", "bmake"), make),
+    **dict.fromkeys(("rails", "artisan"), framework_shell),
+    "sed": sed,
+    "gsed": sed,
+    **dict.fromkeys(("vim", "vi", "nvim", "ex", "ed", "gvim", "view"), editor),
+    **dict.fromkeys(("tar", "bsdtar", "rsync", "zip", "gtar"), archiver),
+    **dict.fromkeys(("curl", "wget", "aria2c"), download),
+    **dict.fromkeys(("cp", "mv", "install", "ln"), copy_data),
+    "tee": tee,
+    **dict.fromkeys(("nc", "ncat", "netcat", "socat"), network_shell),
+}

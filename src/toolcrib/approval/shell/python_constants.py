@@ -1,0 +1,128 @@
+"""Folds the expressions of Python code that are made of literals, and resolves names through imports."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import re
+from posixpath import join
+
+from toolcrib.approval.shell.model import UNKNOWN
+
+
+class ConstantReader(ast.NodeVisitor):
+    """Knows the values of constants and the full names of what is called."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.names: dict[str, str] = {}
+        self.values: dict[str, object] = {}
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.names[alias.asname or alias.name.partition(".")[0]] = (
+                alias.name if alias.asname else alias.name.partition(".")[0]
+            )
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    def dotted(self, node: ast.expr) -> str:
+        """The full name of what is called, through imports, `__import__` and `getattr`."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Name):
+            parts.append(self.names.get(node.id, node.id))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = self.dotted(node.func)
+            argument = self.constant(node.args[0]) if node.args else None
+            if name in ("__import__", "importlib.import_module") and isinstance(argument, str):
+                parts.append(argument)
+            elif name == "getattr" and len(node.args) > 1:
+                parts.append(f"{self.dotted(node.args[0])}.{self.constant(node.args[1])}")
+            else:
+                parts.append(name)
+        else:
+            return ""
+        return ".".join(reversed(parts))
+
+    def constant(self, node: ast.expr | None) -> object:
+        """The value of an expression made of literals; None when it cannot be known."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.values.get(node.id)
+        if isinstance(node, ast.List | ast.Tuple):
+            items = [self.constant(item) for item in node.elts]
+            return [UNKNOWN if item is None else item for item in items]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.constant(node.operand)
+            return -value if isinstance(value, int) else None
+        if isinstance(node, ast.BinOp):
+            return self.binary(node)
+        if isinstance(node, ast.JoinedStr):
+            pieces = [
+                self.constant(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values
+            ]
+            return "".join(UNKNOWN if piece is None else str(piece) for piece in pieces)
+        if isinstance(node, ast.Call):
+            return self.called(node)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            value = self.constant(node.value)
+            step = self.constant(node.slice.step) if node.slice.step else 1
+            return value[::-1] if isinstance(value, str) and step == -1 and node.slice.lower is None else None
+        return None
+
+    def binary(self, node: ast.BinOp) -> object:
+        left, right = self.constant(node.left), self.constant(node.right)
+        if isinstance(node.op, ast.Add) and (isinstance(left, str) or isinstance(right, str)):
+            return (UNKNOWN if left is None else str(left)) + (UNKNOWN if right is None else str(right))
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return [*left, *right]
+        if isinstance(node.op, ast.Div) and isinstance(left, str) and isinstance(right, str):
+            return join(left, right)
+        if isinstance(node.op, ast.Mod) and isinstance(left, str):
+            values = right if isinstance(right, list) else [right]
+            return re.sub(
+                r"%[sdr]", lambda _: str(values.pop(0)) if values and values[0] is not None else UNKNOWN, left
+            )
+        return None
+
+    def called(self, node: ast.Call) -> object:
+        name = self.dotted(node.func)
+        arguments = [self.constant(argument) for argument in node.args]
+        base = self.constant(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        if name.endswith("b64decode") and arguments and isinstance(arguments[0], str | bytes):
+            try:
+                return base64.b64decode(arguments[0])
+            except (ValueError, binascii.Error):
+                return None
+        if name == "bytes.fromhex" and arguments and isinstance(arguments[0], str):
+            try:
+                return bytes.fromhex(arguments[0])
+            except ValueError:
+                return None
+        if name.endswith(".decode") and isinstance(base, bytes):
+            return base.decode("utf-8", "replace")
+        if name.endswith(".split") and isinstance(base, str) and not arguments:
+            return base.split()
+        if name == "shlex.split" and arguments and isinstance(arguments[0], str):
+            return arguments[0].split()
+        if name.endswith(".join") and isinstance(base, str) and arguments and isinstance(arguments[0], list):
+            return base.join(str(item) for item in arguments[0])
+        if name == "chr" and arguments and isinstance(arguments[0], int) and 0 <= arguments[0] < 0x110000:
+            return chr(arguments[0])
+        if (
+            name in ("os.path.expanduser", "pathlib.Path", "str", "os.path.abspath", "os.fspath", "pathlib.PosixPath")
+            and arguments
+        ):
+            return arguments[0]
+        if name in ("pathlib.Path.home", "os.path.expandvars"):
+            return self.home if name.endswith("home") else arguments[0] if arguments else None
+        if name == "os.path.join" and all(isinstance(argument, str) for argument in arguments):
+            return join(*[str(argument) for argument in arguments]) if arguments else None
+        return None

@@ -1,0 +1,257 @@
+"""Programs that run a command somewhere else: on another host, in a container, later."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin, name_set
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.rules.base import SPECS, Call
+from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.state import State
+
+DOCKER_RUN_VALUES = SPECS["docker"].values | name_set(
+    "-p --publish -m --memory --add-host --cpuset-cpus --dns --expose --gpus --group-add -h "
+    "--ip --ipc --link --log-driver --log-opt --mac-address "
+    "--pull --shm-size --stop-signal --sysctl --tmpfs --ulimit --userns --uts --volumes-from "
+    "--cidfile --cgroupns --runtime --annotation -a --attach"
+)
+KUBECTL_EXEC = ("exec", "run", "debug")
+
+
+def secure_shell(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge what runs on the other host, and commands hidden in options."""
+    arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
+    for option in arguments.values("-o"):
+        name, _, value = re.sub(r"^(\w+)\s+", r"\1=", option.text).partition("=")
+        if name.strip().lower() in ("proxycommand", "localcommand", "knownhostscommand"):
+            runner.run_text(value, call.state.copy(), None, site)
+    words = arguments.operands
+    if len(words) < 2:
+        if words and call.stdin is not None:
+            run_piped(runner, call, site, words[0].text)
+        return Data(None, Origin.PROGRAM | Origin.NETWORK)
+    inner = remote_state(call, words[0].text)
+    words = [words[0], *words[2:]] if words[1].text == "--" else words
+    if len(words) < 2:
+        return Data(None, Origin.PROGRAM | Origin.NETWORK)
+    return without_origin(runner.run_text(" ".join(word.text for word in words[1:]), inner, call.stdin, site))
+
+
+def remote_state(call: Call, host: str) -> State:
+    state = call.state.copy()
+    state.remote = host
+    state.cwd, state.cwd_known = "", True
+    return state
+
+
+def without_origin(data: Data) -> Data:
+    return Data(None, data.origin | Origin.NETWORK | Origin.PROGRAM)
+
+
+def run_piped(runner: Runner, call: Call, site: Site, host: str) -> None:
+    """Judge a script on the standard input of a login shell."""
+    stdin = call.stdin
+    if stdin is None:
+        return
+    if stdin.text is not None:
+        runner.run_text(stdin.text, remote_state(call, host), None, site)
+    elif stdin.origin & (Origin.NETWORK | Origin.DECODED | Origin.PROGRAM):
+        runner.report("remote_code", "runs data from elsewhere as code on another host", site)
+
+
+def container(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge what `docker run` and `docker exec` run, with host paths behind their mounts."""
+    words = call.words
+    outer = parse_arguments(words, SPECS["docker"].values, stop_early=True).operands
+    if outer and outer[0].text in ("compose", "container"):
+        outer = parse_arguments(outer[1:], SPECS["docker"].values, stop_early=True).operands
+    if not outer or outer[0].text not in ("run", "exec", "create"):
+        return None
+    arguments = parse_arguments(outer[1:], DOCKER_RUN_VALUES, stop_early=True)
+    inner = arguments.operands[1:]
+    state = call.state.copy()
+    state.container = True
+    state.mounts = (*mounts(arguments.values("-v", "--volume"), call), *bind_mounts(arguments.values("--mount"), call))
+    state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or Field("/")).text, True
+    if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
+        runner.report("container", "gives a container the whole machine", site)
+    entrypoint = arguments.value("--entrypoint")
+    if entrypoint is not None:
+        inner = [entrypoint, *inner]
+    if not inner:
+        return ANYTHING
+    return runner.invoke(inner, state, call.stdin, site)
+
+
+def mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for value in values:
+        outside, _, inside = value.text.partition(":")
+        inside = inside.partition(":")[0]
+        if inside and outside.startswith((".", "/", "~", UNKNOWN)):
+            found.append((inside.rstrip("/") or "/", resolve(outside, call.state)))
+    return found
+
+
+def bind_mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for value in values:
+        options = dict(part.partition("=")[::2] for part in value.text.split(","))
+        outside = options.get("source") or options.get("src") or ""
+        inside = options.get("target") or options.get("dst") or options.get("destination") or ""
+        if inside and outside.startswith("/"):
+            found.append((inside, resolve(outside, call.state)))
+    return found
+
+
+def cluster(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge what `kubectl exec … -- command` runs."""
+    texts = [word.text for word in call.words]
+    if not any(verb in texts for verb in KUBECTL_EXEC) or "--" not in texts:
+        return None
+    inner = call.words[texts.index("--") + 1 :]
+    state = call.state.copy()
+    state.container = True
+    return runner.invoke(inner, state, call.stdin, site) if inner else None
+
+
+def bundled(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge `k3s kubectl …`, where one program carries another."""
+    if call.words and call.words[0].text in ("kubectl", "crictl", "ctr", "helm"):
+        inner = [word for word in call.words if word.text != "--"] if call.program == "minikube" else call.words
+        return runner.invoke(inner, call.state, call.stdin, site)
+    return None
+
+
+def salt(runner: Runner, call: Call, site: Site) -> Data | None:
+    texts = [word.text for word in call.words]
+    if "cmd.run" in texts and texts.index("cmd.run") + 1 < len(texts):
+        runner.run_text(texts[texts.index("cmd.run") + 1], call.state.copy(), None, site)
+    return None
+
+
+def after_dashes(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the command behind `--`, as in `lxc exec c -- rm …`."""
+    texts = [word.text for word in call.words]
+    if "--" in texts and texts.index("--") + 1 < len(texts):
+        state = call.state.copy()
+        state.container = True
+        return runner.invoke(call.words[texts.index("--") + 1 :], state, call.stdin, site)
+    if call.program in ("adb", "multipass", "wsl", "machinectl") and len(call.words) > 1:
+        start = next((at for at, text in enumerate(texts) if text in ("shell", "exec", "-e")), None)
+        if start is not None:
+            skip = 1 if call.program != "multipass" else 2
+            rest = call.words[start + skip :]
+            return (
+                runner.run_text(" ".join(word.text for word in rest), call.state.copy(), None, site) if rest else None
+            )
+    return None
+
+
+def script_option(names: tuple[str, ...]) -> Handler:
+    """A handler for programs that take a command line in an option."""
+
+    def handle(runner: Runner, call: Call, site: Site) -> Data | None:
+        for value in call.arguments.values(*names):
+            runner.run_text(value.text, call.state.copy(), None, site)
+        return None
+
+    return handle
+
+
+def ansible(runner: Runner, call: Call, site: Site) -> Data | None:
+    module = call.arguments.value("-m", "--module-name")
+    text = call.arguments.value("-a", "--args")
+    if text is not None and (module is None or module.text.rpartition(".")[2] in ("shell", "command", "raw", "script")):
+        runner.run_text(text.text, call.state.copy(), None, site)
+    elif text is not None and re.search(r"state=(?:absent|stopped|restarted)", text.text):
+        runner.report("remote_code", "removes or stops something on other hosts", site)
+    return None
+
+
+def later(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge a command line that `at`, `batch` or `crontab -` reads from its input."""
+    stdin = call.stdin
+    if stdin is None:
+        return None
+    if stdin.text is None:
+        if stdin.origin & (Origin.NETWORK | Origin.PROGRAM | Origin.DECODED):
+            runner.report("unknown_code", "schedules commands that are only known at run time", site)
+        return None
+    text = stdin.text
+    if call.program == "crontab":
+        text = "\n".join(re.sub(r"^\s*(?:@\w+|(?:\S+\s+){5})", "", line) for line in text.splitlines())
+    runner.run_text(text, call.state.copy(), None, site)
+    return None
+
+
+def terminal(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge what tmux and screen start or type."""
+    values = SPECS[call.program].values
+    typed = any(word.text in ("send-keys", "send", "stuff", "-X") for word in call.words)
+    words = parse_arguments(call.words, values, stop_early=True).operands
+    starts = (
+        "new",
+        "new-session",
+        "neww",
+        "new-window",
+        "splitw",
+        "split-window",
+        "send-keys",
+        "send",
+        "run-shell",
+        "run",
+        "respawn-pane",
+        "respawn-window",
+        "if-shell",
+    )
+    if call.program == "tmux":
+        started = bool(words) and words[0].text in starts
+        words = parse_arguments(words[1:], values, stop_early=True).operands if started else []
+        words = [word for word in words if word.text not in ("Enter", "C-m", "KPEnter")]
+    if len(words) == 1 or typed:
+        runner.run_text(" ".join(word.text for word in words), call.state.copy(), None, site)
+    elif words:
+        runner.invoke(words, call.state.copy(), None, site)
+    return None
+
+
+HANDLERS: dict[str, Handler] = {
+    "ssh": secure_shell,
+    "autossh": secure_shell,
+    "mosh": secure_shell,
+    **dict.fromkeys(("docker", "podman", "nerdctl", "docker-compose", "finch"), container),
+    **dict.fromkeys(("kubectl", "oc", "k", "kubecolor"), cluster),
+    **dict.fromkeys(("k3s", "microk8s", "minikube", "k0s"), bundled),
+    "salt": salt,
+    **dict.fromkeys(
+        (
+            "lxc",
+            "incus",
+            "lxc-attach",
+            "machinectl",
+            "multipass",
+            "wsl",
+            "adb",
+            "nomad",
+            "distrobox",
+            "toolbox",
+            "flatpak-spawn",
+            "teleport",
+        ),
+        after_dashes,
+    ),
+    "vagrant": script_option(("-c", "--command")),
+    "gcloud": script_option(("--command",)),
+    "fly": script_option(("-C", "--command")),
+    "nix-shell": script_option(("--run", "--command")),
+    "nix": script_option(("--command",)),
+    "ansible": ansible,
+    "at": later,
+    "batch": later,
+    "crontab": later,
+    "tmux": terminal,
+    "screen": terminal,
+}

@@ -1,0 +1,204 @@
+"""Removing and stopping containers, images, volumes and clusters of them."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand
+
+DANGERS = (
+    Danger(
+        "container",
+        "container removal or stop",
+        "this container engine",
+        r"\b(?:docker|podman)\b.*\b(?:rm|rmi|prune|kill|stop|down)\b",
+        "docker system prune -af",
+    ),
+)
+
+ENGINES = "docker podman nerdctl finch"
+
+
+def composes_down(call: Call) -> bool:
+    texts = [each.text for each in call.arguments.operands]
+    return call.program.endswith("-compose") or texts[:1] == ["compose"]
+
+
+def mounts_engine_socket(call: Call) -> bool:
+    return any(re.search(r"docker\.sock|containerd\.sock|podman\.sock", word.text) for word in call.words)
+
+
+RULES = (
+    Rule(
+        "docker podman nerdctl finch",
+        "compose down",
+        reason="removes the volumes or images of a project",
+        flags="-v --volumes --rmi",
+        unless="--dry-run",
+        yes="docker compose down -v",
+        no="docker compose down",
+    ),
+    Rule(
+        "docker-compose podman-compose",
+        "down",
+        reason="removes the volumes or images of a project",
+        flags="-v --volumes --rmi",
+        yes="docker-compose down -v",
+        no="docker-compose down",
+    ),
+    Rule(
+        "nsenter",
+        reason="leaves the container for the whole machine",
+        flags="-t --target -a --all",
+        yes="nsenter -t 1 -m -u -i -n sh",
+        no="nsenter --help",
+    ),
+    Rule(
+        ENGINES,
+        "rm|rmi|kill|stop|restart|pause|remove",
+        reason="removes or stops containers or images",
+        unless="--help",
+        yes="docker rm -f web",
+        no="docker ps",
+    ),
+    Rule(
+        ENGINES,
+        "system|image|container|volume|network|builder|buildx|pod|machine|stack|service|node|"
+        "secret|config|plugin|images|volumes|manifest "
+        "rm|remove|prune|kill|stop|rmi|disable|reset|restart|update|demote",
+        reason="removes or stops what the container engine keeps",
+        yes="docker volume rm data",
+        no="docker volume ls",
+    ),
+    Rule(
+        ENGINES,
+        "swarm leave|init",
+        reason="changes the cluster of container engines",
+        yes="docker swarm leave --force",
+        no="docker swarm --help",
+    ),
+    Rule(
+        ENGINES,
+        "service scale",
+        reason="changes how many containers run",
+        yes="docker service scale web=0",
+        no="docker service ls",
+    ),
+    Rule(
+        "docker podman nerdctl finch",
+        "compose rm|kill",
+        reason="stops or removes the containers of a project",
+        unless="--dry-run",
+        yes="docker compose kill",
+        no="docker compose ps",
+    ),
+    Rule(
+        "docker-compose podman-compose",
+        "rm|kill",
+        reason="stops or removes the containers of a project",
+        yes="docker-compose kill",
+        no="docker-compose ps",
+    ),
+    Rule(
+        "podman",
+        "system reset|prune|renumber",
+        reason="removes all that podman keeps",
+        yes="podman system reset",
+        no="podman system df",
+    ),
+    Rule(
+        "docker podman nerdctl",
+        "run|create",
+        reason="gives a container the whole machine",
+        flags="--privileged",
+        yes="docker run --privileged alpine",
+        no="docker run alpine",
+    ),
+    Rule(
+        "docker podman nerdctl",
+        "run|create",
+        reason="gives a container control of the container engine",
+        where=mounts_engine_socket,
+        yes="docker run -v /var/run/docker.sock:/s alpine",
+        no="docker run alpine",
+    ),
+    Rule(
+        "docker podman nerdctl",
+        "run|create",
+        reason="gives a container the machine's processes or network",
+        where=lambda call: any(
+            re.match(r"--(?:pid|userns|ipc|uts)=host|--cap-add=?(?:ALL|SYS_ADMIN)?$", word.text) for word in call.words
+        ),
+        yes="docker run --pid=host alpine",
+        no="docker run alpine",
+    ),
+    Rule("crictl", "rm|rmi|rmp|stop|stopp", reason="removes or stops containers", yes="crictl rm x", no="crictl ps"),
+    Rule(
+        "ctr",
+        "containers|c|images|i|tasks|t|snapshots rm|remove|delete|del|kill",
+        reason="removes containers",
+        yes="ctr containers rm x",
+        no="ctr containers ls",
+    ),
+    Rule("buildah", "rm|rmi|prune", reason="removes images", yes="buildah rm -a", no="buildah images"),
+    Rule(
+        "lxc incus",
+        "delete|stop|restore|restart|rebuild",
+        reason="removes or stops containers",
+        yes="lxc delete -f c1",
+        no="lxc list",
+    ),
+    Rule(
+        "lxc-destroy lxc-stop lxc-kill",
+        reason="removes or stops containers",
+        yes="lxc-destroy -n c1",
+        no="lxc-destroy --help",
+    ),
+    Rule(
+        "vagrant",
+        "destroy|halt|reload|suspend|box",
+        reason="removes or stops virtual machines",
+        where=operand(lambda text: text in ("destroy", "halt", "reload", "suspend", "remove", "prune")),
+        yes="vagrant destroy -f",
+        no="vagrant status",
+    ),
+    Rule(
+        "multipass",
+        "delete|purge|stop|restart",
+        reason="removes or stops virtual machines",
+        yes="multipass delete x",
+        no="multipass list",
+    ),
+    Rule(
+        "VBoxManage vboxmanage",
+        "unregistervm|controlvm|closemedium|snapshot",
+        reason="removes or stops virtual machines",
+        yes="VBoxManage unregistervm x --delete",
+        no="VBoxManage list vms",
+    ),
+    Rule(
+        "qm pct",
+        "destroy|stop|shutdown|reset|rollback|delsnapshot",
+        reason="removes or stops virtual machines",
+        yes="qm destroy 100",
+        no="qm list",
+    ),
+    Rule(
+        "colima limactl orb",
+        "delete|stop|prune|restart|reset",
+        reason="removes or stops virtual machines",
+        yes="colima delete",
+        no="colima status",
+    ),
+    Rule(
+        "skopeo regctl crane",
+        "delete",
+        reason="deletes a published image",
+        yes="skopeo delete docker://x/y",
+        no="skopeo inspect docker://x/y",
+    ),
+    Rule("minikube kind k3d", "delete|stop", reason="removes a cluster", yes="minikube delete", no="minikube status"),
+    Rule(
+        "kind k3d", "cluster delete|stop", reason="removes a cluster", yes="k3d cluster delete x", no="k3d cluster list"
+    ),
+)

@@ -1,0 +1,220 @@
+"""Deleting what cannot be brought back."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.paths import place, resolve, trimmed
+from toolcrib.approval.shell.rules.base import Call, Danger, Rule
+
+DANGERS = (
+    Danger(
+        "recursive_delete", "recursive delete", "inside the workspace", r"\brm\s+(?:-\w+\s+)*-\w*[rR]", "rm -rf build"
+    ),
+)
+
+CATASTROPHIC = ("root", "home", "system_root")
+WHOLE_DIRECTORY = re.compile(r"(?:^|/)(?:\*|\.\*|\*\*|\.\[!\.\]\*)$")
+
+
+def catastrophic_operand(call: Call) -> bool:
+    return any(
+        place(resolve(each, call.state), call.state) in CATASTROPHIC for each in call.arguments.operands if each.text
+    )
+
+
+def empties_directory(call: Call) -> bool:
+    return any(each.glob and WHOLE_DIRECTORY.search(each.text) for each in call.arguments.operands)
+
+
+def empties_system_directory(call: Call) -> bool:
+    return any(
+        each.glob
+        and WHOLE_DIRECTORY.search(each.text)
+        and place(trimmed(resolve(each, call.state)), call.state) in CATASTROPHIC
+        for each in call.arguments.operands
+    )
+
+
+def finds_from_the_top(call: Call) -> bool:
+    """`find / -delete` without a test that narrows it down."""
+    texts = [word.text for word in call.words]
+    roots = [word for word in call.words if not word.text.startswith("-")][:1]
+    tests = [
+        text
+        for text in texts
+        if text
+        in (
+            "-name",
+            "-iname",
+            "-path",
+            "-regex",
+            "-size",
+            "-mtime",
+            "-mmin",
+            "-newer",
+            "-user",
+            "-perm",
+            "-empty",
+            "-ipath",
+            "-wholename",
+        )
+    ]
+    return bool(roots) and not tests and place(resolve(roots[0], call.state), call.state) in CATASTROPHIC
+
+
+def mirrors_with_delete(call: Call) -> bool:
+    return any(name.startswith(("--del", "--remove-source")) for name, _ in call.arguments.options)
+
+
+def moves_the_top(call: Call) -> bool:
+    return any(place(resolve(each, call.state), call.state) in CATASTROPHIC for each in call.arguments.operands[:-1])
+
+
+def moves_to_nowhere(call: Call) -> bool:
+    return bool(call.arguments.operands) and call.arguments.operands[-1].text == "/dev/null"
+
+
+def empties_file(call: Call) -> bool:
+    size = call.arguments.value("-s", "--size")
+    return size is not None and size.text in ("0", "=0", "0K", "0M") and bool(call.arguments.operands)
+
+
+RULES = (
+    Rule(
+        "rm grm srm unlink shred",
+        reason="deletes every file that another command finds",
+        where=lambda call: call.state.many,
+        yes="find . -name '*.o' | xargs rm",
+        no="find . -name '*.o' | xargs ls",
+    ),
+    Rule(
+        "truncate gtruncate",
+        reason="throws away what is in a file",
+        where=empties_file,
+        yes="truncate -s 0 app.db",
+        no="truncate -s 10M test.img",
+    ),
+    Rule(
+        "rm grm srm",
+        reason="deletes the root, the home or a system directory",
+        flags="-r -R --recursive",
+        where=catastrophic_operand,
+        severity="block",
+        yes="rm -rf /etc",
+        no="rm /tmp/x",
+    ),
+    Rule(
+        "rm grm srm",
+        reason="deletes directories with all that is in them",
+        flags="-r -R --recursive",
+        yes="rm -r build",
+        no="rm a.txt",
+    ),
+    Rule(
+        "rm grm srm",
+        reason="deletes everything in a system directory",
+        where=empties_system_directory,
+        severity="block",
+        yes="rm -f /etc/*",
+        no="rm -f ./out/*.o",
+    ),
+    Rule(
+        "rm grm", reason="deletes everything in a directory", where=empties_directory, yes="rm -f *", no="rm -f *.pyc"
+    ),
+    Rule(
+        "find gfind",
+        reason="deletes everything under the root or a system directory",
+        flags="-delete",
+        where=finds_from_the_top,
+        severity="block",
+        yes="find / -delete",
+        no="find / -name x",
+    ),
+    Rule(
+        "find gfind",
+        reason="deletes every file that find finds",
+        flags="-delete",
+        yes="find . -name '*.log' -delete",
+        no="find . -name '*.log'",
+    ),
+    Rule(
+        "shred srm wipe",
+        reason="destroys files beyond recovery",
+        unless="--help --version",
+        where=lambda call: bool(call.arguments.operands),
+        yes="shred -u secrets.txt",
+        no="shred --version",
+    ),
+    Rule(
+        "rsync",
+        reason="deletes what the source does not have",
+        where=mirrors_with_delete,
+        unless="-n --dry-run",
+        yes="rsync -a --delete src/ dst/",
+        no="rsync -a src/ dst/",
+    ),
+    Rule(
+        "rclone",
+        "purge|delete|sync|rmdirs|deletefile",
+        reason="deletes remote files",
+        unless="--dry-run -n",
+        yes="rclone purge remote:x",
+        no="rclone ls remote:x",
+    ),
+    Rule("gio", "trash", reason="empties the trash", flags="--empty", yes="gio trash --empty", no="gio trash --list"),
+    Rule("trash-empty rimraf del-cli", reason="deletes for good", yes="rimraf dist", no="rimraf --help"),
+    Rule(
+        "mv",
+        reason="moves the root, the home or a system directory away",
+        where=moves_the_top,
+        severity="block",
+        yes="mv /etc /tmp/x",
+        no="mv a b",
+    ),
+    Rule("mv", reason="throws files away", where=moves_to_nowhere, yes="mv a /dev/null", no="mv a b"),
+    Rule(
+        "busybox toybox",
+        "rm",
+        reason="deletes directories with all that is in them",
+        flags="-r -R",
+        yes="busybox rm -r x",
+        no="busybox ls",
+    ),
+    Rule(
+        "unlink rmdir",
+        reason="removes a system directory",
+        where=catastrophic_operand,
+        yes="rmdir /etc",
+        no="rmdir build",
+    ),
+    Rule(
+        "btrfs",
+        "subvolume|su|sub delete|del",
+        reason="deletes a subvolume",
+        yes="btrfs subvolume delete /mnt/x",
+        no="btrfs subvolume list /",
+    ),
+    Rule(
+        "restic borg duplicity tarsnap",
+        "forget|prune|delete|compact|key",
+        reason="deletes backups",
+        unless="--dry-run -n",
+        yes="restic forget --prune --keep-last 1",
+        no="restic snapshots",
+    ),
+    Rule(
+        "tmutil",
+        "delete|deletelocalsnapshots|disable",
+        reason="deletes backups",
+        yes="tmutil delete /x",
+        no="tmutil status",
+    ),
+    Rule(
+        "snapper timeshift",
+        reason="deletes snapshots",
+        where=lambda call: any(word.text in ("delete", "--delete", "--delete-all") for word in call.words),
+        yes="snapper delete 5",
+        no="snapper list",
+    ),
+)

@@ -1,0 +1,199 @@
+"""Weaker permissions and changed owners."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.model import UNKNOWN
+from toolcrib.approval.shell.paths import place, resolve
+from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand
+
+DANGERS = (
+    Danger(
+        "permissions",
+        "weaker permissions",
+        "this host",
+        r"\bchmod\b.*(?:777|666|[ao]\+\w*w|\+s)|\bchown\b.*\broot\b",
+        "chmod 777 x",
+    ),
+)
+
+OF_THE_SYSTEM = ("root", "home", "system_root", "system", "home_config", "secret", "device", "disk")
+SYMBOLIC = re.compile(r"(?:^|,)(?P<who>[ugoa]*)(?P<op>[+=])(?P<what>[rwxXst]*)")
+
+
+def mode_of(call: Call) -> str:
+    """The mode that chmod is given: an operand, or an option-like `-w`."""
+    words = [word.text for word in call.words if not re.fullmatch(r"-[Rvcfh]+|--\w.*", word.text)]
+    return words[0] if words else ""
+
+
+def weakens(call: Call) -> bool:
+    mode = mode_of(call)
+    if UNKNOWN in mode:
+        return True
+    if re.fullmatch(r"[0-7]{1,5}", mode):
+        number = int(mode, 8)
+        return bool(number & 0o002) or bool(number & 0o6000)
+    for match in SYMBOLIC.finditer(mode):
+        who, what = match.group("who"), match.group("what")
+        if "w" in what and ("o" in who or "a" in who):
+            return True
+        if "s" in what:
+            return True
+    return bool(re.search(r"(?:^|,)[ugoa]*[oa][ugoa]*[+=][ugo]", mode))
+
+
+def targets_top(call: Call) -> bool:
+    return any(place(resolve(each, call.state), call.state) == "root" for each in call.arguments.operands[1:]) or any(
+        place(resolve(each, call.state), call.state) == "root"
+        for each in call.arguments.operands[:1]
+        if each.text.startswith("/")
+    )
+
+
+def targets_system(call: Call) -> bool:
+    return any(
+        place(resolve(each, call.state), call.state) in OF_THE_SYSTEM for each in call.arguments.operands[1:]
+    ) and not tightens_own(call)
+
+
+def tightens_own(call: Call) -> bool:
+    """`chmod 600 ~/.ssh/id_rsa` makes things safer."""
+    mode = mode_of(call)
+    own = all(
+        place(resolve(each, call.state), call.state) in ("home_config", "secret")
+        for each in call.arguments.operands[1:]
+    )
+    return own and call.program == "chmod" and bool(re.fullmatch(r"0?[4-7]00|go[-=]\w*|og[-=]\w*|u=\w+,go=", mode))
+
+
+def gives_to_root(call: Call) -> bool:
+    return bool(call.arguments.operands) and bool(re.match(r"(?:root|0)(?:[:.]|$)", call.arguments.operands[0].text))
+
+
+def recursive_outside(call: Call) -> bool:
+    return call.arguments.has("-R", "--recursive") and any(
+        place(resolve(each, call.state), call.state) in (*OF_THE_SYSTEM, "outside")
+        for each in call.arguments.operands[1:]
+    )
+
+
+def given_mode(call: Call) -> str:
+    """The value of `-m` as install and mkdir take it."""
+    texts = [word.text for word in call.words]
+    for number, text in enumerate(texts):
+        if text in ("-m", "--mode", "-pm") and number + 1 < len(texts):
+            return texts[number + 1]
+        if text.startswith(("--mode=", "-m")) and len(text) > 2:
+            return text.removeprefix("--mode=").removeprefix("-m")
+    return ""
+
+
+RULES = (
+    Rule(
+        "chmod chown chgrp gchmod setfacl chattr",
+        reason="changes the permissions of the whole machine",
+        flags="-R --recursive",
+        where=targets_top,
+        severity="block",
+        yes="chmod -R 777 /",
+        no="chmod -R u+w src",
+    ),
+    Rule(
+        "chmod gchmod",
+        reason="lets everybody write, or lets a program run as its owner",
+        where=weakens,
+        yes="chmod 777 x",
+        no="chmod +x run.sh",
+    ),
+    Rule(
+        "chmod gchmod",
+        reason="changes permissions that belong to the system",
+        where=targets_system,
+        yes="chmod 644 /etc/shadow",
+        no="chmod 644 a.txt",
+    ),
+    Rule(
+        "chown chgrp",
+        reason="changes the owner of files that belong to the system",
+        where=targets_system,
+        yes="chown me /etc/passwd",
+        no="chown me a.txt",
+    ),
+    Rule(
+        "chown",
+        reason="gives files to root",
+        where=gives_to_root,
+        yes="chown -R root:root app",
+        no="chown -R me:me app",
+    ),
+    Rule(
+        "chown chgrp",
+        reason="changes owners of a whole tree outside the workspace",
+        where=recursive_outside,
+        yes="chown -R www-data /srv/app",
+        no="chown -R me app",
+    ),
+    Rule(
+        "setfacl",
+        reason="gives others access",
+        where=lambda call: any(
+            re.search(r"(?:o(?:ther)?:|u(?:ser)?:\w+|g(?:roup)?:\w+|m:):?:?[r-]?w|o::r?w|:rwx|:rw", word.text)
+            for word in call.words
+        ),
+        yes="setfacl -m o::rwx x",
+        no="setfacl -b x",
+    ),
+    Rule(
+        "setcap",
+        reason="gives a program system powers",
+        where=operand(lambda text: "+" in text or "=" in text),
+        yes="setcap cap_setuid+ep ./x",
+        no="setcap -v cap_net_raw x",
+    ),
+    Rule(
+        "chattr",
+        reason="changes file protection",
+        where=lambda call: any(re.match(r"[-+=]\w*[iau]", word.text) for word in call.words),
+        yes="chattr -i /etc/resolv.conf",
+        no="chattr +C x",
+    ),
+    Rule(
+        "umask",
+        reason="makes new files writable for everybody",
+        where=operand(
+            lambda text: re.fullmatch(r"0{0,3}[0-7]?[0-7]?[0145]|0+", text) and not re.search(r"[2367]$", text)
+        ),
+        yes="umask 000",
+        no="umask 022",
+    ),
+    Rule(
+        "icacls cacls takeown",
+        reason="changes who may access files",
+        where=lambda call: bool(call.words),
+        yes="icacls x /grant Everyone:F",
+        no="icacls --help",
+    ),
+    Rule(
+        "install",
+        reason="installs a program that runs as its owner",
+        where=lambda call: bool(re.fullmatch(r"[2467][0-7]{3}|[ugoa]*\+\w*s\w*|0?777|0?666", given_mode(call))),
+        yes="install -m 4755 sh /tmp/sh",
+        no="install -m 755 a b",
+    ),
+    Rule(
+        "mkdir",
+        reason="makes a directory that everybody can write to",
+        where=lambda call: bool(re.fullmatch(r"0?777|0?666|a[+=]\w*w\w*|o[+=]\w*w\w*", given_mode(call))),
+        yes="mkdir -m 777 x",
+        no="mkdir -p x",
+    ),
+    Rule(
+        "xhost",
+        reason="opens the screen to everybody",
+        where=operand(lambda text: text == "+"),
+        yes="xhost +",
+        no="xhost",
+    ),
+)

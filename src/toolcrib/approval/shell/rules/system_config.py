@@ -1,0 +1,330 @@
+"""Changes to the configuration of the system: users, firewall, kernel, mounts, schedules."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand, operands_at_least
+
+DANGERS = (
+    Danger(
+        "system_config",
+        "system configuration change",
+        "this host",
+        r"(?:>|\btee\b|\bcp\b|\bmv\b).*/etc/|\buseradd\b|\bcrontab\s+-r",
+        "echo x > /etc/hosts",
+    ),
+)
+
+LOOKS = ("list", "show", "ls", "get", "info", "status", "monitor", "-l", "help")
+
+
+def changes_schedule(call: Call) -> bool:
+    """`crontab file`, `crontab -`, `-r` and `-e` change it; `-l` shows it."""
+    return not call.arguments.has("-l") and (bool(call.words) or call.stdin is not None)
+
+
+def remounts(call: Call) -> bool:
+    operands = call.arguments.operands
+    return bool(operands) or call.arguments.has("-a", "--all", "-o", "--options", "--bind", "--move")
+
+
+def sets_dangerous_git(call: Call) -> bool:
+    texts = [word.text for word in call.words]
+    writes = not any(
+        text in ("--get", "--list", "-l", "--get-all", "--get-regexp", "get", "list", "--show-origin") for text in texts
+    )
+    named = any(
+        re.search(
+            r"(?i)^(?:core\.(?:hookspath|sshcommand|editor|pager|fsmonitor|askpass)|credential\.helper|"
+            r"alias\.|url\..*insteadof|http\.sslverify|http\.proxy)",
+            text,
+        )
+        for text in texts
+    )
+    return (
+        texts[:1] == ["config"]
+        and writes
+        and named
+        and len([t for t in texts if not t.startswith("-")]) > 2
+        and not_a_plain_alias(texts)
+    )
+
+
+def not_a_plain_alias(texts: list[str]) -> bool:
+    aliases = [number for number, text in enumerate(texts) if text.lower().startswith("alias.")]
+    return not aliases or any(text.startswith("!") for text in texts)
+
+
+RULES = (
+    Rule(
+        "useradd userdel usermod groupadd groupdel groupmod adduser deluser addgroup delgroup "
+        "newusers pwck_ vipw vigr gpasswd chpasswd dscl_ sysadminctl pw",
+        reason="changes the users of the system",
+        where=operands_at_least(0),
+        yes="useradd bob",
+        no="useradd --help",
+    ),
+    Rule("passwd", reason="changes a password", unless="-S --status", yes="passwd root", no="passwd -S"),
+    Rule("chage", reason="changes a password's rules", unless="-l --list", yes="chage -E 0 bob", no="chage -l bob"),
+    Rule("chsh chfn", reason="changes an account", unless="-l --list-shells", yes="chsh -s /bin/zsh bob", no="chsh -l"),
+    Rule(
+        "visudo",
+        reason="changes who may become root",
+        unless="-c --check -V",
+        yes="visudo -f /etc/sudoers.d/x",
+        no="visudo -c",
+    ),
+    Rule("sudoedit", reason="edits a file as root", yes="sudoedit /etc/hosts", no="sudoedit --help"),
+    Rule(
+        "sudo",
+        reason="edits a file as root",
+        flags="-e --edit",
+        where=operands_at_least(1),
+        yes="sudo -e /etc/hosts",
+        no="sudo -l",
+    ),
+    Rule(
+        "sudo",
+        reason="reads the password from its input or a helper",
+        flags="-S --stdin -A --askpass",
+        yes="echo pw | sudo -S ls",
+        no="sudo ls",
+    ),
+    Rule(
+        "sudo",
+        reason="opens a shell as root",
+        where=lambda call: (
+            [w.text for w in call.words]
+            in (["-s"], ["-i"], ["--shell"], ["--login"], ["su"], ["su", "-"], ["bash"], ["sh"])
+        ),
+        yes="sudo -i",
+        no="sudo -l",
+    ),
+    Rule(
+        "su",
+        reason="becomes another user",
+        where=lambda call: not call.arguments.has("-c", "--command"),
+        yes="su - root",
+        no="su -c 'ls' bob",
+    ),
+    Rule(
+        "sysctl",
+        reason="changes a kernel setting",
+        flags="-w --write -p --load --system",
+        yes="sysctl -w vm.swappiness=1",
+        no="sysctl vm.swappiness",
+    ),
+    Rule(
+        "sysctl",
+        reason="changes a kernel setting",
+        where=operand(lambda text: "=" in text),
+        yes="sysctl kernel.panic=1",
+        no="sysctl -a",
+    ),
+    Rule("mount", reason="changes what is mounted", where=remounts, yes="mount -o remount,rw /", no="mount"),
+    Rule(
+        "umount swapoff swapon losetup_ fusermount",
+        reason="changes what is mounted",
+        where=lambda call: bool(call.words) and not call.arguments.has("--show", "-s", "-V"),
+        yes="umount -a",
+        no="swapon --show",
+    ),
+    Rule(
+        "modprobe insmod rmmod kmod depmod",
+        reason="changes the kernel's modules",
+        unless="-n --dry-run --show --show-depends -D -c --showconfig -V",
+        where=lambda call: not (call.words and call.words[0].text in ("list", "static-nodes")),
+        yes="rmmod nvme",
+        no="modprobe -n x",
+    ),
+    Rule("setenforce", reason="changes the system's protection", yes="setenforce 0", no="setenforce --help"),
+    Rule(
+        "semanage setsebool restorecon chcon aa-disable aa-complain aa-teardown apparmor_parser semodule",
+        reason="changes the system's protection",
+        where=lambda call: not any(w.text in ("-l", "--list", "list") for w in call.words),
+        yes="setsebool -P x on",
+        no="semanage port -l",
+    ),
+    Rule(
+        "auditctl", reason="changes what is recorded", flags="-D -e -d -a -w -W", yes="auditctl -e 0", no="auditctl -l"
+    ),
+    Rule(
+        "timedatectl",
+        "set-time|set-timezone|set-ntp|set-local-rtc",
+        reason="changes the clock",
+        yes="timedatectl set-ntp false",
+        no="timedatectl status",
+    ),
+    Rule("date", reason="changes the clock", flags="-s --set", yes="date -s 2020-01-01", no="date +%F"),
+    Rule(
+        "hwclock",
+        reason="changes the clock",
+        flags="-w --systohc -s --hctosys --set",
+        yes="hwclock -w",
+        no="hwclock -r",
+    ),
+    Rule(
+        "hostnamectl",
+        "set-hostname|hostname",
+        reason="changes the host name",
+        where=operands_at_least(2),
+        yes="hostnamectl set-hostname x",
+        no="hostnamectl status",
+    ),
+    Rule("hostname", reason="changes the host name", where=operands_at_least(1), yes="hostname evil", no="hostname -f"),
+    Rule(
+        "localectl",
+        "set-locale|set-keymap|set-x11-keymap",
+        reason="changes the system's language",
+        yes="localectl set-locale C",
+        no="localectl status",
+    ),
+    Rule(
+        "update-alternatives alternatives",
+        reason="changes which program runs under a name",
+        where=lambda call: any(
+            w.text in ("--install", "--set", "--remove", "--config", "--remove-all", "--auto") for w in call.words
+        ),
+        yes="update-alternatives --set editor /bin/x",
+        no="update-alternatives --list editor",
+    ),
+    Rule(
+        "update-grub grub-install grub-mkconfig grub2-mkconfig grub2-install update-initramfs "
+        "mkinitcpio dracut lilo bootctl update-ca-certificates update-ca-trust ldconfig "
+        "dpkg-reconfigure authconfig pam-auth-update locale-gen",
+        reason="changes how the system starts or is set up",
+        where=lambda call: not any(w.text in (*LOOKS, "-p", "--print-cache") for w in call.words),
+        yes="update-grub",
+        no="bootctl status",
+    ),
+    Rule(
+        "crontab", reason="changes what runs on a schedule", where=changes_schedule, yes="crontab -r", no="crontab -l"
+    ),
+    Rule("atrm", reason="removes a scheduled job", yes="atrm 3", no="atrm --help"),
+    Rule(
+        "defaults",
+        "write|delete|import|rename",
+        reason="changes the system's settings",
+        yes="defaults write x y z",
+        no="defaults read x",
+    ),
+    Rule(
+        "gsettings dconf",
+        "set|reset|reset-recursively|write|load",
+        reason="changes the desktop's settings",
+        yes="gsettings set a b c",
+        no="gsettings get a b",
+    ),
+    Rule(
+        "csrutil spctl pmset systemsetup nvram fdesetup tccutil bless kextload kextunload",
+        reason="changes the system's protection",
+        where=lambda call: (
+            bool(call.words) and not any(w.text in ("status", "-g", "list", "--status", "-p") for w in call.words)
+        ),
+        yes="csrutil disable",
+        no="csrutil status",
+    ),
+    Rule(
+        "reg",
+        "add|delete|import|restore",
+        reason="changes the registry",
+        yes="reg delete HKLM\\\\x",
+        no="reg query HKLM",
+    ),
+    Rule(
+        "bcdedit vssadmin wbadmin schtasks cipher",
+        reason="changes how Windows starts, or deletes its backups",
+        where=lambda call: any(
+            re.match(r"(?i)/(?:set|delete|create|change|w:)|delete|resize", w.text) for w in call.words
+        ),
+        yes="vssadmin delete shadows /all",
+        no="vssadmin list shadows",
+    ),
+    Rule(
+        "git",
+        reason="changes what git runs",
+        where=sets_dangerous_git,
+        yes="git config --global core.hooksPath /tmp/h",
+        no="git config user.name x",
+    ),
+    Rule(
+        "git",
+        "config",
+        reason="changes git for the whole system",
+        flags="--system",
+        where=lambda call: not call.arguments.has("--get", "--list", "-l"),
+        yes="git config --system x y",
+        no="git config --list",
+    ),
+    Rule("history", reason="deletes the history of commands", flags="-c -d -w", yes="history -c", no="history 5"),
+    Rule(
+        "journalctl",
+        reason="deletes logs",
+        where=lambda call: any(re.match(r"--(?:vacuum|rotate|flush)", w.text) for w in call.words),
+        yes="journalctl --vacuum-time=1s",
+        no="journalctl -u x",
+    ),
+    Rule("dmesg", reason="clears the kernel's log", flags="-C --clear -c --read-clear", yes="dmesg -C", no="dmesg -T"),
+    Rule(
+        "logrotate",
+        reason="rotates logs by force",
+        flags="-f --force",
+        yes="logrotate -f /etc/logrotate.conf",
+        no="logrotate -d x.conf",
+    ),
+    Rule(
+        "ulimit_ prlimit_ renice",
+        reason="changes the priority of running processes",
+        where=lambda call: any(w.text in ("-u", "-g", "--user", "--pgrp") for w in call.words),
+        yes="renice -n -20 -u bob",
+        no="renice -n 5 -p 4711",
+    ),
+    Rule(
+        "ssh-keygen", reason="changes the system's keys", flags="-A", yes="ssh-keygen -A", no="ssh-keygen -l -f k.pub"
+    ),
+    Rule(
+        "ssh-copy-id",
+        reason="lets a key log in on another host",
+        where=operands_at_least(1),
+        yes="ssh-copy-id host",
+        no="ssh-copy-id --help",
+    ),
+    Rule(
+        "loadkeys setfont stty_ openvt chvt",
+        reason="changes the console",
+        where=operands_at_least(1),
+        yes="chvt 1",
+        no="chvt --help",
+    ),
+    Rule(
+        "ldapmodify ldapdelete ldapadd samba-tool kadmin kadmin.local",
+        reason="changes a directory of users",
+        where=lambda call: bool(call.words),
+        yes="ldapdelete cn=x",
+        no="ldapdelete --help",
+    ),
+    Rule(
+        "a2ensite a2dissite a2enmod a2dismod",
+        reason="changes the web server",
+        where=operands_at_least(1),
+        yes="a2dissite x",
+        no="a2dissite --help",
+    ),
+    Rule(
+        "certbot",
+        "revoke|delete|renew|unregister",
+        reason="changes certificates",
+        unless="--dry-run",
+        yes="certbot delete --cert-name x",
+        no="certbot certificates",
+    ),
+    Rule(
+        "docker",
+        "context|config rm|remove",
+        reason="changes docker's set-up",
+        key="container",
+        yes="docker config rm x",
+        no="docker context ls",
+    ),
+)

@@ -1,0 +1,36 @@
+"""The port through which handlers of single commands ask the evaluator to look further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolcrib.approval.shell.model import Data, Field, Severity
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a command stands: its text and its span in the original command line."""
+
+    text: str
+    span: tuple[int, int]
+
+
+class Runner(Protocol):
+    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+        """Judge one command given by its words; gives what it prints."""
+
+    def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
+        """Judge a shell script given as text."""
+
+    def report(
+        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+    ) -> None:
+        """Add a finding of one class of danger."""
+
+
+Handler = Callable[[Runner, Call, Site], Data | None]
+"""Looks into one command; gives what it prints, or None when nothing special is known about that."""

@@ -1,0 +1,178 @@
+"""Reads one-liners of perl, ruby, node, php, awk and others for the few things in them that are dangerous."""
+
+from __future__ import annotations
+
+import re
+
+from toolcrib.approval.shell.flow import judge_write
+from toolcrib.approval.shell.model import UNKNOWN, Field, Severity
+from toolcrib.approval.shell.paths import is_secret, place, resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.runner import Runner, Site
+from toolcrib.approval.shell.sql import sql_danger
+
+MAX_CODE = 20_000
+STRING = (
+    r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|`((?:[^`\\]|\\.)*)`"""
+    r"""|q[qx]?\{([^}]*)\}|q[qx]?\(([^)]*)\)|%x[\(\{]([^)}]*)[\)\}])"""
+)
+RUNS = re.compile(
+    r"\b(?:system|exec|popen|Popen|shell_exec|passthru|proc_open|execSync|spawnSync|spawn|"
+    r"execFile|execFileSync|IO\.popen|Open3\.\w+|os\.execute|io\.popen|"
+    r"do shell script|shell|Process\.(?:spawn|run)|Runtime\.\w+\(\)\.exec|run_shell_command|"
+    r"call-process|shell-command|iex|Invoke-Expression)\b\s*[(\[]?\s*" + STRING
+)
+RUNS_SOMETHING = re.compile(
+    r"\b(?:system|exec|popen|shell_exec|passthru|proc_open|execSync|spawnSync|child_process|"
+    r"os\.execute|io\.popen)\b\s*\(\s*[$@A-Za-z_]"
+)
+BACKTICKS = re.compile(r"`([^`]+)`|qx[/{(]([^/})]*)[/})]|%x[({]([^)}]*)[)}]")
+ARGUMENT_LIST = re.compile(
+    r"\b(?:system|exec|spawn|spawnSync|execFile|execFileSync|"
+    r"popen)\b\s*\(?\s*((?:[\[]?\s*(?:\"[^\"]*\"|'[^']*')\s*[\],]*\s*){2,})"
+)
+DELETES = re.compile(
+    r"\b(?:rmtree|remove_tree|rm_rf|rm_r|remove_dir|remove_entry_secure|rimraf|rmSync|rmdirSync|"
+    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*\(?\s*(?:glob|<|map)|"
+    r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
+    r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
+    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory)"
+)
+NETWORK_SHELL = re.compile(
+    r"\b(?:IO::Socket|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
+    r"socket\.socket|/inet/tcp|stream_socket_client|Socket::INET|UDPSocket)\b|/inet/"
+)
+FETCHES = re.compile(
+    r"\b(?:LWP::Simple|LWP::UserAgent|HTTP::Tiny|Net::HTTP|open-uri|URI\.open|"
+    r"file_get_contents\(\s*['\"]https?|https?\.get|fetch\(|require\(['\"]https?['\"]\)|"
+    r"curl_exec|DownloadString|Invoke-WebRequest|iwr|URI\.parse|get\s*\(?\s*['\"]https?)"
+)
+EVALUATES = re.compile(
+    r"\b(?:eval|instance_eval|class_eval|Function|vm\.runIn\w+|assert|create_function|iex|"
+    r"Invoke-Expression|loadstring|load)\b\s*[(\s]|\(\s*eval\s*\)"
+)
+FORKS = re.compile(
+    r"\bfork\s+while\s+fork|\bfork\s+while\s*1|while\s*\(?\s*(?:1|"
+    r"true)\s*\)?\s*\{?\s*(?:Process\.)?fork|loop\s*(?:\{|do)\s*(?:Process\.)?fork|"
+    r"fork\(\)?\s*while|while\s+true\s+do\s+fork|until\s+0.{0,200}fork|"
+    r"for\s*\(;;\)\s*\{?\s*(?:pcntl_)?fork|fork\s+loop"
+)
+KILLS = re.compile(
+    r"\bkill\s*\(?\s*(?:'?KILL'?|'?TERM'?|9|-9|15|:KILL|SIGKILL)\s*,\s*-\s*1|"
+    r"process\.kill\(\s*-1|Process\.kill\([^,]+,\s*-1|posix_kill\(\s*-1"
+)
+CHMODS = re.compile(r"\bchmod(?:Sync|_R)?\b\s*\(?[^;]{0,200}\b(?:0o?777|0o?666|511|438|['\"]777['\"])")
+WRITES = re.compile(
+    r"(?:\bopen\s*\(?\s*(?:my\s*)?\$?\w*\s*,?\s*['\"]\s*>{1,2}\s*([^'\",]{1,400})|"
+    r"\b(?:writeFileSync|writeFile|appendFileSync|file_put_contents|File\.write|IO\.write|"
+    r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|"
+    r"truncateSync)\s*\(?\s*['\"]([^'\"]+)"
+    r"|\b(?:File\.open|open|fopen|io\.open)\s*\(\s*['\"]([^'\"]{1,400})['\"]\s*,\s*['\"][wa]|"
+    r">{1,2}\s*\"(/[^\"]+)\"|open\s*\(?[^;]{0,200}['\"]>{1,2}['\"]\s*,\s*['\"]([^'\"]+))"
+)
+PATHS = re.compile(r"['\"]((?:~|/|\.{1,2}/)[^'\"\s]*)['\"]|['\"]([^'\"\s]*\.(?:ssh|aws|gnupg|netrc)[^'\"\s]*)['\"]")
+SENDS = re.compile(
+    r"\b(?:post|put|fetch|request|Request|sendmail|send|upload|HTTP::Tiny|LWP|Net::HTTP|axios|"
+    r"curl_exec|Invoke-RestMethod|Invoke-WebRequest)\b"
+)
+PRIVATE_FILES = re.compile(
+    r"['\"`/\s]\.env\b(?!\.example)|\.ssh/(?!known_hosts|config)|\.aws/|\.gnupg|id_rsa|"
+    r"id_ed25519|\.netrc|/etc/shadow|\.kube/config|JSON\.stringify\(process\.env\)|%ENV\b|"
+    r"ENV\.to_(?:h|a|json)"
+)
+ORM_DELETES = re.compile(
+    r"\.(?:delete_all|destroy_all|truncate!?)\b|\.all\.(?:each|map)\(&:(?:delete|destroy)\)|"
+    r"::truncate\(|deleteMany\(\s*(?:\{\s*\})?\s*\)|destroy\(\s*\{\s*(?:where:\s*\{\s*\}|"
+    r"truncate)"
+)
+SQL_TEXT = re.compile(
+    r"""(?:execute|query|do|exec|prepare|run|raw|executescript|exec_query)\s*\(?\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|`([^`]*)`)"""
+)
+TCL = re.compile(r"(?:^|[;\[{\n])\s*(?:exec|spawn|system)\s+([^\n;\]}]+)")
+POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
+
+
+def judge_script_code(runner: Runner, language: str, code: str, call: Call, site: Site) -> None:
+    """Report dangerous calls in a one-liner, and judge the shell commands inside it."""
+    if len(code) > MAX_CODE:
+        runner.report("unknown_code", f"runs more {language} code than can be read", site)
+        return
+    if code.strip() == UNKNOWN:
+        runner.report("unknown_code", f"runs {language} code that is only known at run time", site)
+        return
+    ran = _run_commands(runner, language, code, call, site)
+    if not ran and RUNS_SOMETHING.search(code):
+        runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
+    if FORKS.search(code):
+        runner.report("fork_bomb", f"forks without end in {language}", site, severity="block")
+    if KILLS.search(code):
+        runner.report("kill", "kills every process", site, severity="block")
+    if DELETES.search(code):
+        named = [(match.group(1) or match.group(2)).replace("~", call.state.home, 1) for match in PATHS.finditer(code)]
+        paths = tuple(resolve(name, call.state) for name in named)
+        worst = any(place(path, call.state) in ("root", "home", "system_root") for path in paths)
+        severity: Severity = "block" if worst else "ask"
+        runner.report("recursive_delete", f"deletes a directory from {language}", site, severity=severity, paths=paths)
+    if NETWORK_SHELL.search(code) and (ran or re.search(r"exec|spawn|popen|dup2|STDIN|system|/bin/|getline|\|&", code)):
+        runner.report("remote_code", "connects a shell to the network", site)
+    if EVALUATES.search(code) and (
+        FETCHES.search(code) or re.search(r"decode|unpack|fromCharCode|Buffer\.from|pack\(|atob", code)
+    ):
+        runner.report("remote_code", "evaluates code that was fetched or decoded", site)
+    if SENDS.search(code) and PRIVATE_FILES.search(code):
+        runner.report("exfiltration", "sends a secret over the network", site)
+    if ORM_DELETES.search(code):
+        runner.report("sql", "deletes every row of a table", site)
+    for statement in SQL_TEXT.finditer(code):
+        reason = sql_danger(next(group for group in statement.groups() if group))
+        if reason:
+            runner.report("sql", reason, site)
+    if CHMODS.search(code):
+        runner.report("permissions", "lets everybody write to a file", site)
+    if language in ("pwsh", "powershell") and POWERSHELL_ENCODED.match(code):
+        runner.report("remote_code", "runs encoded PowerShell", site)
+    _judge_files(runner, code, call, site)
+
+
+def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Site) -> bool:
+    ran = False
+    for match in ARGUMENT_LIST.finditer(code):
+        words = [Field(a or b) for a, b in re.findall(r"\"([^\"]*)\"|'([^']*)'", match.group(1))]
+        if len(words) > 1:
+            runner.invoke(words, call.state.copy(), None, site)
+            ran = True
+    for match in RUNS.finditer(code):
+        text = next((group for group in match.groups() if group is not None), "")
+        if text.strip():
+            runner.run_text(_unquote(text), call.state.copy(), None, site)
+            ran = True
+    if language == "awk":
+        for text in re.findall(r"\"([^\"]+)\"\s*\|\s*getline|\|\s*\"([^\"]+)\"", code):
+            runner.run_text(text[0] or text[1], call.state.copy(), None, site)
+            ran = True
+    if language in ("perl", "ruby", "php"):
+        for groups in BACKTICKS.findall(code):
+            runner.run_text("".join(groups), call.state.copy(), None, site)
+            ran = True
+    if language in ("tclsh", "expect", "wish"):
+        for match in TCL.finditer(code):
+            runner.run_text(match.group(1), call.state.copy(), None, site)
+            ran = True
+    if language == "gdb" and re.match(r"\s*(?:shell|!)\s*(.+)", code):
+        runner.run_text(re.sub(r"^\s*(?:shell|!)\s*", "", code), call.state.copy(), None, site)
+    return ran
+
+
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def _judge_files(runner: Runner, code: str, call: Call, site: Site) -> None:
+    for match in WRITES.finditer(code):
+        path = next((group for group in match.groups() if group), "").strip()
+        if path:
+            judge_write(runner, resolve(path, call.state), Field(path), call.state, site)
+    for match in PATHS.finditer(code):
+        path = resolve((match.group(1) or match.group(2)).replace("~", call.state.home, 1), call.state)
+        if is_secret(path):
+            runner.report("credential", f"reads the secret {path}", site, paths=(path,))

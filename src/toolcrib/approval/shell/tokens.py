@@ -1,0 +1,73 @@
+"""The pieces that the lexer makes of a command line: words with their parts, redirections, operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolcrib.approval.shell.model import MAX_HEREDOCS, MAX_TOKENS, NotUnderstood
+
+
+@dataclass(slots=True)
+class Part:
+    """A piece of a word: literal text, a `${…}`, a nested script, arithmetic or an array of words."""
+
+    kind: Literal["text", "variable", "command", "process", "arithmetic", "array"]
+    text: str = ""
+    quoted: bool = False
+    operation: str = ""
+    index: str = ""
+    words: list[Word] = field(default_factory=list)
+    script: Script | None = None
+
+
+@dataclass(slots=True)
+class Word:
+    parts: list[Part]
+    start: int
+    end: int
+
+    @property
+    def literal(self) -> str | None:
+        """The text of a word that is one unquoted literal; None for any other."""
+        if len(self.parts) == 1 and self.parts[0].kind == "text" and not self.parts[0].quoted:
+            return self.parts[0].text
+        return None
+
+
+@dataclass(slots=True)
+class Redirection:
+    operator: str
+    descriptor: str
+    target: Word
+
+
+@dataclass(slots=True)
+class Token:
+    kind: Literal["word", "redirection", "operator", "reserved", "test"]
+    text: str
+    start: int
+    end: int
+    word: Word | None = None
+    redirection: Redirection | None = None
+
+
+@dataclass(slots=True)
+class Script:
+    """The tokens of one command list; `source` is the text that their positions point into."""
+
+    tokens: list[Token]
+    source: str
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(slots=True)
+class Budget:
+    tokens: int = MAX_TOKENS
+    heredocs: int = MAX_HEREDOCS
+
+    def spend(self) -> None:
+        self.tokens -= 1
+        if self.tokens < 0:
+            raise NotUnderstood("the command is too long to be read in full")

@@ -1,0 +1,396 @@
+"""Programs that run another command: their options are stepped over and the command inside is judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from toolcrib.approval.shell.fold import ASSIGNMENT
+from toolcrib.approval.shell.lexer import tokenize
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.paths import is_private, is_secret, resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.delete import finds_from_the_top
+from toolcrib.approval.shell.runner import Handler, Runner, Site
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """How a wrapper reads its own arguments before the command that it runs."""
+
+    values: frozenset[str] = frozenset()
+    operands: int = 0
+    script: tuple[str, ...] = ()
+    """Options whose value is a command line."""
+    joined: bool = False
+    """True when the words are joined and read again by a shell."""
+
+
+def wrapper(values: str = "", operands: int = 0, *, script: str = "", joined: bool = False) -> Wrapper:
+    names = tuple(script.split())
+    return Wrapper(frozenset(values.split()) | frozenset(names), operands, names, joined)
+
+
+WRAPPERS: dict[str, Wrapper] = {
+    "sudo": wrapper(
+        "-u -g -p -h -C -r -t -T -U -D -R --user --group --prompt --host --close-from --role "
+        "--type --other-user --chdir --chroot --command-timeout",
+    ),
+    "doas": wrapper("-u -C -a"),
+    "run0": wrapper("-u -g -D --user --group --chdir --setenv --property --slice --nice --unit"),
+    "pkexec": wrapper("--user"),
+    "gosu": wrapper(operands=1),
+    "su-exec": wrapper(operands=1),
+    "setpriv": wrapper(
+        "--reuid --regid --groups --ambient-caps --bounding-set --inh-caps --securebits --selinux-label"
+    ),
+    "runuser": wrapper("-u --user -g --group -G -s --shell", script="-c --command --session-command"),
+    "sg": wrapper(operands=1, script="-c"),
+    # Reserved words do not run behind a wrapper; whoever writes that means the command behind them.
+    **dict.fromkeys(("coproc", "!", "then", "do", "else", "{"), wrapper()),
+    "nohup": wrapper(),
+    "setsid": wrapper(),
+    "disown": wrapper(),
+    "time": wrapper("-f -o --format --output"),
+    "timeout": wrapper("-s -k --signal --kill-after", operands=1),
+    "gtimeout": wrapper("-s -k --signal --kill-after", operands=1),
+    "timelimit": wrapper("-t -T -s -S"),
+    "nice": wrapper("-n --adjustment"),
+    "ionice": wrapper("-c -n --class --classdata"),
+    "chrt": wrapper("-T -P -D", operands=1),
+    "taskset": wrapper(operands=1),
+    "numactl": wrapper("-i -m -N -C -p --interleave --membind --cpunodebind --physcpubind --preferred"),
+    "stdbuf": wrapper("-i -o -e --input --output --error"),
+    "unbuffer": wrapper(),
+    "rlwrap": wrapper("-a -f -H -s"),
+    "chroot": wrapper("--userspec --groups", operands=1),
+    "unshare": wrapper("--map-user --map-group --root --wd -R -w -S -G --setuid --setgid --propagation"),
+    "nsenter": wrapper("-t --target -S -G --setuid --setgid --root --wd"),
+    "fakeroot": wrapper("-l -s -i -u_ -b"),
+    "fakechroot": wrapper(),
+    "firejail": wrapper(),
+    "proot": wrapper("-r -b -w -q -R -S"),
+    "setarch": wrapper(operands=1),
+    "linux32": wrapper(),
+    "linux64": wrapper(),
+    "strace": wrapper("-e -o -p -s -u -E -a -P -I -O -S -X -b"),
+    "ltrace": wrapper("-e -o -p -s -u -a -n -l -x"),
+    "valgrind": wrapper(),
+    "perf": wrapper("-e -o -F -c", operands=1),
+    "catchsegv": wrapper(),
+    "script": wrapper("-E -I -O -B -T -o", script="-c --command"),
+    "watch": wrapper("-n --interval -q --equexit", joined=True),
+    "systemd-run": wrapper(
+        "-p -u -E -M -H --unit --property --slice --uid --gid --nice --working-directory --setenv "
+        "--machine --host --description --on-active --on-calendar "
+        "--on-boot --on-startup --on-unit-active --timer-property --service-type --path-property --socket-property"
+    ),
+    "systemd-inhibit": wrapper("--what --who --why --mode"),
+    "systemd-cat": wrapper("-t -p --identifier --priority"),
+    "dbus-run-session": wrapper("--config-file --dbus-daemon"),
+    "dbus-launch": wrapper(),
+    "xvfb-run": wrapper(
+        "-n -e -f -s -p -w --server-num --error-file --auth-file --server-args --xauth-protocol --wait"
+    ),
+    "caffeinate": wrapper("-t -w"),
+    "busybox": wrapper(),
+    "toybox": wrapper(),
+    "flock": wrapper("-w -E --wait --timeout --conflict-exit-code", operands=1, script="-c --command"),
+    "chpst": wrapper("-u -U -b -e -/ -n -l -L -m -d -o -p -f -c"),
+    "prlimit": wrapper(),
+    "cpulimit": wrapper("-l -p -e -c"),
+    "env": wrapper("-u -C --unset --chdir --argv0 -a"),
+    "npx": wrapper("-p --package -w --workspace --node-arg", script="-c --call"),
+    "bunx": wrapper(),
+    "pnpx": wrapper(),
+    "uvx": wrapper("--from --with -p --python"),
+    "dotenv": wrapper("-f -e --file"),
+    "aws-vault": wrapper("-d --duration", operands=2),
+    "chamber": wrapper(operands=2),
+    "entr": wrapper(script="-s"),
+    "daemonize": wrapper("-a -c -e -E -o -p -l -u"),
+    "start-stop-daemon": wrapper("-n -p -u -c -x --name --pidfile --user --chuid --exec --startas -a"),
+    "chronic": wrapper(),
+    "ts": wrapper(),
+    "softlimit": wrapper("-m -d -s -l -a -o -p -f -c -r -t"),
+    "srun": wrapper("-n -N -p -t -c -J -A --ntasks --nodes --partition --time"),
+    "mpirun": wrapper("-n -np -c --host -H --hostfile"),
+    "mpiexec": wrapper("-n -np -c --host -H --hostfile"),
+    "pdsh": wrapper("-w -x -g -l -t -u -f -R -X", joined=True),
+    "clush": wrapper("-w -x -g -X -l -t -u -f -o", joined=True),
+    "pssh": wrapper("-h -H -l -p -o -e -t -O -x --hosts --host --user --par --timeout --options", joined=True),
+    "parallel-ssh": wrapper("-h -H -l -p -o -e -t -O -x --hosts --host --user --par --timeout", joined=True),
+    "dsh": wrapper("-m -g -f -r -o", joined=True),
+    "sbatch": wrapper("-n -N -p -t -c -J -A -o -e", script="--wrap"),
+    "nodemon": wrapper("--watch -w --ext -e --ignore -i -d --delay", script="-x --exec"),
+    "watchexec": wrapper("-w -e -f -i --watch --exts --filter --ignore"),
+    "hyperfine": wrapper(
+        "-w -r -m -M --warmup --runs --export-json --export-markdown",
+        joined=True,
+        script="-p -c -s --prepare --cleanup --setup",
+    ),
+    "parallel": wrapper(
+        "-j --jobs -n -N -L -S --sshlogin -a --arg-file -I --colsep --delimiter -d --timeout "
+        "--results --joblog --max-args --max-procs -P"
+    ),
+    "apptainer": wrapper("-B --bind --env -H --home -W --workdir --pwd", operands=2),
+    "singularity": wrapper("-B --bind --env -H --home -W --workdir --pwd", operands=2),
+    "torsocks": wrapper(),
+    "proxychains4": wrapper("-f"),
+    "proxychains": wrapper("-f"),
+    "sshpass": wrapper("-p -f -d -P"),
+    "faketime": wrapper("-f", operands=1),
+    "eatmydata": wrapper(),
+    "bwrap": wrapper(),
+}
+
+RUNNERS: dict[str, re.Pattern[str]] = {
+    "poetry": re.compile(r"run$"),
+    "pipenv": re.compile(r"run$"),
+    "uv": re.compile(r"run$"),
+    "hatch": re.compile(r"run$"),
+    "pdm": re.compile(r"run$"),
+    "rye": re.compile(r"run$"),
+    "bundle": re.compile(r"exec$"),
+    "conda": re.compile(r"run$"),
+    "mamba": re.compile(r"run$"),
+    "micromamba": re.compile(r"run$"),
+    "doppler": re.compile(r"run$"),
+    "op": re.compile(r"run$"),
+    "mise": re.compile(r"exec$|x$"),
+    "asdf": re.compile(r"exec$"),
+    "pyenv": re.compile(r"exec$"),
+    "rbenv": re.compile(r"exec$"),
+    "pnpm": re.compile(r"exec$|dlx$"),
+    "yarn": re.compile(r"exec$|dlx$"),
+    "npm": re.compile(r"exec$|x$"),
+    "rustup": re.compile(r"run$"),
+    "heroku": re.compile(r"run$"),
+    "direnv": re.compile(r"exec$"),
+}
+
+
+def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the command inside a wrapper."""
+    shape = WRAPPERS[call.program]
+    arguments = parse_arguments(call.words, shape.values, stop_early=True)
+    state = call.state
+    if call.program == "chroot" and arguments.operands:
+        # Inside, the new root hides the real one: its paths are paths below that directory.
+        state = state.copy()
+        state.mounts, state.cwd, state.cwd_known = (("/", resolve(arguments.operands[0], state)),), "/", True
+    for name in ("-D", "-C", "--chdir", "--working-directory"):
+        directory = arguments.value(name)
+        if directory is not None and name in shape.values and call.program in ("sudo", "env", "run0", "systemd-run"):
+            state = state.copy()
+            state.cwd, state.cwd_known = resolve(directory, state), directory.known
+    for value in arguments.values(*shape.script) if shape.script else []:
+        runner.run_text(value.text, state, call.stdin, site)
+    if call.program == "env":
+        split = env_split(call.words)
+        if split is not None:
+            return runner.invoke(split, state, call.stdin, site) if split else None
+    words = arguments.operands
+    words = words[shape.operands :]
+    if call.program == "env" and len(words) > 1 and words[0].text == UNKNOWN and words[0].origin & Origin.PRIVATE:
+        # `env $(cat .env | xargs) program`: the unknown words are assignments from a file.
+        words = words[1:]
+    # Only some wrappers take assignments; behind the others they mean the same to the person who writes them.
+    while words and ASSIGNMENT.match(words[0].text):
+        words = words[1:]
+    if words and words[0].text == "--":
+        words = words[1:]
+    if shape.operands and shape.script and words and words[0].text in shape.script and len(words) > 1:
+        return runner.run_text(words[1].text, state, call.stdin, site)
+    if not words:
+        return None if call.program in ("sudo", "env", "time") else ANYTHING
+    if shape.joined or (call.program == "parallel"):
+        return run_joined(runner, words, call, site)
+    return runner.invoke(words, state, call.stdin, site)
+
+
+def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
+    if call.program == "parallel":
+        texts = [word.text for word in words]
+        inputs = next((at for at, text in enumerate(texts) if text in (":::", "::::", ":::+")), len(texts))
+        given = (
+            [field.text for field in words[inputs + 1 :]]
+            if texts[inputs : inputs + 1] == [":::"]
+            else standard_input_lines(call)
+        )
+        template = " ".join(texts[:inputs])
+        if not template:
+            for value in given or [UNKNOWN]:
+                runner.run_text(value, call.state, None, site)
+            return ANYTHING
+        for value in (given or [UNKNOWN])[:8]:
+            marked = re.search(r"\{[.\d/]*\}", template)
+            line = value.join(re.split(r"\{[.\d/]*\}", template)) if marked else f"{template} {value}"
+            runner.run_text(line, call.state, None, site)
+        return ANYTHING
+    for text in (
+        [word.text for word in words] if call.program == "hyperfine" else [" ".join(word.text for word in words)]
+    ):
+        runner.run_text(text, call.state, call.stdin, site)
+    return ANYTHING
+
+
+def standard_input_lines(call: Call) -> list[str]:
+    text = call.stdin.text if call.stdin is not None else None
+    return text.split("\n")[:8] if text else []
+
+
+def env_split(words: list[Field]) -> list[Field] | None:
+    """The words of `env -S 'a b c'`; None when the option is not there."""
+    for number, word in enumerate(words):
+        match = re.match(r"-[iv0]*S(.*)|--split-string(?:=(.*))?$", word.text, re.DOTALL)
+        if match:
+            value = match.group(1) or match.group(2)
+            rest = words[number + 1 :]
+            if not value:
+                value, rest = (rest[0].text if rest else ""), rest[1:]
+            try:
+                tokens = tokenize(value).tokens
+            except NotUnderstood:
+                return [Field(UNKNOWN)]
+            split = [
+                Field("".join(part.text for part in token.word.parts)) for token in tokens if token.word is not None
+            ]
+            split = [*split, *rest]
+            while split and ASSIGNMENT.match(split[0].text):
+                split = split[1:]
+            return split
+        if not word.text.startswith("-") and not ASSIGNMENT.match(word.text):
+            return None
+    return None
+
+
+def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge what `poetry run`, `bundle exec` and the like start."""
+    operands = parse_arguments(
+        call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
+    ).operands
+    if not operands or not RUNNERS[call.program].match(operands[0].text):
+        return None
+    inner = parse_arguments(
+        operands[1:],
+        frozenset({"-n", "-p", "--name", "--prefix", "--with", "--python", "--env-file", "-c", "--call", "--package"}),
+        stop_early=True,
+    )
+    script = inner.value("-c", "--call") if call.program == "npm" else None
+    if script is not None:
+        return runner.run_text(script.text, call.state, call.stdin, site)
+    words = inner.operands[1:] if call.program in ("rustup", "direnv") else inner.operands
+    return runner.invoke(words, call.state, call.stdin, site) if words else None
+
+
+def xargs(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge what xargs runs, with the words that it reads where they are known."""
+    values = name_set(
+        "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
+        "--max-chars --replace_ --process-slot-var"
+    )
+    arguments = parse_arguments(call.words, values, stop_early=True)
+    words = arguments.operands
+    if not words:
+        return call.stdin or ANYTHING
+    text = call.stdin.text if call.stdin is not None else None
+    origin = call.stdin.origin if call.stdin is not None else Origin.PROGRAM
+    inputs = (
+        [Field(part.strip("'\""), origin=origin) for part in text.split()][:256]
+        if text is not None
+        else [Field(UNKNOWN, origin=origin)]
+    )
+    replace = arguments.value("-I")
+    state = call.state.copy()
+    state.many = text is None
+    if origin & Origin.ENDLESS and arguments.has("-P", "--max-procs"):
+        runner.report("fork_bomb", "starts processes without end", site)
+    marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
+    if marker and any(marker in word.text for word in words):
+        lines = text.splitlines()[:8] if text else [UNKNOWN]
+        for line in lines:
+            replaced = [
+                Field(word.text.replace(marker, line), word.glob, word.origin | origin) if marker in word.text else word
+                for word in words
+            ]
+            runner.invoke(replaced, state, None, site)
+        return ANYTHING
+    inner = [*words, *inputs]
+    runner.invoke(inner, state, None, site)
+    return Data(None, origin)
+
+
+def find(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the commands that find runs on what it finds."""
+    words = call.words
+    roots = []
+    for word in words:
+        if word.text.startswith(("-", "(", "!", "\\(")) and word.text not in ("-H", "-L", "-P"):
+            break
+        if not word.text.startswith("-"):
+            roots.append(word)
+    root = roots[0] if roots else Field(".")
+    for number, word in enumerate(words):
+        if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
+            continue
+        end = next((at for at in range(number + 1, len(words)) if words[at].text in (";", "+", "\\;")), len(words))
+        found = Field(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
+        inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
+        if looks_for_secrets(call):
+            inner = [Field(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner]
+        if not inner:
+            continue
+        if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and finds_from_the_top(call):
+            reason = "deletes everything under the root or a system directory"
+            runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
+        state = call.state.copy()
+        state.many = True
+        runner.invoke(inner, state, None, site)
+        if end == len(words):
+            # Without its terminator find runs nothing; judging the rest once is enough.
+            break
+    return None
+
+
+def looks_for_secrets(call: Call) -> bool:
+    texts = [word.text for word in call.words]
+    named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
+    return any(
+        is_secret("/" + name.replace("*", "x")) or is_private(name) or name.endswith((".pem", ".key")) for name in named
+    )
+
+
+def fd(runner: Runner, call: Call, site: Site) -> Data | None:
+    texts = [word.text for word in call.words]
+    for flag in ("-x", "-X", "--exec", "--exec-batch"):
+        if flag in texts:
+            inner = call.words[texts.index(flag) + 1 :]
+            inner = inner[: next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))]
+            inner = [word.with_text(re.sub(r"\{[./]*\}", UNKNOWN, word.text)) for word in inner]
+            state = call.state.copy()
+            state.many = True
+            if inner:
+                runner.invoke([*inner, Field(UNKNOWN)], state, None, site)
+    return None
+
+
+def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge `su -c 'command'`."""
+    arguments = call.arguments
+    script = arguments.value("-c", "--command", "--session-command")
+    return runner.run_text(script.text, call.state, call.stdin, site) if script is not None else None
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(WRAPPERS, unwrap),
+    **dict.fromkeys(RUNNERS, run_project_command),
+    "xargs": xargs,
+    "gxargs": xargs,
+    "find": find,
+    "gfind": find,
+    "fd": fd,
+    "fdfind": fd,
+    "su": substitute_user,
+}
