@@ -7,7 +7,10 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv/bin/python
 INSTALL := $(VENV) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The question for `make chat`: make chat Q="…"
-export Q ?= How much disk space is free here? Use the terminal tool.
+Q ?= How much disk space is free here? Use the terminal tool.
+# As it was typed: a `$` in a question is no variable of make.
+override Q := $(value Q)
+export Q
 # Start-up is measured and felt with byte code in place, whatever the calling shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,6 +26,7 @@ help:
 	@echo 'make bench         measure speed beside its peers'
 
 chat: .venv/.runtime
+	@printf 'Asking: %s\n' "$$Q"
 	@$(VENV) -m toolcrib chat -q "$$Q"
 
 test: .venv/.dev

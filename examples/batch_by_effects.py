@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 from toolcrib import Effect, Runtime, ToolContext, tool
-from toolcrib.core.types import ALLOW, ToolCall, ToolEntry, Verdict
+from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.types import ToolCall
 
 running: set[str] = set()
 seen_together: list[set[str]] = []
@@ -30,18 +31,18 @@ async def append_line(path: str, line: str) -> str:
 
 
 class YesToEverything:
-    """An approver: whoever declares an effect such as "write" is asked about, and somebody must answer."""
+    """An approver: a tool that writes outside the workspace is asked about, and somebody must answer."""
 
-    async def ask(self, entry: ToolEntry, arguments: dict[str, Any], verdict: Verdict, ctx: ToolContext) -> Verdict:
-        return ALLOW
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        return Answer(choice="once")
 
 
 async def main() -> None:
     calls = [
-        ToolCall(id="1", name="append_line", arguments={"path": "a.txt", "line": "first"}),
-        ToolCall(id="2", name="append_line", arguments={"path": "b.txt", "line": "second"}),
-        ToolCall(id="3", name="append_line", arguments={"path": "a.txt", "line": "third"}),
-        ToolCall(id="4", name="append_line", arguments={"path": "c.txt"}),
+        ToolCall(id="1", name="append_line", arguments={"path": "/srv/a.txt", "line": "first"}),
+        ToolCall(id="2", name="append_line", arguments={"path": "/srv/b.txt", "line": "second"}),
+        ToolCall(id="3", name="append_line", arguments={"path": "/srv/a.txt", "line": "third"}),
+        ToolCall(id="4", name="append_line", arguments={"path": "/srv/c.txt"}),
     ]
     async with Runtime(approver=YesToEverything()) as runtime:
         for result in await runtime.call_many(calls):
@@ -50,7 +51,7 @@ async def main() -> None:
     print("together:", sorted(together))
 
     async with Runtime() as runtime:
-        result = await runtime.call("append_line", {"path": "a.txt", "line": "fourth"})
+        result = await runtime.call("append_line", {"path": "/srv/a.txt", "line": "fourth"})
         print("nobody to ask:", result.error_message)
 
 

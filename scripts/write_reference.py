@@ -32,9 +32,11 @@ OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
     "TOOLCRIB_SAFE_MODE": "`1` loads no plugins at all.",
     "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
+    "TOOLCRIB_YOLO": "`1` asks no questions in this process; what is always denied stays denied.",
     "HERMES_HOME": "Read where `TOOLCRIB_HOME` is unset; keys of its config that are unknown here are left alone.",
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
+    "HERMES_YOLO_MODE": "Read where `TOOLCRIB_YOLO` is unset.",
 }
 
 

@@ -17,7 +17,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("TOOLCRIB_HOME", str(folder))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    for name in ("HERMES_HOME", "TOOLCRIB_SAFE_MODE", "HERMES_SAFE_MODE", "PYTHONDONTWRITEBYTECODE", "NO_COLOR"):
+    for name in (
+        "HERMES_HOME",
+        "TOOLCRIB_SAFE_MODE",
+        "HERMES_SAFE_MODE",
+        "TOOLCRIB_YOLO",
+        "HERMES_YOLO_MODE",
+        "PYTHONDONTWRITEBYTECODE",
+        "NO_COLOR",
+    ):
         monkeypatch.delenv(name, raising=False)
     return folder
 

@@ -1,6 +1,7 @@
 """The composition root: loading, isolation, nesting, closing."""
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -8,12 +9,14 @@ import sys
 import textwrap
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 
 from toolcrib import Runtime
+from toolcrib.core.approvals import Answer
 from toolcrib.core.errors import ConfigError, UsageError
-from toolcrib.core.types import Effect, ToolResult, Verdict
+from toolcrib.core.types import Effect, ToolResult
 from toolcrib.registry.registry import ToolRegistry
 
 TOOL_FILE = textwrap.dedent(
@@ -63,8 +66,8 @@ async def test_two_runtimes_do_not_see_each_other(tmp_path):
     seen = []
 
     class Yes:
-        async def ask(self, entry, arguments, verdict, ctx):
-            return Verdict("allow")
+        async def ask(self, request):
+            return Answer(choice="once")
 
     async with (
         Runtime(home=make_home(tmp_path / "a", "a"), approver=Yes()) as first,
@@ -258,3 +261,40 @@ def test_nothing_heavy_is_imported_for_definitions(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TOOLCRIB_HOME": str(tmp_path / "h")}
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def use(runtime):
+    add(runtime, "plain", lambda args, **kwargs: "ok")
+    add(runtime, "waits", waits_a_moment, is_async=True)
+    assert (await runtime.call("plain")).content == "ok"
+    # Inside a running loop, so on a thread of the bridge.
+    assert runtime.call_sync("waits", {}).content == "ok"
+
+
+async def waits_a_moment(args, **kwargs):
+    await asyncio.sleep(0)
+    return "ok"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files the way Linux shows them")
+def test_a_runtime_that_is_dropped_without_close_leaves_nothing_behind(tmp_path):
+    """Threads end and loops are closed when the last reference goes, without a warning."""
+    home = make_home(tmp_path / "h")
+    gc.collect()
+    threads, files = set(threading.enumerate()), open_files()
+
+    for _ in range(3):
+        dropped = Runtime(home=home, registry=ToolRegistry())
+        asyncio.run(use(dropped))
+        assert dropped.call_sync("waits", {}).content == "ok"
+        del dropped
+    gc.collect()
+
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+    assert open_files() <= files

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from toolcrib.version import __version__
 
 if TYPE_CHECKING:
-    from toolcrib import registry
     from toolcrib.api import get_tool_definitions, handle_function_call
     from toolcrib.core.context import ToolContext
     from toolcrib.core.types import Effect, ToolResult
     from toolcrib.registry.decorator import tool
+    from toolcrib.registry.default import registry
     from toolcrib.runtime import Runtime
 
 __all__ = [

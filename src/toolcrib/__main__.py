@@ -12,6 +12,9 @@ def main() -> int:
         sys.stdout.write(f"toolcrib {__version__}\n")
         return 0
     try:
+        from toolcrib.config.clean_start import hide_secrets  # noqa: PLC0415 - `--version` has nothing to hide
+
+        hide_secrets()
         from toolcrib.cli.app import run  # noqa: PLC0415 - imports click, which `--version` does without
 
         return run()

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolcrib.config.logs import configure_logging
-from toolcrib.config.redact import known_secrets
+from toolcrib.core.approvals import EntryPoint
+from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
 from toolcrib.registry.results import call_failed
@@ -21,14 +21,18 @@ _lock = threading.RLock()
 _default: list[Runtime] = []
 
 
-def default_runtime() -> Runtime:
-    """The Runtime behind the functions of this module, made on first use and closed at exit."""
+def default_runtime(
+    approver: Approver | None = None, *, entry_point: EntryPoint = "library", yolo: bool | None = None
+) -> Runtime:
+    """The Runtime behind the functions of this module, made on first use and closed at exit.
+
+    `approver` is whom it asks before dangerous calls; the first use decides about all three arguments.
+    """
     if _default:
         return _default[0]
     with _lock:
         if not _default:
-            runtime = Runtime(registry=registry)
-            configure_logging(runtime.settings.home, runtime.settings.logging.level, known_secrets)
+            runtime = Runtime(registry=registry, approver=approver, entry_point=entry_point, yolo=yolo)
             # Known before it is loaded: a tool file may ask for it while it is imported.
             _default.append(runtime)
             runtime.load()

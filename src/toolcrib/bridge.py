@@ -94,6 +94,15 @@ class Bridge:
         if main_loop is not None and not main_loop.is_running():
             _close_loop(main_loop)
 
+    def let_go(self) -> None:
+        """As `close`, for a bridge that nobody can use any more; waits for nothing, so that it may run anywhere."""
+        if self._process != os.getpid():
+            return
+        for spare in self._idle:
+            spare.retire()
+        if self._main_loop is not None and not self._main_loop.is_running():
+            self._main_loop.close()
+
     def _notice_fork(self) -> None:
         if self._process != os.getpid():
             self._inherited += [self._main_loop, self._thread, self._idle]
@@ -210,6 +219,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     The state of epoll, which asyncio would choose, is shared with the child: when the child ends and closes its copy
     of the loop, the parent's loop no longer hears other threads.
     """
+    # In a context of its own: the loop keeps the one that it is made in, and with it the call that came first.
+    return contextvars.Context().run(_make_loop)
+
+
+def _make_loop() -> asyncio.AbstractEventLoop:
     if hasattr(selectors, "PollSelector"):
         return asyncio.SelectorEventLoop(selectors.PollSelector())
     return asyncio.new_event_loop()

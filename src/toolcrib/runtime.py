@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from toolcrib.approval.gate import EffectGate
+from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.approval.options import GateOptions
 from toolcrib.bridge import Bridge
-from toolcrib.config.env_file import load_env_file
+from toolcrib.config.env_file import fill_environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
+from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.errors import UsageError
@@ -42,6 +46,9 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
 from toolcrib.toolsets.resolve import ToolsetResolver
 
+if TYPE_CHECKING:
+    from toolcrib.core.approvals import EntryPoint
+
 BLOCKING_HANDLERS_AT_ONCE = 64
 
 
@@ -60,7 +67,10 @@ class Runtime:
         home: Path | str | None = None,
         settings: Settings | None = None,
         registry: ToolRegistry | None = None,
+        entry_point: EntryPoint = "library",
         approver: Approver | None = None,
+        yolo: bool | None = None,
+        workspace: Path | str | None = None,
         gate: Gate | None = None,
         recorder: Recorder | None = None,
         results: ResultStore | None = None,
@@ -82,10 +92,20 @@ class Runtime:
         self.definition_builder = DefinitionBuilder(
             self.registry, self.toolsets, DeferPolicy(search.enabled, search.threshold_pct)
         )
+        options = GateOptions(
+            settings=self.settings,
+            workspace=_absolute(workspace),
+            workspace_follows_cwd=workspace is None,
+            entry_point=entry_point,
+            approver=approver,
+            yolo=_said_yolo(self.settings.yolo if yolo is None else yolo),
+            fire=self.hooks.invoke,
+        )
+        self.gate: Gate = gate or DeferredGate(options)
         self._pipeline = Pipeline(
             registry=self.registry,
             hooks=self.hooks,
-            gate=gate or EffectGate(approver),
+            gate=self.gate,
             recorder=recorder or NullRecorder(),
             store=self.results,
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
@@ -95,10 +115,13 @@ class Runtime:
         self._sync_edge = SyncEdge(self.bridge)
         self._services = _Services(self, dict(services or {}))
         self._on_progress = on_progress
+        self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = False
         self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
+        # For a runtime that is dropped without `close`: its threads and loops would stay for ever.
+        weakref.finalize(self, _let_go, self._pool, self.bridge)
 
     async def __aenter__(self) -> Self:
         self.load()
@@ -126,11 +149,13 @@ class Runtime:
 
     def _load(self) -> None:
         home = self.settings.home
-        self.problems += load_env_file(home, os.environ)
+        if not is_logging():
+            self._stop_logging = configure_logging(home, self.settings.logging.level, known_secrets)
+        self.problems += fill_environment(home)
         cache = ScanCache(home.scan_cache_file)
         self.loaded_files += discovery.load_builtin_tools(cache)
         self.loaded_files += discovery.load_tool_folder(home.tools_dir, self.registry, cache)
-        self.loaded_plugins += load_plugins(self.settings, self.registry, self.hooks)
+        self.loaded_plugins += load_plugins(self.settings, self.registry, self.hooks, cache=cache)
         cache.save()
 
     def close(self) -> None:
@@ -138,6 +163,7 @@ class Runtime:
         self.registry.bind(None)
         self._pool.close()
         self.bridge.close()
+        self._stop_logging()
 
     # Offering
 
@@ -241,6 +267,25 @@ class Runtime:
         return self.call_sync(name, arguments, ctx).content
 
 
+def _absolute(workspace: Path | str | None) -> str:
+    """The workspace, or the folder that the process is in; empty when that one was deleted."""
+    try:
+        return str(Path.cwd() if workspace is None else Path(workspace).expanduser().absolute())
+    except FileNotFoundError:
+        return ""
+
+
+def _said_yolo(yolo: bool) -> bool:
+    if yolo:
+        sys.stderr.write("toolcrib: nobody is asked before dangerous calls; only what is always denied stays denied\n")
+    return yolo
+
+
+def _let_go(pool: DaemonPool, bridge: Bridge) -> None:
+    pool.close()
+    bridge.let_go()
+
+
 def _bounded(ctx: ToolContext, timeout_seconds: float | None, cancel: CancelToken | None) -> ToolContext:
     """The context with an earlier deadline, and stopped by one more token."""
     deadline = ctx.deadline
@@ -264,7 +309,7 @@ class ToolCatalog:
         return self.builder.available(ctx.allowed_tools)
 
     def index(self, ctx: ToolContext) -> ToolIndex:
-        return ToolIndex(self.definitions(ctx))
+        return ToolIndex(self.builder.searchable(ctx.allowed_tools))
 
 
 class _Services:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -67,7 +69,7 @@ def test_a_broken_config_can_be_repaired_by_key(toolcrib: Program):
 
 def test_a_reader_that_leaves_early_is_no_error(toolcrib: Program):
     """`toolcrib … | head -1` ends quietly."""
-    command = f"{sys.executable} -m toolcrib toolsets list --json | head -1"
+    command = f"{shlex.quote(sys.executable)} -m toolcrib toolsets list --json | head -1"
 
     done = subprocess.run(
         ["bash", "-c", command],
@@ -112,13 +114,24 @@ def test_a_terminal_that_cannot_show_an_emoji_still_shows_the_rest(toolcrib: Pro
     assert "todo" in outcome.stdout
 
 
+def test_json_stays_json_where_the_encoding_lacks_a_character(toolcrib: Program):
+    """What cannot be written as it is becomes an escape that JSON knows, for a list as for a result."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL)
+
+    listed = toolcrib("tools", "list", "--toolset", "tides", "--json", PYTHONIOENCODING="ascii")
+    result = toolcrib("tools", "run", "tides", '{"port": "\\u00e9\\ud83c\\udf0a"}', PYTHONIOENCODING="ascii")
+
+    assert json.loads(listed.stdout)[0]["emoji"] == "🌊"
+    assert json.loads(result.stdout) == {"port": "é🌊"}
+
+
 def test_texts_of_others_cannot_control_the_terminal(toolcrib: Program):
-    """Escape sequences in a description arrive as visible marks."""
-    toolcrib.write("tools/tides.py", KEYED_TOOL.replace("High and low", "\\x1b]0;owned\\x07High and low"))
+    """Escape sequences and turns of the writing direction in a description arrive as visible marks."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL.replace("High and low", "\\x1b]0;owned\\x07High\\u202e and low"))
 
     outcome = toolcrib("tools", "explain", "tides")
 
-    assert "\x1b" not in outcome.stdout
+    assert not set("\x1b\u202e") & set(outcome.stdout)
     assert "owned" in outcome.stdout
 
 

@@ -60,6 +60,7 @@ def test_what_was_saved_before_an_interrupt_stays(toolcrib: Program):
     seen = toolcrib.on_terminal("setup", "tides", answers=(("typing):", SECRET), ("Units:", "^C")))
 
     assert seen.code == 130
+    assert "Stopped; 1 value saved. Type `toolcrib setup --list`" in seen.stdout
     assert (toolcrib.home / ".env").read_text() == f"TIDES_API_KEY={SECRET}\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from cli_program import KEYED_TOOL, Program
@@ -207,3 +208,67 @@ def test_explain_names_every_toolset_and_the_file(toolcrib: Program):
     assert about["toolsets"] == ["sea", "tides"]
     assert about["source"]["path"] == str(toolcrib.home / "tools/tides.py")
     assert about["available"] is False
+
+
+BUYING_TOOL = '''
+from toolcrib import Effect, tool
+
+@tool(effects=(Effect("spend"),))
+def buy(article: str) -> str:
+    """Buy an article.
+
+    Args:
+        article: What to buy.
+    """
+    return f"bought {article}"
+'''
+BUY = ("tools", "run", "buy", '{"article": "saw"}')
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("o", True), ("s", True), ("d", False)])
+def test_a_person_at_a_terminal_is_asked_before_an_effect(toolcrib: Program, answer: str, runs: bool):
+    """What would happen is said first; only a key that allows lets it happen."""
+    toolcrib.write("tools/buy.py", BUYING_TOOL)
+
+    seen = toolcrib.on_terminal(*BUY, answers=(("> ", answer),))
+
+    assert "spends money" in seen.stdout
+    assert ("bought saw" in seen.stdout) is runs
+    assert seen.code == (0 if runs else 1)
+
+
+def test_an_interrupt_of_the_question_is_a_no(toolcrib: Program):
+    """Ctrl-C at the question ends the program as it does elsewhere, and nothing was called."""
+    toolcrib.write("tools/buy.py", BUYING_TOOL)
+
+    seen = toolcrib.on_terminal(*BUY, answers=(("> ", "^C"),))
+
+    assert seen.code == 130
+    assert "bought" not in seen.stdout
+    assert "Traceback" not in seen.stdout
+
+
+def test_where_nobody_can_be_asked_an_effect_is_denied(toolcrib: Program):
+    """A yes that is piped in is no person's yes."""
+    toolcrib.write("tools/buy.py", BUYING_TOOL)
+
+    outcome = toolcrib(*BUY, stdin="y\n")
+
+    denied = json.loads(outcome.stdout)
+    assert denied["error_type"] == "denied"
+    assert "there is no terminal" in denied["error"] or "nobody" in denied["error"]
+    assert (outcome.stderr, outcome.code) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "declared", ['"type": "string", "format": "date"', '"enum": ["it\'s", "b"]', '"type": "string"']
+)
+def test_the_command_that_explain_suggests_works_as_it_stands(toolcrib: Program, declared: str):
+    """`try it` can be copied into a shell: its arguments are quoted and the schema accepts them."""
+    toolcrib.write("tools/tides.py", KEYED_TOOL.replace('"type": "string"', declared))
+
+    [line] = [line for line in toolcrib("tools", "explain", "tides").stdout.splitlines() if line.startswith("try it")]
+
+    program, *words = shlex.split(line.removeprefix("try it"))
+    assert program == "toolcrib"
+    assert toolcrib(*words).code == 0

@@ -53,6 +53,28 @@ registry.register(
     schema={"description": "Has a schema that is none.", "parameters": {"type": "objekt"}},
 )
 """
+EFFECTIVE_TOOL = '''
+from toolcrib import Effect, tool
+
+@tool(effects=(Effect("spend"),))
+def buy(article: str) -> str:
+    """Buy an article.
+
+    Args:
+        article: What to buy.
+    """
+    return f"bought {article}"
+'''
+RAISING_TOOL = """
+from toolcrib import tool
+
+@tool
+def tide_clock() -> str:
+    '''Say the time.'''
+    return ""
+
+raise RuntimeError("no clock\\nin this house")
+"""
 PLUGIN = {"plugins/tide-tables/plugin.yaml": "name: tide-tables\nversion: 1.2.0\ndescription: Tides of the world\n",
           "plugins/tide-tables/__init__.py": "def register(ctx):\n    pass\n"}  # fmt: skip
 HERMES = {
@@ -71,6 +93,9 @@ class Scenario:
     files: dict[str, str] = field(default_factory=dict)
     stdin: str = ""
     when: str = ""
+    terminal: bool = False
+    """On a terminal there are hints and questions; `answers` says what is typed after each."""
+    answers: tuple[tuple[str, str], ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -92,9 +117,17 @@ SCENARIOS = [
     Scenario("tools list --toolset tides --json", TOOLS),
     Scenario("tools list --toolset wbe"),
     Scenario("tools list --toolset search --all"),
+    Scenario("tools list --toolset search", when="nothing of it is here"),
     Scenario("tools list", {"config.yaml": BROKEN_CONFIG}, when="the config is broken"),
     Scenario("tools list", {"config.yaml": "tools: [\n"}, when="the config is not YAML"),
+    Scenario(
+        "tools list --toolset tides",
+        TOOLS | {"tools/broken.py": "@tool\ndef (\n", "tools/todo.py": COLLISION},
+        when="some declarations cannot be used",
+    ),
+    Scenario("tools list", {"config.yaml": "- web\n"}, when="the config is a list"),
     Scenario("tools explain tides", TOOLS),
+    Scenario("tools explain todo"),
     Scenario("tools explain web_search"),
     Scenario("tools explain tidse", TOOLS),
     Scenario("tools explain broken", {"tools/broken.py": "@tool\ndef (\n"}, when="its file cannot be loaded"),
@@ -107,12 +140,15 @@ SCENARIOS = [
     Scenario("tools run tidse {}", TOOLS),
     Scenario("tools run web_search {}"),
     Scenario("tools run todo {}"),
+    Scenario("""tools run buy '{"article": "saw"}'""", {"tools/buy.py": EFFECTIVE_TOOL}),
     Scenario("tools run"),
     Scenario("tools lint home/tools/tides.py", TOOLS),
     Scenario("tools lint home/tools/clumsy.py", {"tools/clumsy.py": CLUMSY_TOOL}),
     Scenario("tools lint home/tools/todo.py", {"tools/todo.py": COLLISION}, when="the name is taken"),
     Scenario("tools lint home/tools/broken.py", {"tools/broken.py": "@tool\ndef (\n"}),
+    Scenario("tools lint home/tools/tide_clock.py", {"tools/tide_clock.py": RAISING_TOOL}),
     Scenario("tools lint nowhere.py"),
+    Scenario("tools lint home/tools", TOOLS, when="a folder is no file"),
     Scenario("tools new hello --kind tool"),
     Scenario("tools new hello", stdin="tool\n"),
     Scenario("tools new hello", stdin="what?\nskill\n"),
@@ -120,14 +156,18 @@ SCENARIOS = [
     Scenario("tools new hello --kind tool", {"tools/hello.py": ""}),
     Scenario("tools new Hello-World --kind tool"),
     Scenario("tools new todo --kind tool"),
+    Scenario("tools new class --kind tool", when="a word of Python"),
+    Scenario("tools new tides --kind tool", {"tools/sea.py": KEYED_TOOL}, when="another file declares that tool"),
     Scenario("tools new hello --kind toy"),
     Scenario("toolsets show search"),
+    Scenario("toolsets show context_engine"),
     Scenario("toolsets show cli --josn"),
     Scenario("toolsets show termnal"),
     Scenario("plugins list"),
     Scenario("plugins list", PLUGIN),
     Scenario("plugins enable tide-tables", PLUGIN),
     Scenario("plugins disable tide-tables", PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-tables]\n"}),
+    Scenario("plugins disable tide-table", PLUGIN | {"config.yaml": "plugins:\n  enabled: [tide-table]\n"}),
     Scenario("plugins enable tide-table", PLUGIN),
     Scenario("plugins enable anything"),
     Scenario("config path"),
@@ -155,6 +195,7 @@ SCENARIOS = [
     Scenario("import hermes --from hermes --yes", HERMES),
     Scenario("chat -q 'What time is it?'"),
     Scenario("chat --toolsets none"),
+    Scenario("chat", TOOLS | {"config.yaml": "toolsets: []\n"}, when="an empty list means no tools"),
     Scenario("chat --toolsets wbe"),
     Scenario("chat", {"config.yaml": BAD_TOOLSET}),
     Scenario("doctor"),
@@ -167,11 +208,32 @@ SCENARIOS = [
             "tools/broken.py": "@tool\ndef (\n",
             "tools/todo.py": COLLISION,
             "tools/odd.py": ODD_SCHEMA,
+            "tools/tide_clock.py": RAISING_TOOL,
             **PLUGIN,
         },
         when="much is wrong",
     ),
     Scenario("doctor", {"config.yaml": BROKEN_CONFIG}),
+    Scenario("tools list --toolset tides", TOOLS, terminal=True),
+    Scenario("tools list --toolset todo", terminal=True),
+    Scenario("tools list --toolset web", terminal=True),
+    Scenario("tools run buy {}", {"tools/buy.py": EFFECTIVE_TOOL}, terminal=True),
+    Scenario(
+        """tools run buy '{"article": "saw"}'""",
+        {"tools/buy.py": EFFECTIVE_TOOL},
+        terminal=True,
+        answers=(("> ", "o"),),
+    ),
+    Scenario(
+        """tools run buy '{"article": "saw"}'""",
+        {"tools/buy.py": EFFECTIVE_TOOL},
+        terminal=True,
+        answers=(("> ", "d"),),
+    ),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", "tide-0123456789"),)),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", ""),)),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", "^C"),)),
+    Scenario("import hermes --from hermes", HERMES, terminal=True, answers=(("Do this?", "n"),)),
 ]
 
 
@@ -181,6 +243,8 @@ def perform(scenario: Scenario, root: Path) -> tuple[Scenario, Outcome]:
         path = program.write(name, text)
         if path.name == ".env":
             path.chmod(0o600)
+    if scenario.terminal:
+        return scenario, program.on_terminal(*scenario.words, answers=scenario.answers, TERM="dumb", COLUMNS="160")
     return scenario, program(*scenario.words, stdin=scenario.stdin)
 
 
@@ -198,9 +262,10 @@ def normalised(text: str, root: Path) -> str:
 def section(scenario: Scenario, outcome: Outcome, root: Path) -> str:
     heading = f"$ toolcrib {scenario.arguments}".rstrip()
     files = ", ".join(name for name in scenario.files)
-    context = "; ".join(part for part in (scenario.when, f"with {files}" if files else "") if part)
+    where = "on a terminal" if scenario.terminal else ""
+    context = "; ".join(part for part in (scenario.when, where, f"with {files}" if files else "") if part)
     lines = [heading + (f"    # {context}" if context else "")]
-    lines += normalised(outcome.stdout, root).splitlines()
+    lines += [line.rstrip() for line in normalised(outcome.stdout, root).splitlines()]
     lines += [f"! {line}" for line in normalised(outcome.stderr, root).splitlines()]
     return "\n".join([*lines, f"exit {outcome.code}"])
 

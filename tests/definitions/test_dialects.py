@@ -14,6 +14,7 @@ from dialect_tools import GNARLY, tool
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from toolcrib.core.errors import ToolcribError
 from toolcrib.definitions.dialects import Dialect, Rendered, render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -359,3 +360,9 @@ def test_the_checkers_notice_a_broken_rule() -> None:
     """The rules of this test file can fail: an untouched odd schema does not pass them."""
     with pytest.raises(AssertionError):
         check_openai(tool("t", "", {"type": "object", "properties": {}, "oneOf": [{}]}))
+
+
+def test_an_unknown_dialect_is_told_with_the_nearest():
+    """A slip in a dialect's name is an error that helps, not a KeyError."""
+    with pytest.raises(ToolcribError, match="unknown dialect 'openai-strict'; did you mean 'openai_strict'"):
+        render([], "openai-strict")

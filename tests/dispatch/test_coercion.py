@@ -58,6 +58,7 @@ CHANGED = [
     pytest.param(BOOLEAN, " TRUE ", True, id="TRUE"),
     pytest.param({"type": ["integer", "null"]}, "null", None, id="null in a type list"),
     pytest.param({"anyOf": [INTEGER, NULL]}, "null", None, id="null in anyOf"),
+    pytest.param({"anyOf": [{"type": "array", "items": STRING}, NULL]}, "null", None, id="null beside an array"),
     pytest.param({"type": "integer", "nullable": True}, "null", None, id="null by nullable"),
     pytest.param({"$ref": "#/$defs/id", "nullable": True}, "null", None, id="null by nullable reference"),
     pytest.param(ARRAY, '["a", 1]', ["a", 1], id="array text"),

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from toolcrib.core.types import ALLOW, SEARCH_TOOLS, Effect, ToolCall
+from toolcrib.core.approvals import Answer
+from toolcrib.core.types import SEARCH_TOOLS, Effect, ToolCall
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 
@@ -71,7 +72,7 @@ async def test_search_describe_and_call(crowded):
     """What the search finds can be described and called."""
     runtime = crowded("tools: {tool_search: on}")
     found = json.loads((await runtime.call("tool_search", {"query": "rainfall"})).content)
-    assert [tool["name"] for tool in found["tools"]] == ["rain_0"]
+    assert [tool["name"] for tool in found["matches"]] == ["rain_0"]
     described = json.loads((await runtime.call("tool_describe", {"name": "rain_0"})).content)
     assert described["parameters"] == LONG["parameters"]
     result = await runtime.call("tool_call", {"name": "rain_0", "arguments": {"n": "3"}})
@@ -99,7 +100,7 @@ async def test_the_scope_of_a_session_holds_behind_the_search(crowded):
     runtime = crowded(count=2)
     ctx = runtime.context(allowed_tools=frozenset({"rain_0"}))
     found = json.loads((await runtime.call("tool_search", {"query": "rainfall"}, ctx=ctx)).content)
-    assert [tool["name"] for tool in found["tools"]] == ["rain_0"]
+    assert [tool["name"] for tool in found["matches"]] == ["rain_0"]
     assert (await runtime.call("tool_describe", {"name": "rain_1"}, ctx=ctx)).is_error
     assert (await runtime.call("tool_call", {"name": "rain_0"}, ctx=ctx)).content == "{}"
     blocked = await runtime.call("tool_call", {"name": "rain_1"}, ctx=ctx)
@@ -143,8 +144,8 @@ async def test_batches_plan_by_the_effects_of_the_inner_call(crowded, add_tool):
     from toolcrib.dispatch.parallel import plan
 
     class Yes:
-        async def ask(self, entry, arguments, verdict, ctx):
-            return ALLOW
+        async def ask(self, request):
+            return Answer(choice="once")
 
     runtime = crowded(approver=Yes())
     add_tool(runtime, "writer", handler, effects=(Effect("write", "/x"),))

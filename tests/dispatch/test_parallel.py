@@ -5,13 +5,14 @@ import json
 
 import pytest
 
+from toolcrib.core.approvals import Answer
 from toolcrib.core.context import CancelToken
-from toolcrib.core.types import ALLOW, Effect, ToolCall
+from toolcrib.core.types import Effect, ToolCall
 
 
 class Yes:
-    async def ask(self, entry, arguments, verdict, ctx):
-        return ALLOW
+    async def ask(self, request):
+        return Answer(choice="once")
 
 
 class Watch:

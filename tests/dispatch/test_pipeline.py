@@ -8,14 +8,17 @@ import json
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
+from toolcrib.core.approvals import Answer
 from toolcrib.core.context import CancelToken, current_context
-from toolcrib.core.types import ALLOW, Effect, Source, Verdict
+from toolcrib.core.types import Effect, Source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import BLOCKING_HANDLERS_AT_ONCE
 
+YES = Answer(choice="once")
 WRITE = (Effect("write", "/somewhere/file"),)
 MULTIMODAL = {"_multimodal": True, "content": [{"type": "text", "text": "a cat"}]}
 
@@ -41,12 +44,12 @@ class Journal:
 class Person:
     """An approver with one answer, who remembers the questions."""
 
-    def __init__(self, answer=ALLOW):
+    def __init__(self, answer=YES):
         self.questions = []
         self._answer = answer
 
-    async def ask(self, entry, arguments, verdict, ctx):
-        self.questions.append(verdict.reasons)
+    async def ask(self, request):
+        self.questions.append(tuple(danger.reason for danger in request.dangers))
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
@@ -337,18 +340,18 @@ async def test_effects_without_anybody_to_ask_are_denied(runtime, add_tool):
 
 async def test_an_approver_is_asked_with_reasons_and_may_agree(make_runtime, add_tool):
     """An ask goes to the approver; allow lets the call run."""
-    person = Person(ALLOW)
+    person = Person(YES)
     runtime = make_runtime(approver=person)
     add_tool(runtime, "writer", ok, effects=WRITE)
     assert [result.content for result in await both_edges(runtime, "writer")] == ["ok", "ok"]
     assert person.questions == [("writer writes to /somewhere/file",)] * 2
 
 
-@pytest.mark.parametrize("answer", [Verdict("deny", ("no",)), Verdict("ask", ("what?",))])
+@pytest.mark.parametrize("answer", ["deny", "timeout", "cancelled"])
 async def test_only_a_clear_yes_lets_a_call_run(make_runtime, add_tool, answer):
     """Whatever else an approver answers means no."""
     ran = []
-    runtime = make_runtime(approver=Person(answer))
+    runtime = make_runtime(approver=Person(Answer(choice=answer)))
     add_tool(runtime, "writer", lambda args, **kwargs: ran.append(1) or "ok", effects=WRITE)
     assert {result.status for result in await both_edges(runtime, "writer")} == {"blocked"}
     assert ran == []
@@ -377,7 +380,7 @@ async def test_an_mcp_tool_that_declares_nothing_is_asked_about(make_runtime, ad
 async def test_effects_that_cannot_be_told_keep_the_call_from_running(make_runtime, add_tool, effects):
     """A broken effects function is no permission."""
     ran = []
-    runtime = make_runtime(approver=Person(ALLOW))
+    runtime = make_runtime(approver=Person(YES))
     add_tool(runtime, "unclear", lambda args, **kwargs: ran.append(1) or "ok", effects=effects)
     assert {result.status for result in await both_edges(runtime, "unclear")} == {"error"}
     assert ran == []
@@ -385,11 +388,11 @@ async def test_effects_that_cannot_be_told_keep_the_call_from_running(make_runti
 
 async def test_effects_are_computed_from_the_arguments(make_runtime, add_tool):
     """An effects function sees the coerced arguments of this call."""
-    person = Person(ALLOW)
+    person = Person(YES)
     runtime = make_runtime(approver=person)
-    add_tool(runtime, "deletes", ok, effects=lambda args, ctx: [Effect("delete", str(args["n"]))])
+    add_tool(runtime, "deletes", ok, effects=lambda args, ctx: [Effect("delete", f"/data/{args['n']}")])
     await runtime.call("deletes", {"n": "7"})
-    assert person.questions == [("deletes deletes 7",)]
+    assert person.questions == [("deletes deletes /data/7",)]
 
 
 async def test_a_waiting_question_ends_with_the_cancel_token(make_runtime, add_tool):
@@ -397,7 +400,7 @@ async def test_a_waiting_question_ends_with_the_cancel_token(make_runtime, add_t
     asked = asyncio.Event()
 
     class Nobody:
-        async def ask(self, entry, arguments, verdict, ctx):
+        async def ask(self, request):
             asked.set()
             await asyncio.Event().wait()
 
@@ -429,7 +432,7 @@ async def test_a_session_may_call_only_its_own_tools(runtime, add_tool):
 async def test_started_is_recorded_before_and_finished_after_a_call_with_effects(make_runtime, add_tool):
     """A call with effects is on record before it runs; one without leaves no trace."""
     journal = Journal()
-    runtime = make_runtime(approver=Person(ALLOW), recorder=journal)
+    runtime = make_runtime(approver=Person(YES), recorder=journal)
     add_tool(runtime, "writer", lambda args, **kwargs: journal.lines.append("ran") or "ok", effects=WRITE)
     add_tool(runtime, "reader", ok, effects=())
     await runtime.call("writer", {})
@@ -449,7 +452,7 @@ async def test_a_denied_call_leaves_no_record(make_runtime, add_tool):
 async def test_what_cannot_be_recorded_is_not_run(make_runtime, add_tool):
     """A record that fails at the start keeps the call from running; both edges still give a result."""
     ran = []
-    runtime = make_runtime(approver=Person(ALLOW), recorder=Journal(fail="started"))
+    runtime = make_runtime(approver=Person(YES), recorder=Journal(fail="started"))
     add_tool(runtime, "writer", lambda args, **kwargs: ran.append(1) or "ok", effects=WRITE)
     assert {result.status for result in await both_edges(runtime, "writer")} == {"error"}
     assert ran == []
@@ -457,7 +460,7 @@ async def test_what_cannot_be_recorded_is_not_run(make_runtime, add_tool):
 
 async def test_a_record_that_fails_at_the_end_does_not_cost_the_result(make_runtime, add_tool):
     """The tool has run, so its result reaches the model."""
-    runtime = make_runtime(approver=Person(ALLOW), recorder=Journal(fail="finished"))
+    runtime = make_runtime(approver=Person(YES), recorder=Journal(fail="finished"))
     add_tool(runtime, "writer", ok, effects=WRITE)
     assert [result.content for result in await both_edges(runtime, "writer")] == ["ok", "ok"]
 
@@ -531,9 +534,9 @@ async def test_the_time_of_a_person_does_not_count_against_the_config_s_deadline
     """A tool's own time limit starts when it runs, not when somebody is asked."""
 
     class Slow:
-        async def ask(self, entry, arguments, verdict, ctx):
+        async def ask(self, request):
             await asyncio.sleep(0.2)
-            return ALLOW
+            return YES
 
     async def quick(args, **kwargs):
         await asyncio.sleep(0)
@@ -613,7 +616,7 @@ async def test_cancelling_the_caller_cancels_the_handler_and_is_told_once(make_r
     seen, cleaned = [], asyncio.Event()
     running = asyncio.Event()
     journal = Journal()
-    runtime = make_runtime(approver=Person(ALLOW), recorder=journal)
+    runtime = make_runtime(approver=Person(YES), recorder=journal)
     runtime.hooks.register("post_tool_call", lambda status: seen.append(status))
 
     async def waits(args, **kwargs):
@@ -715,3 +718,49 @@ def test_cost_of_a_call_does_not_depend_on_the_number_of_tools(make_runtime, add
     view_before = registry._cached_view
     assert runtime.call_sync("tool_7", {}).content == "ok"
     assert registry._cached_view is view_before
+
+
+def raise_stop_iteration(args, **kwargs):
+    return next(iter([]))
+
+
+def raise_exit(args, **kwargs):
+    raise SystemExit(3)
+
+
+async def test_an_exception_that_cannot_travel_is_told_under_its_own_name(runtime, add_tool):
+    """StopIteration cannot leave a coroutine, nor SystemExit a thread; the model still reads what was raised."""
+    add_tool(runtime, "empty", raise_stop_iteration)
+    add_tool(runtime, "leave", raise_exit)
+
+    awaited = await runtime.call("empty")
+    direct = runtime.call_sync("empty", {})
+    left = await runtime.call("leave")
+
+    assert json.loads(awaited.content) == json.loads(direct.content)
+    assert json.loads(awaited.content)["error"] == "Tool execution failed: StopIteration:"
+    assert json.loads(left.content)["error"] == "Tool execution failed: SystemExit: 3"
+
+
+def test_half_characters_do_not_reach_the_model(runtime, add_tool):
+    """A lone surrogate, as odd file names have it, cannot be sent to any model nor read back from a file."""
+    add_tool(runtime, "names", lambda args, **kwargs: "caf\u00e9 \udcff")
+    add_tool(runtime, "many", lambda args, **kwargs: "\udcff" * 500, max_result_size_chars=300)
+
+    short, long = runtime.call_sync("names", {}), runtime.call_sync("many", {})
+
+    assert short.content == "caf\u00e9 ?"
+    assert Path(long.handle).read_text(encoding="utf-8") == "?" * 500
+
+
+async def test_a_time_limit_is_told_as_it_was_given(runtime, add_tool):
+    """The time that setting up the call took is no part of the message."""
+
+    async def wait_for_ever(args, **kwargs):
+        await asyncio.Event().wait()
+
+    add_tool(runtime, "slow", wait_for_ever, is_async=True)
+
+    result = await runtime.call("slow", timeout_seconds=0.02)
+
+    assert "within 0.02 seconds" in result.error_message

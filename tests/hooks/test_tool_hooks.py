@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from toolcrib.core.types import ALLOW, Effect
+from toolcrib.core.approvals import Answer
+from toolcrib.core.types import Effect
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE
 
 IDS = {"task_id": "task", "session_id": "session", "turn_id": "turn", "api_request_id": "request"}
@@ -17,9 +18,10 @@ class Person:
     def __init__(self):
         self.questions = []
 
-    async def ask(self, entry, arguments, verdict, ctx):
-        self.questions.append((dict(arguments), verdict.reasons, verdict.rule))
-        return ALLOW
+    async def ask(self, request):
+        danger = request.dangers[0]
+        self.questions.append((request.command, danger.reason, danger.rule))
+        return Answer(choice="once")
 
 
 def echo(args, **kwargs):
@@ -195,7 +197,7 @@ async def test_approve_asks_the_person_and_without_one_means_no(make_runtime, ad
         runtime.hooks.register("pre_tool_call", lambda: {"action": "approve", "message": "costs money"})
     assert (await call(lonely, "echo")).error_type == "denied"
     assert (await call(attended, "echo")).content == "{}"
-    assert person.questions == [({}, ("costs money",), "plugin_rule:echo:costs money")]
+    assert person.questions == [("echo()", "costs money", "plugin_rule:echo:costs money")]
 
 
 async def test_post_hooks_that_raise_are_only_logged(echoing, call, caplog):
@@ -279,7 +281,7 @@ async def test_arguments_changed_at_the_last_moment_pass_the_gate_again(make_run
     add_tool(runtime, "eraser", echo, effects=lambda args, ctx: [Effect("delete", f"/data/{args['n']}")])
     runtime.hooks.register_middleware("tool_execution", lambda args, next_call: next_call({"n": 2}))
     assert (await call(runtime, "eraser", {"n": 1})).content == '{"n": 2}'
-    assert [question[0] for question in person.questions] == [{"n": 1}, {"n": 2}]
+    assert [question[0] for question in person.questions] == ["eraser(n=1)", "eraser(n=2)"]
 
 
 def plain_layer(args, next_call, **kwargs):

@@ -50,7 +50,7 @@ def test_make_test_and_make_chat_work_in_a_fresh_clone_twice(clone: Path, tmp_pa
     home = tmp_path / "newcomer"
     home.mkdir()
 
-    first = run(["make", "test", "ARGS=tests/toolsets -p no:cacheprovider"], clone, home)
+    first = run(["make", "test", "ARGS=tests/cli tests/toolsets -p no:cacheprovider"], clone, home)
     second = run(["make", "test", "ARGS=tests/toolsets -p no:cacheprovider"], clone, home)
     chat = run(["make", "chat"], clone, home)
 

@@ -210,7 +210,7 @@ provides_hooks: [x, {name: y}]
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=50), inner, max_size=4),
     max_leaves=8,
 )
 KEYS = ("name", "version", "description", "author", "kind", "requires_env", "provides_tools", "provides_hooks")

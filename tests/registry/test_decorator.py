@@ -7,6 +7,8 @@ import enum
 import functools
 import inspect
 import json
+import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -186,7 +188,8 @@ def test_whole_schema_of_an_ordinary_function():
         """Get the weather
         for a place.
 
-        More that the model need not read.
+        Rain is given
+        in millimetres.
 
         Args:
             location: City name or
@@ -197,7 +200,7 @@ def test_whole_schema_of_an_ordinary_function():
 
     assert declare(weather).schema == {
         "name": "weather",
-        "description": "Get the weather for a place.",
+        "description": "Get the weather for a place.\n\nRain is given\nin millimetres.",
         "parameters": {
             "type": "object",
             "properties": {
@@ -730,3 +733,66 @@ def test_a_bad_function_costs_only_itself_while_a_file_is_loaded():
 
     assert registry.get_all_tool_names() == ["fine"]
     assert "of type complex" in registry.rejections[0]
+
+
+@pytest.mark.parametrize(
+    ("hint", "plain", "given"),
+    [
+        (typing.List, list, [1]),  # noqa: UP006 - the old spelling is what is tested
+        (typing.Tuple, tuple, [1, "a"]),  # noqa: UP006
+        (typing.Dict, dict, {"a": 1}),  # noqa: UP006
+        (typing.Set, set, [1]),  # noqa: UP006
+        (typing.Sequence, Sequence, [1]),
+        (typing.Mapping, Mapping, {"a": 1}),
+        (typing.Iterable, Iterable, [1]),
+    ],
+)
+def test_old_names_of_collections_mean_the_new_ones(hint, plain, given):
+    """A bare `List` or `Tuple` from typing is the collection of anything, not an empty one."""
+    assert schema_of(hint) == schema_of(plain)
+    assert received(hint, given) == received(plain, given)
+
+
+def plainly_wrapped(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+async def test_an_async_function_behind_a_plain_decorator_is_awaited():
+    """A decorator that returns a plain function around an `async def` does not hide that it must be awaited."""
+
+    async def probe(a: int) -> dict[str, int]:
+        return {"a": a}
+
+    entry = declare(plainly_wrapped(probe))
+
+    assert entry.is_async
+    assert await entry.handler({"a": 1}) == '{"a": 1}'
+
+
+async def test_a_decorator_may_have_waited_for_an_async_function_already():
+    """What comes out of the decorator counts, whether it is a coroutine or a value."""
+
+    async def probe() -> int:
+        return 1
+
+    @functools.wraps(probe)
+    def waits():
+        return 2
+
+    assert await declare(waits).handler({}) == '{"result": 2}'
+
+
+def test_a_coroutine_that_a_plain_function_returns_is_closed():
+    """It is an error for the author, and no warning that nobody awaited it."""
+
+    async def forgotten() -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = json.loads(returned(forgotten()))
+
+    assert answer["error_type"] == "tool_result_contract"

@@ -442,3 +442,13 @@ def test_two_runtimes_do_not_see_each_other_s_tools(tmp_path: Path) -> None:
 def test_an_error_without_a_line_is_explained_without_one() -> None:
     """Not every SyntaxError knows where it is."""
     assert explain_import_error(SyntaxError("odd bytes")) == "odd bytes; correct the file and save it"
+
+
+def test_a_file_that_fails_half_way_leaves_no_tool_behind(folder: Path, registry: ToolRegistry) -> None:
+    """A file that is skipped offers nothing: a tool above the line that failed may need what stands below it."""
+    tool_file(folder, "half", after="raise ValueError('too late')\n")
+
+    (report,) = load_tool_folder(folder, registry)
+
+    assert (report.tools, registry.get_entry("half")) == ([], None)
+    assert "too late" in report.problem

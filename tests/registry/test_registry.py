@@ -223,7 +223,7 @@ def test_a_result_limit_is_a_number_infinity_or_none(registry: ToolRegistry, lim
     """`inf` means never cut; None means the default."""
     declare(registry, "limited", max_result_size_chars=limit)
 
-    assert registry.get_max_result_size("limited") == limit
+    assert registry.get_max_result_size("limited") == (100_000 if limit is None else limit)
     assert registry.get_max_result_size("limited", 7) == (7 if limit is None else limit)
 
 
@@ -326,7 +326,7 @@ def test_unknown_names_read_as_nothing(filled: ToolRegistry) -> None:
     assert filled.get_toolset_alias_target("nothing") is None
     assert filled.get_emoji("nobody") == "⚡"
     assert filled.get_emoji("nobody", "?") == "?"
-    assert filled.get_max_result_size("nobody") is None
+    assert filled.get_max_result_size("nobody") == 100_000
     assert filled.get_max_result_size("nobody", 5) == 5
     assert filled.get_definitions({"nobody"}) == []
 
@@ -388,7 +388,7 @@ def test_a_toolset_is_available_when_nothing_is_checked_or_one_tool_passes(regis
     assert registry.is_toolset_available("unchecked")
     assert not registry.is_toolset_available("refused")
     assert registry.is_toolset_available("half")
-    assert registry.is_toolset_available("empty")
+    assert not registry.is_toolset_available("unknown")
 
 
 def test_what_a_reader_changes_is_his_own(filled: ToolRegistry) -> None:

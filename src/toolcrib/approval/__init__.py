@@ -1,1 +1,50 @@
-"""Decides whether a call may run: what it does, what policy says, and who is asked."""
+"""Decides whether a call may run: what it does, what policy says, and who is asked.
+
+The analyser of shell commands loads on first use of its names.
+"""
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolcrib.approval.analyse import (
+        DANGEROUS_PATTERNS,
+        Assessment,
+        Finding,
+        analyse,
+        detect_dangerous_command,
+        detect_hardline_command,
+    )
+    from toolcrib.approval.entries import suggest
+
+__all__ = [
+    "DANGEROUS_PATTERNS",
+    "Assessment",
+    "Finding",
+    "analyse",
+    "detect_dangerous_command",
+    "detect_hardline_command",
+    "suggest",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'toolcrib.approval' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - loads by name, to keep the start of a process light
+
+    home = "toolcrib.approval.entries" if name == "suggest" else "toolcrib.approval.analyse"
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+class _Package(ModuleType):
+    """Keeps `analyse` the function: importing the module of that name would put the module in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value.analyse if name == "analyse" and isinstance(value, ModuleType) else value)
+
+
+sys.modules[__name__].__class__ = _Package

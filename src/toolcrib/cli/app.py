@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import os
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from toolcrib.cli.output import error_line
+from toolcrib.cli.output import error_line, escape_what_cannot_be_shown
 from toolcrib.core.errors import ToolcribError, nearest_names
 from toolcrib.version import __version__
 
@@ -26,6 +25,7 @@ GROUPS = {
     "toolsets": "See which tools belong together.",
     "plugins": "See plugins and switch them on or off.",
     "config": "Read, change and check the settings.",
+    "approvals": "See and test what is asked about, allowed and denied.",
     "import": "Bring over what another program keeps.",
 }
 # Path of the command, its module under `cli/commands`, and the first line of its help: all that a listing needs.
@@ -47,11 +47,25 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config path": ("config_path", "Print where the config file is."),
     "config check": ("config_check", "Say what is wrong with the config file."),
     "config show": ("config_show", "Print every setting in force, and where it comes from."),
+    "approvals list": ("approvals_list", "List what you allowed for good, and the latest requests."),
+    "approvals show": ("approvals_show", "Show one request and its answer."),
+    "approvals explain": ("approvals_explain", "Say why a call was asked about, allowed, denied or blocked."),
+    "approvals test": ("approvals_test", "Say what would happen to a command, without running any of it."),
+    "approvals suggest": ("approvals_suggest", "Say what would allow a call, and others like it, for good."),
+    "approvals revoke": ("approvals_revoke", "Take back what you allowed for good."),
     "setup": ("setup", "Enter the keys that tools need."),
     "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
     "import hermes": ("import_hermes", "Bring config, keys, skills and memories over from Hermes Agent."),
     "completion": ("completion", "Print the script that lets a shell complete toolcrib's commands."),
 }
+
+
+class NoSuchCommand(click.UsageError):
+    """A command that no group knows; click has a class for it in its newest releases only."""
+
+    def __init__(self, name: str, ctx: click.Context) -> None:
+        super().__init__(f"unknown command {name!r}", ctx)
+        self.command_name = name
 
 
 class LazyGroup(click.Group):
@@ -81,6 +95,13 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"toolcrib.cli.commands.{COMMANDS[path][0]}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            raise NoSuchCommand(args[0], ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -113,10 +134,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of the process); returns the exit code."""
     # The log file is set up with the runtime; until then nothing that we log may reach the screen.
     logging.getLogger(PROGRAM).addHandler(logging.NullHandler())
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show an emoji, or a lone surrogate in a result, is no reason to fail.
-            stream.reconfigure(errors="backslashreplace")
+    escape_what_cannot_be_shown()
     try:
         code = make_root().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -132,14 +150,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except ToolcribError as error:
-        error_line(_first_line(str(error)))
+        error_line(_with_next_step(_first_line(str(error))))
         return error.exit_code
     except BrokenPipeError:
         _close_stdout()
         return FAILED
     except OSError as error:
         place = f" {error.filename!r}" if error.filename else ""
-        error_line(f"cannot use{place}: {error.strerror or error}; `toolcrib doctor` shows where everything is")
+        error_line(_with_next_step(f"cannot use{place}: {error.strerror or error}"))
         return FAILED
     return code if isinstance(code, int) else 0
 
@@ -151,6 +169,11 @@ def _first_line(message: str) -> str:
     return f"{first} (and {len(others)} more: `toolcrib config check` shows all)"
 
 
+def _with_next_step(message: str) -> str:
+    """The message, ending in what to type; errors of the library do not always know a command."""
+    return message if "`" in message else f"{message}; `toolcrib doctor` shows where everything is"
+
+
 def _usage_message(error: click.UsageError) -> str:
     """What click says, as one line that ends in what to type."""
     path = error.ctx.command_path if error.ctx is not None else PROGRAM
@@ -158,7 +181,7 @@ def _usage_message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
         return _unknown("option", error.option_name, nearest_names(error.option_name, known), help_hint)
-    if isinstance(error, click.exceptions.NoSuchCommand):
+    if isinstance(error, NoSuchCommand):
         return _unknown("command", error.command_name, _nearest_commands(path, error.command_name), help_hint)
     text = " ".join(error.format_message().split()).rstrip(".")
     return f"{text[:1].lower()}{text[1:]}; type `{path} --help` to see how it is used"

@@ -129,13 +129,18 @@ def _runtime() -> Runtime:
 def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[Problem]:
     """What is wrong with the plugins that should be loaded; one that is off harms nobody."""
     enabled = [plugin for plugin in plugins if plugin.state == "enabled"]
+    gone = {plugin.name for plugin in enabled if plugin.origin == "missing"}
     said = [(plugin.name, sentence) for plugin in enabled for sentence in plugin.problems]
     for loaded in runtime.loaded_plugins:
         said += [(loaded.name, loaded.problem)] if loaded.problem else []
         said += [(loaded.name, f"{file.path}: {file.problem}") for file in loaded.files if file.problem]
     # What was seen before loading is said again by the loader.
     return [
-        Problem(f"plugin {name!r}: {sentence}", "`toolcrib plugins list`") for name, sentence in dict.fromkeys(said)
+        Problem(
+            f"plugin {name!r}: {sentence}",
+            f"`toolcrib plugins disable {name}` takes the name out" if name in gone else "`toolcrib plugins list`",
+        )
+        for name, sentence in dict.fromkeys(said)
     ]
 
 

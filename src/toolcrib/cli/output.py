@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import json
 import os
 import re
@@ -12,12 +14,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 # Texts of third parties must not move the cursor or recolour the terminal of whoever reads them.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 _STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 COLUMN_GAP = "  "
+ESCAPE = "toolcrib.escape"
+"""The error handler of our streams; known to Python once `escape_what_cannot_be_shown` was called."""
 
 Pairs = Sequence[tuple[str, str | Sequence[str]]]
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let stdout and stderr write an emoji, where they cannot, as JSON does: a JSON result stays one in any locale."""
+    codecs.register_error(ESCAPE, _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPE)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def on_terminal() -> bool:
@@ -40,7 +58,7 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table with a heading; nothing but the heading when there are no rows."""
-    cells = [[_one_line(cell) for cell in row] for row in rows]
+    cells = [[one_line(cell) for cell in row] for row in rows]
     if on_terminal():
         _print_rich_table(columns, cells)
         return
@@ -65,7 +83,7 @@ def print_pairs(pairs: Pairs) -> None:
 
 def error_line(message: str) -> None:
     """What went wrong, as one line on stderr."""
-    sys.stderr.write(f"toolcrib: {_one_line(message)}\n")
+    sys.stderr.write(f"toolcrib: {one_line(message)}\n")
 
 
 def note(message: str = "") -> None:
@@ -138,7 +156,8 @@ def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
         yield
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text on one line, without control characters."""
     return clean(" ".join(text.split()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import click
 from toolcrib.api import default_runtime
 from toolcrib.cli.output import silence, stdout_reserved
 from toolcrib.core.errors import ToolcribError, UnknownName
+from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry
+from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.registry.availability import AVAILABLE, Outcome, with_remedy
 from toolcrib.registry.discovery import LoadedFile
 from toolcrib.registry.lint_source import read_source
@@ -51,10 +54,13 @@ class ToolState:
         }
 
 
-def open_runtime() -> Runtime:
-    """The default runtime with all tools loaded; what tool files print while they load goes to stderr."""
+def open_runtime(approver: Approver | None = None, *, yolo: bool | None = None) -> Runtime:
+    """The default runtime with all tools loaded; what tool files print while they load goes to stderr.
+
+    With an approver, it is one for a person at a terminal.
+    """
     with stdout_reserved():
-        return default_runtime()
+        return default_runtime(approver, entry_point="library" if approver is None else "interactive", yolo=yolo)
 
 
 def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[ToolState]:
@@ -92,6 +98,18 @@ def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
 def lint_command(path: Path) -> str:
     """What to type to see all that is wrong with a tool file."""
     return f"`toolcrib tools lint {shlex.quote(str(path))}`"
+
+
+def example_command(entry: ToolEntry) -> str:
+    """What to type to call a tool, with arguments that its schema accepts where they are known."""
+    checker = ArgumentChecker(entry)
+    _, problem = checker.prepare({})
+    example = None
+    if problem is not None:
+        # What is not an object at all is answered with an example of the whole call.
+        _, problem = checker.prepare("[]")
+        example = problem.example if problem is not None else None
+    return f"toolcrib tools run {entry.name} {shlex.quote(json.dumps(example or {}, ensure_ascii=False))}"
 
 
 def declared_names(loaded: LoadedFile) -> set[str]:

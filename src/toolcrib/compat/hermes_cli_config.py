@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -69,13 +70,26 @@ def load_config() -> Config:
     return _merged(DEFAULT_CONFIG, _written())
 
 
-def save_config(config: Config) -> None:
-    """Write what differs from the config in force; a key that `config` lacks gets its default again."""
+def save_config(
+    config: Config,
+    *,
+    strip_defaults: bool = True,  # noqa: ARG001
+    preserve_keys: Collection[str] | None = None,
+    merge_existing: bool = False,
+) -> None:
+    """Write what differs from the config in force; a key that `config` lacks gets its default again.
+
+    Keys in `preserve_keys`, and with `merge_existing` all keys, stay as they are where `config` lacks them. What equals
+    the config in force is never written, so that `strip_defaults` changes nothing.
+    """
     home = find_home()
     changes = _changes(load_config(), config, ())
     if changes:
         edit.put_values(home, changes)
-    for key in [key for key in _written() if key not in config and _is_setting((key,))]:
+    if merge_existing:
+        return
+    kept = {*config, *(preserve_keys or ())}
+    for key in [key for key in _written() if key not in kept and _is_setting((key,))]:
         edit.unset_value(home, key)
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
+from toolcrib.compat.plugin_context import PluginContext
 from toolcrib.compat.plugin_manager import DefaultPluginManager, PluginManager, refusal
+from toolcrib.compat.plugin_records import LoadedPlugin, PluginManifest
 from toolcrib.core.errors import PluginError, PluginToolOverrideError
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE
-from toolcrib.plugins.context import PluginContext
-from toolcrib.plugins.load import LoadedPlugin
-from toolcrib.plugins.manifest import PluginManifest
 from toolcrib.registry.default import registry
 
 __all__ = [
@@ -94,10 +94,16 @@ def has_middleware(kind: str) -> bool:
 def get_plugin_toolsets() -> list[tuple[str, str, str]]:
     """Name, label and description of each toolset that plugins brought."""
     tools: dict[str, list[str]] = {}
+    descriptions: dict[str, str] = {}
+    about = {plugin["name"]: plugin["description"] for plugin in get_plugin_manager().list_plugins()}
     for entry in registry.entries():
         if entry.source.kind == "plugin":
             tools.setdefault(entry.toolset, []).append(entry.name)
-    return [(name, f"🔌 {name.replace('_', ' ').title()}", ", ".join(tools[name])) for name in sorted(tools)]
+            descriptions.setdefault(entry.toolset, about.get(entry.source.name, ""))
+    return [
+        (name, f"🔌 {name.replace('_', ' ').title()}", descriptions[name] or ", ".join(tools[name]))
+        for name in sorted(tools)
+    ]
 
 
 def set_thread_tool_whitelist(allowed: Collection[str] | None, deny_msg_fmt: str = DENIED_IN_THREAD) -> None:
@@ -115,6 +121,15 @@ def thread_has_whitelist() -> bool:
     return _thread.allowed is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _Directive:
+    """What is to happen with a call: nothing special (no action), a block, or a question to a person."""
+
+    action: str | None = None
+    message: str | None = None
+    rule_key: str = ""
+
+
 def get_pre_tool_call_directive(
     tool_name: str,
     args: JsonObject | None,
@@ -124,8 +139,65 @@ def get_pre_tool_call_directive(
     turn_id: str = "",
     api_request_id: str = "",
     middleware_trace: list[JsonObject] | None = None,
-) -> JsonObject | None:
-    """The first valid answer to `pre_tool_call`: `{"action": "block" | "approve", "message", …}`, or None."""
+) -> tuple[str | None, str | None]:
+    """`("block", why)`, `("approve", why or None)` or `(None, None)`: the first valid answer to `pre_tool_call`."""
+    found = _directive(tool_name, args, task_id, session_id, tool_call_id, turn_id, api_request_id, middleware_trace)
+    return found.action, found.message
+
+
+def get_pre_tool_call_block_message(
+    tool_name: str,
+    args: JsonObject | None,
+    task_id: str = "",
+    session_id: str = "",
+    tool_call_id: str = "",
+    turn_id: str = "",
+    api_request_id: str = "",
+    middleware_trace: list[JsonObject] | None = None,
+) -> str | None:
+    """Why a plugin, or the whitelist of this thread, blocks a call; None if nothing does."""
+    action, message = get_pre_tool_call_directive(
+        tool_name, args, task_id, session_id, tool_call_id, turn_id, api_request_id, middleware_trace
+    )
+    return message if action == "block" else None
+
+
+def resolve_pre_tool_block(
+    tool_name: str,
+    args: JsonObject | None,
+    task_id: str = "",
+    session_id: str = "",
+    tool_call_id: str = "",
+    turn_id: str = "",
+    api_request_id: str = "",
+    middleware_trace: list[JsonObject] | None = None,
+) -> str | None:
+    """Why a call may not run, having asked a person where a plugin wants that; None if it may."""
+    call = (tool_name, args, task_id, session_id, tool_call_id, turn_id, api_request_id, middleware_trace)
+    if is_replaced("get_pre_tool_call_block_message"):
+        return get_pre_tool_call_block_message(*call)
+    if is_replaced("get_pre_tool_call_directive"):
+        found = _Directive(*get_pre_tool_call_directive(*call))
+    else:
+        found = _directive(*call)
+    if found.action == "approve":
+        return refusal(tool_name, args or {}, found.message, found.rule_key)
+    return found.message if found.action == "block" else None
+
+
+def _directive(
+    tool_name: str,
+    args: JsonObject | None,
+    task_id: str,
+    session_id: str,
+    tool_call_id: str,
+    turn_id: str,
+    api_request_id: str,
+    middleware_trace: list[JsonObject] | None,
+) -> _Directive:
+    denial = _thread_denial(tool_name)
+    if denial is not None:
+        return _Directive("block", denial)
     keywords = {
         "tool_name": tool_name,
         "args": args if isinstance(args, dict) else {},
@@ -137,49 +209,23 @@ def get_pre_tool_call_directive(
         "middleware_trace": list(middleware_trace or []),
     }
     manager = get_plugin_manager()
-    if invoke_hook is _plain_invoke_hook and isinstance(manager, PluginManager):
+    if not is_replaced("invoke_hook") and isinstance(manager, PluginManager):
         answers = manager.policy_answers(keywords)
     else:
         answers = invoke_hook("pre_tool_call", **keywords)
-    return next((answer for answer in answers or () if _is_directive(answer)), None)
+    return next((found for answer in answers or () if (found := _read_directive(answer))), _Directive())
 
 
-def get_pre_tool_call_block_message(tool_name: str, args: JsonObject | None, *ids: Any, **more: Any) -> str | None:
-    """Why a plugin, or the whitelist of this thread, blocks a call; None if nothing does."""
-    denial = _thread_denial(tool_name)
-    if denial is not None:
-        return denial
-    directive = get_pre_tool_call_directive(tool_name, args, *ids, **more)
-    return directive["message"] if directive is not None and directive["action"] == "block" else None
-
-
-def resolve_pre_tool_block(tool_name: str, args: JsonObject | None, *ids: Any, **more: Any) -> str | None:
-    """Why a call may not run, having asked a person where a plugin wants that; None if it may."""
-    if get_pre_tool_call_block_message is not _plain_block_message:
-        return get_pre_tool_call_block_message(tool_name, args, *ids, **more)
-    denial = _thread_denial(tool_name)
-    if denial is not None:
-        return denial
-    directive = get_pre_tool_call_directive(tool_name, args, *ids, **more)
-    if directive is None:
-        return None
-    if directive["action"] == "block":
-        return str(directive["message"])
-    return refusal(tool_name, args or {}, directive)
-
-
-_plain_invoke_hook: Callable[..., list[Any]] = invoke_hook
-_plain_block_message: Callable[..., str | None] = get_pre_tool_call_block_message
-
-
-def _is_directive(answer: Any) -> bool:
+def _read_directive(answer: Any) -> _Directive | None:
+    """What a callback wants, or None where its answer says nothing that can be followed."""
     if not isinstance(answer, dict):
-        return False
-    message = answer.get("message")
+        return None
+    message, rule_key = answer.get("message"), answer.get("rule_key")
+    why = message if isinstance(message, str) and message else None
+    if answer.get("action") == "approve":
+        return _Directive("approve", why, rule_key if isinstance(rule_key, str) else "")
     # A block needs a reason to give to the model; a question has a wording of its own.
-    return answer.get("action") == "approve" or (
-        answer.get("action") == "block" and isinstance(message, str) and bool(message)
-    )
+    return _Directive("block", why) if answer.get("action") == "block" and why else None
 
 
 def _thread_denial(tool_name: str) -> str | None:
@@ -189,3 +235,22 @@ def _thread_denial(tool_name: str) -> str | None:
         return _thread.message.format(tool_name, tool_name=tool_name, name=tool_name, tool=tool_name)
     except (KeyError, IndexError, ValueError):
         return _thread.message
+
+
+# What callers may put something else in the place of, as it is before anybody does.
+plain_parts: dict[str, Any] = {
+    "invoke_hook": invoke_hook,
+    "has_hook": has_hook,
+    "invoke_middleware": invoke_middleware,
+    "has_middleware": has_middleware,
+    "get_plugin_manager": get_plugin_manager,
+    "resolve_pre_tool_block": resolve_pre_tool_block,
+    "get_pre_tool_call_directive": get_pre_tool_call_directive,
+    "get_pre_tool_call_block_message": get_pre_tool_call_block_message,
+    "_plugin_manager": _plugin_manager,
+}
+
+
+def is_replaced(name: str) -> bool:
+    """Whether a caller put something else in the place of a function or the manager."""
+    return globals()[name] is not plain_parts[name]

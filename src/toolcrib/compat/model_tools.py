@@ -84,7 +84,9 @@ def handle_function_call(
     """Call a tool and return its result text (or multimodal object); an error is a result too, never an exception."""
     if enabled_tools is None and function_name == "execute_code":
         enabled_tools = list(_last_resolved_tool_names)
-    if replaced_calls.nothing_is_replaced(registry):
+    # Who says that hooks were already asked must not have them asked again.
+    asked_before = skip_pre_tool_call_hook or skip_tool_request_middleware or tool_request_middleware_trace
+    if not asked_before and replaced_calls.nothing_is_replaced(registry):
         return api.handle_function_call(
             function_name,
             function_args,
@@ -118,6 +120,7 @@ def handle_function_call(
 
 
 def _emit_post_tool_call_hook(
+    *,
     function_name: str,
     function_args: JsonObject | None,
     result: Any,
@@ -160,7 +163,9 @@ def coerce_tool_args(tool_name: str, args: JsonObject) -> JsonObject:
 def _coerce_value(value: Any, expected_type: str | list[str], schema: JsonObject | None = None) -> Any:
     """A value in the expected type, or as it is where something would be lost."""
     wanted = {**(schema or {}), "type": expected_type}
-    return coerce({"type": "object", "properties": {"value": wanted}}, {"value": value})["value"]
+    coerced = coerce({"type": "object", "properties": {"value": wanted}}, {"value": value}).get("value", value)
+    # To put a lone value into a list is for whole arguments (`coerce_tool_args`), not for single values.
+    return value if coerced == [value] else coerced
 
 
 def _coerce_number(value: str, integer_only: bool = False) -> Any:
@@ -186,9 +191,9 @@ def _get_worker_loop() -> asyncio.AbstractEventLoop:
     return default_runtime().bridge.loop()
 
 
-def _sanitize_tool_error(error_msg: str) -> str:
+def _sanitize_tool_error(error_msg: str | None) -> str:
     """An error text that a model cannot take for the frame of the conversation, marked as an error."""
-    text = _CDATA_SECTION.sub("", str(error_msg)[: _TOOL_ERROR_MAX_LEN * 4])
+    text = _CDATA_SECTION.sub("", str(error_msg or "")[: _TOOL_ERROR_MAX_LEN * 4])
     return _TOOL_ERROR_PREFIX + safe_error_text(text)
 
 

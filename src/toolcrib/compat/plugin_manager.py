@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolcrib.api import default_runtime
+from toolcrib.compat import plugin_records
+from toolcrib.compat.callback_table import CallbackTable
 from toolcrib.config.load import load_settings
 from toolcrib.core.attempt import attempt
 from toolcrib.core.types import JsonObject, Verdict
@@ -41,7 +44,7 @@ class PluginManager:
 
     def list_plugins(self) -> list[JsonObject]:
         """What is known about each plugin, sorted by name."""
-        return sorted((_as_dict(plugin) for plugin in self.plugins), key=lambda plugin: str(plugin["name"]))
+        return [plugin.as_dict() for _, plugin in sorted(self._plugins.items())]
 
     def register_hook(self, hook_name: str, callback: Callback) -> None:
         self.hooks.register(hook_name, callback)
@@ -62,7 +65,11 @@ class PluginManager:
 
     def invoke_middleware(self, kind: str, **kwargs: Any) -> list[Any]:
         """What the middleware answered, without None; each is called with the same keywords."""
-        keywords = {"middleware_schema_version": MIDDLEWARE_SCHEMA_VERSION, **kwargs}
+        keywords = {
+            "telemetry_schema_version": TELEMETRY_SCHEMA_VERSION,
+            "middleware_schema_version": MIDDLEWARE_SCHEMA_VERSION,
+            **kwargs,
+        }
         return _answers(kind, self.hooks.middleware(kind), keywords)
 
     def policy_answers(self, keywords: JsonObject) -> list[Any]:
@@ -83,16 +90,24 @@ class PluginManager:
     # Names that callers of the reference system look at
 
     @property
-    def _plugins(self) -> dict[str, LoadedPlugin]:
-        return {plugin.name: plugin for plugin in self.plugins}
+    def _plugins(self) -> dict[str, plugin_records.LoadedPlugin]:
+        return {plugin.name: plugin_records.record_of(plugin) for plugin in self.plugins}
 
     @property
-    def _hooks(self) -> dict[str, list[Callback]]:
-        return {name: [one.callback for one in found] for name in HOOKS if (found := self.hooks.hooks(name))}
+    def _hooks(self) -> CallbackTable:
+        return CallbackTable(self.hooks, "hooks")
+
+    @_hooks.setter
+    def _hooks(self, content: Mapping[str, Iterable[Callback]]) -> None:
+        self._hooks.replace(content)
 
     @property
-    def _middleware(self) -> dict[str, list[Callback]]:
-        return {kind: [one.callback for one in found] for kind in MIDDLEWARE if (found := self.hooks.middleware(kind))}
+    def _middleware(self) -> CallbackTable:
+        return CallbackTable(self.hooks, "middleware")
+
+    @_middleware.setter
+    def _middleware(self, content: Mapping[str, Iterable[Callback]]) -> None:
+        self._middleware.replace(content)
 
 
 class DefaultPluginManager(PluginManager):
@@ -112,14 +127,14 @@ class DefaultPluginManager(PluginManager):
             runtime.loaded_plugins[:] = _load_again(runtime.loaded_plugins, runtime.registry, runtime.hooks)
 
 
-def refusal(tool_name: str, args: JsonObject, directive: JsonObject) -> str | None:
+def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) -> str | None:
     """Why a call that a plugin wants approved may not run; None when a person allowed it."""
     runtime = default_runtime()
-    reason = str(directive.get("message") or f"A plugin wants {tool_name} to be approved")
+    reason = why or f"A plugin wants {tool_name} to be approved"
     entry = runtime.registry.get_entry(tool_name)
     if entry is None:
         return f"{reason}; nobody can approve a tool that does not exist"
-    rule = f"plugin_rule:{directive.get('rule_key') or f'{tool_name}:{reason}'}"
+    rule = f"plugin_rule:{rule_key or f'{tool_name}:{reason}'}"
     ctx = runtime.context(tool_name=tool_name)
     asking = runtime._pipeline.gate.settle(entry, args, Verdict("ask", (reason,), rule), ctx)
     verdict = runtime.bridge.run(asking)
@@ -170,16 +185,3 @@ def _with_reason(answer: Any, tool_name: str) -> Any:
     if isinstance(answer, dict) and answer.get("action") == "block" and not answer.get("message"):
         return {**answer, "message": f"A plugin blocked this call of {tool_name}"}
     return answer
-
-
-def _as_dict(plugin: LoadedPlugin) -> JsonObject:
-    return {
-        "name": plugin.name,
-        "version": plugin.version,
-        "source": plugin.origin,
-        "path": plugin.path,
-        "enabled": not plugin.problem,
-        "tools": len(plugin.tools),
-        "hooks": len(plugin.hooks),
-        "error": plugin.problem or None,
-    }

@@ -28,6 +28,7 @@ from toolcrib.dispatch.json_text import BadJson, read_json
 from toolcrib.dispatch.tool_hooks import run_through_middleware
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import (
     agent_loop_error,
     call_failed,
@@ -39,21 +40,9 @@ from toolcrib.registry.results import (
 
 logger = logging.getLogger(__name__)
 
-_REPLACEABLE = (
-    "invoke_hook",
-    "has_hook",
-    "invoke_middleware",
-    "has_middleware",
-    "get_plugin_manager",
-    "resolve_pre_tool_block",
-    "get_pre_tool_call_directive",
-    "get_pre_tool_call_block_message",
-    "_plugin_manager",
-)
-_current_parts = itemgetter(*_REPLACEABLE)
-_plain_parts = _current_parts(vars(plugins))
-_plain = dict(zip(_REPLACEABLE, _plain_parts, strict=True))
-_plain_dispatch = default_registry.dispatch
+_current_parts = itemgetter(*plugins.plain_parts)
+_plain_parts = _current_parts(plugins.plain_parts)
+_plain_dispatch = ToolRegistry.dispatch.__get__(default_registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +128,7 @@ def tell_post_hook(**keywords: Any) -> None:
         return
     if keywords["status"] is None:
         keywords |= _outcome(keywords["result"])
-    plugins.invoke_hook("post_tool_call", **keywords)
+    _ask_hook("post_tool_call", keywords)
 
 
 def coerced(registry: Any, name: str, args: JsonObject) -> JsonObject:
@@ -163,7 +152,7 @@ def _arguments(call: Call) -> JsonObject:
 def _requested(call: Call, args: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     """The arguments as the `tool_request` middleware leaves them, and a trace of what changed them."""
     trace = list(call.trace)
-    asked = _is_replaced("invoke_middleware") or plugins.has_middleware("tool_request")
+    asked = plugins.is_replaced("invoke_middleware") or plugins.has_middleware("tool_request")
     if call.skip_tool_request_middleware or not asked:
         return args, trace
     original = dict(args)
@@ -173,12 +162,18 @@ def _requested(call: Call, args: JsonObject) -> tuple[JsonObject, list[JsonObjec
     for answer in answers or ():
         if isinstance(answer, dict) and isinstance(answer.get("args"), dict):
             args = answer["args"]
-            trace.append({"kind": "tool_request"})
+            trace.append(trace_entry(answer))
     return args, trace
 
 
+def trace_entry(answer: JsonObject) -> JsonObject:
+    """What the trace keeps of a middleware's answer: who changed the call, and why if that is said."""
+    said = {key: answer[key] for key in ("source", "reason") if isinstance(answer.get(key), str)}
+    return {"source": "plugin", **said}
+
+
 def _refusal(call: Call, args: JsonObject, trace: list[JsonObject]) -> str | None:
-    nobody_listens = _is_replaced("has_hook") and not plugins.has_hook("pre_tool_call")
+    nobody_listens = plugins.is_replaced("has_hook") and not plugins.has_hook("pre_tool_call")
     if nobody_listens and not plugins.thread_has_whitelist():
         return None
     return plugins.resolve_pre_tool_block(call.function_name, args, **call.ids, middleware_trace=trace)
@@ -230,8 +225,16 @@ def _transformed(ended: JsonObject) -> Any:
     result = ended["result"]
     if not _wanted("transform_tool_result"):
         return result
-    answers = plugins.invoke_hook("transform_tool_result", **ended)
-    return next((answer for answer in answers or () if isinstance(answer, str)), result)
+    answers = _ask_hook("transform_tool_result", ended)
+    return next((answer for answer in answers if isinstance(answer, str)), result)
+
+
+def _ask_hook(name: str, keywords: JsonObject) -> list[Any]:
+    """What a hook answers after a call; a replaced `invoke_hook` that raises cannot undo what the call did."""
+    answers, error = attempt(plugins.invoke_hook, name, **keywords)
+    if error is not None:
+        logger.error("hook %r failed", name, exc_info=error)
+    return answers or []
 
 
 def _ended(call: Call, args: JsonObject, result: Any, duration_ms: int) -> JsonObject:
@@ -254,10 +257,6 @@ def _outcome(result: Any) -> JsonObject:
 
 def _wanted(hook: str) -> bool:
     """Whether to fire a hook: a replaced `has_hook` decides; without one, a replaced `invoke_hook` sees everything."""
-    if _is_replaced("invoke_hook") and not _is_replaced("has_hook"):
+    if plugins.is_replaced("invoke_hook") and not plugins.is_replaced("has_hook"):
         return True
     return plugins.has_hook(hook)
-
-
-def _is_replaced(name: str) -> bool:
-    return getattr(plugins, name) is not _plain[name]

@@ -11,13 +11,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def propagate_context_to_thread(fn: Callable[P, T]) -> Callable[P, T]:
-    """A function that runs `fn` with the context variables of this moment, in whatever thread it is called."""
+def propagate_context_to_thread(target: Callable[P, T]) -> Callable[P, T]:
+    """A function that runs `target` with the context variables of this moment, in whatever thread it is called."""
     context = contextvars.copy_context()
 
-    @functools.wraps(fn)
+    @functools.wraps(target)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         # A copy for each run: a context can be entered only once at a time.
-        return context.copy().run(fn, *args, **kwargs)
+        return context.copy().run(target, *args, **kwargs)
 
     return run

@@ -8,7 +8,8 @@ from typing import Any
 from toolcrib.api import default_runtime
 from toolcrib.compat import tools_registry
 from toolcrib.registry.default import registry as default_registry
-from toolcrib.toolsets.catalog import CORE_TOOLS, TOOLSETS, ToolsetEntry, create_custom_toolset
+from toolcrib.toolsets.catalog import CORE_TOOLS, PRESET_PREFIX, TOOLSETS, ToolsetEntry, create_custom_toolset
+from toolcrib.toolsets.reading import EVERYTHING
 from toolcrib.toolsets.resolve import ToolsetResolver
 
 __all__ = [
@@ -28,17 +29,40 @@ _HERMES_CORE_TOOLS = CORE_TOOLS
 
 
 def get_toolset(name: str, *, include_registry: bool = True) -> ToolsetEntry | None:
-    """The definition of a toolset, as a copy; None if the name is unknown."""
-    return _resolver(include_registry).get(name)
+    """The definition of a toolset, as a copy; None if the name is unknown.
+
+    With the registry's tools among them, its tools are sorted.
+    """
+    resolver = _resolver(include_registry)
+    entry = resolver.get(name)
+    if entry is None:
+        return None
+    entry = _with_own_tools(name, entry, resolver)
+    return {**entry, "tools": sorted(entry["tools"])} if include_registry else entry
 
 
 def resolve_toolset(name: str, visited: set[str] | None = None, *, include_registry: bool = True) -> list[str]:
-    """The sorted tools of a toolset and of all that it includes; [] if the name is unknown or already visited."""
-    if visited is not None:
-        if name in visited:
-            return []
-        visited.add(name)
-    return _resolver(include_registry).resolve(name)
+    """The sorted tools of a toolset and of all that it includes; [] if the name is unknown.
+
+    Toolsets in `visited` are left out, and every toolset that was reached is added to it.
+    """
+    resolver = _resolver(include_registry)
+    if visited is None or name in EVERYTHING:
+        return resolver.resolve(name)
+    tools: set[str] = set()
+    pending = [name]
+    while pending:
+        reached = pending.pop()
+        if reached in visited:
+            continue
+        visited.add(reached)
+        entry = resolver.get(reached)
+        if entry is not None:
+            tools.update(entry["tools"])
+            pending += entry["includes"]
+        elif reached in EVERYTHING:
+            tools.update(resolver.resolve(reached))
+    return sorted(tools)
 
 
 def resolve_multiple_toolsets(toolset_names: Iterable[str]) -> list[str]:
@@ -48,14 +72,18 @@ def resolve_multiple_toolsets(toolset_names: Iterable[str]) -> list[str]:
 
 def get_all_toolsets() -> dict[str, ToolsetEntry]:
     """Every toolset by name, those of plugins and MCP servers included."""
-    resolver = _resolver()
-    found = ((name, resolver.get(name)) for name in resolver.names())
+    found = ((name, get_toolset(name)) for name in get_toolset_names())
     return {name: entry for name, entry in found if entry is not None}
 
 
 def get_toolset_names() -> list[str]:
-    """The sorted names of all toolsets."""
-    return _resolver().names()
+    """The sorted names of all toolsets; one that is registered with an alias is listed under that."""
+    names = set(_resolver().names())
+    # The first alias counts; one that names a toolset of its own is no other name for this one.
+    for alias, target in tools_registry.registry.get_registered_toolset_aliases().items():
+        if target in names - TOOLSETS.keys() and alias not in names:
+            names = names - {target} | {alias}
+    return sorted(names)
 
 
 def validate_toolset(name: str) -> bool:
@@ -65,24 +93,33 @@ def validate_toolset(name: str) -> bool:
 
 def get_toolset_info(name: str) -> dict[str, Any] | None:
     """All about one toolset; None if the name is unknown."""
-    resolver = _resolver()
-    info = resolver.info(name) if resolver.validate(name) else None
-    if info is None:
+    entry = get_toolset(name)
+    if entry is None:
         return None
+    resolved = resolve_toolset(name)
     return {
         "name": name,
-        "description": info.description,
-        "direct_tools": list(info.tools),
-        "includes": list(info.includes),
-        "resolved_tools": list(info.resolved),
-        "tool_count": len(info.resolved),
-        "is_composite": bool(info.includes),
+        "description": entry["description"],
+        "direct_tools": entry["tools"],
+        "includes": entry["includes"],
+        "resolved_tools": resolved,
+        "tool_count": len(resolved),
+        "is_composite": bool(entry["includes"]),
     }
 
 
-def bundle_non_core_tools(name: str) -> set[str]:
+def bundle_non_core_tools(toolset_name: str) -> set[str]:
     """What a toolset adds to the core tools."""
-    return _resolver().bundle_non_core_tools(name)
+    return _resolver().bundle_non_core_tools(toolset_name)
+
+
+def _with_own_tools(name: str, entry: ToolsetEntry, resolver: ToolsetResolver) -> ToolsetEntry:
+    """A preset with the tools of its platform as its own: only presets are what a preset includes."""
+    extra = [included for included in entry["includes"] if not included.startswith(PRESET_PREFIX)]
+    if not extra or not name.startswith(PRESET_PREFIX):
+        return entry
+    tools = dict.fromkeys([*entry["tools"], *resolver.resolve_many(extra)])
+    return {**entry, "tools": list(tools), "includes": [one for one in entry["includes"] if one not in extra]}
 
 
 def _resolver(include_registry: bool = True) -> ToolsetResolver:

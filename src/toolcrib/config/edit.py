@@ -129,7 +129,8 @@ def _written_items(text: str, setting: Setting, name: str) -> list[str] | None:
         raise ConfigError(
             f"{name}: {dotted(setting.path)!r} is not a list; correct it, then run `toolcrib config check`"
         )
-    return items
+    as_text = setting.limits.get("item_text")
+    return [as_text(item) for item in items] if as_text is not None and items is not None else items
 
 
 def _from_text(setting: Setting, text: str) -> Any:

@@ -6,7 +6,9 @@ Values are taken literally: nothing is expanded. Single quotes know the escapes 
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +52,11 @@ def load_env_file(home: Home, environ: MutableMapping[str, str]) -> list[str]:
     for key, value in _values(lines).items():
         environ.setdefault(key, value)
     return [f"{home.env_file}:{at}: {line.problem}" for at, line in enumerate(lines, 1) if line.problem]
+
+
+def fill_environment(home: Home) -> list[str]:
+    """Put the values of `.env` into this process, where tools read them with `os.getenv`; returns problems."""
+    return load_env_file(home, os.environ)
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -102,7 +109,8 @@ def exposure(home: Home) -> str:
         return ""
     if not mode & 0o077:
         return ""
-    return f"other users of this machine may read {str(home.env_file)!r}; type `chmod 600 {home.env_file}`"
+    path = str(home.env_file)
+    return f"other users of this machine may read {path!r}; type `chmod 600 {shlex.quote(path)}`"
 
 
 def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> None:
@@ -139,7 +147,8 @@ def _parse_line(text: str) -> EnvLine:
         return EnvLine(text)
     match = _ASSIGNMENT.fullmatch(content)
     if match is None:
-        return EnvLine(text, problem="this line has no `=`; write KEY=VALUE, or put a # before it")
+        what = "has no `=`" if "=" not in content else "is not KEY=VALUE"
+        return EnvLine(text, problem=f"this line {what}; write KEY=VALUE without spaces in KEY, or put a # before it")
     key, raw = match["key"], match["value"]
     if not _KEY.fullmatch(key):
         return EnvLine(text, problem=f"{key!r} is not a variable name; use letters, digits and _")

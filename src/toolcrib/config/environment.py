@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+
+def environment() -> Mapping[str, str]:
+    """The variables of this process, as they are now."""
+    return os.environ
 
 
 def unset_variables(names: Iterable[str]) -> list[str]:

@@ -20,8 +20,6 @@ from toolcrib.core.errors import ConfigError
 
 Action = Literal["bring", "keep ours", "not carried over", "left in place"]
 NOT_YET = {
-    "command_allowlist": "toolcrib keeps no list of approved commands yet",
-    "approvals": "toolcrib has no settings for approvals yet",
     "terminal": "toolcrib has no settings for terminal backends yet",
     "mcp_servers": "toolcrib has no settings for MCP servers yet",
 }
@@ -127,7 +125,7 @@ def _plan_config(source: Path, home: Home) -> Iterator[ImportItem]:
 
 
 def _config_data(home: Home) -> dict[str, Any]:
-    data = parse(read_text(home).removeprefix(BOM), str(home.config_file)).data
+    data = parse(read_text(home).removeprefix(BOM), str(home.config_file), "toolcrib import hermes --dry-run").data
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{home.config_file} is not a mapping of keys to values; correct it and try again")
     return data or {}

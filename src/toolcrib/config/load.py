@@ -24,7 +24,8 @@ def load_settings(home: Home | None = None, environ: Mapping[str, str] | None = 
         raise ConfigError("\n".join(problems))
     if _switch(environ, "ENABLE_PROJECT_PLUGINS"):
         settings = replace(settings, plugins=replace(settings.plugins, project=True))
-    return replace(settings, home=home, safe_mode=_switch(environ, "SAFE_MODE"))
+    yolo = _switch(environ, "YOLO", of_hermes="YOLO_MODE")
+    return replace(settings, home=home, safe_mode=_switch(environ, "SAFE_MODE"), yolo=yolo)
 
 
 def check_settings(home: Home) -> list[str]:
@@ -61,8 +62,8 @@ def read_text(home: Home) -> str:
         ) from error
 
 
-def _switch(environ: Mapping[str, str], name: str) -> bool:
+def _switch(environ: Mapping[str, str], name: str, of_hermes: str = "") -> bool:
     """A yes-or-no variable; ours wins over the one of Hermes Agent."""
     ours = environ.get(f"TOOLCRIB_{name}")
-    text = environ.get(f"HERMES_{name}", "") if ours is None else ours
+    text = environ.get(f"HERMES_{of_hermes or name}", "") if ours is None else ours
     return text.strip().lower() in ("1", "true", "yes", "on")

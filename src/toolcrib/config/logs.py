@@ -38,8 +38,10 @@ def configure_logging(home: Home, level: LogLevel, secrets: Callable[[], Iterabl
         earlier.close()
     handler = _LogFile(home.log_file, level_before)
     handler.setFormatter(_MaskingFormatter(secrets))
+    handler.setLevel(level.upper())
     logger.addHandler(handler)
-    logger.setLevel(level.upper())
+    # Only ever lowered: somebody else may be listening to more than we write down.
+    logger.setLevel(min(handler.level, logger.getEffectiveLevel()))
 
     def detach() -> None:
         if handler in logger.handlers:
@@ -48,6 +50,11 @@ def configure_logging(home: Home, level: LogLevel, secrets: Callable[[], Iterabl
         handler.close()
 
     return detach
+
+
+def is_logging() -> bool:
+    """Whether some runtime of this process already writes a log file."""
+    return any(isinstance(handler, _LogFile) for handler in logging.getLogger(LOGGER_NAME).handlers)
 
 
 class _LogFile(logging.Handler):

@@ -47,6 +47,10 @@ class Home:
         return self.root / "logs" / "toolcrib.log"
 
     @property
+    def approvals_file(self) -> Path:
+        return self.root / "approvals.jsonl"
+
+    @property
     def results_dir(self) -> Path:
         return self.root / "cache" / "results"
 

@@ -36,6 +36,11 @@ def redact(text: str) -> str:
     """The text with known secret values and things shaped like keys replaced by a mask."""
     for value in known_secrets():
         text = text.replace(value, MASK)
+    return mask_shapes(text)
+
+
+def mask_shapes(text: str) -> str:
+    """The text with what is shaped like a key or a credential replaced by a mask; asks nobody what the secrets are."""
     text = _KEY_SHAPES.sub(MASK, text)
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", text)
     text = _URL_PARAMETER.sub(rf"\1{MASK}", text)

@@ -67,7 +67,8 @@ class Reader:
         origin = get_origin(expected)
         if origin is list and isinstance(data, list):
             (item_type,) = get_args(expected)
-            items = [self.value(item_type, item, (*path, at), limits) for at, item in enumerate(data)]
+            read = self._written_item if "item_text" in limits else self.value
+            items = [read(item_type, item, (*path, at), limits) for at, item in enumerate(data)]
             return MISSING if MISSING in items else items
         if origin is dict and isinstance(data, dict):
             return self._mapping(get_args(expected)[1], data, path, limits)
@@ -76,6 +77,14 @@ class Reader:
             self._mismatch(path, describe_type(expected), data)
             return MISSING
         return found if self._within(found, limits, path) else MISSING
+
+    def _written_item(self, item_type: Any, data: Any, path: KeyPath, limits: Mapping[str, Any]) -> Any:
+        """The item as its line of text, where a list takes lines or mappings."""
+        try:
+            return limits["item_text"](data)
+        except ValueError as error:
+            self._mismatch(path, str(error), data)
+            return MISSING
 
     def _mapping(self, item_type: Any, data: dict[Any, Any], path: KeyPath, limits: Mapping[str, Any]) -> Any:
         values: dict[str, Any] = {}

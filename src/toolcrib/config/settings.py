@@ -7,6 +7,7 @@ shorthand of a section from these fields. The text under each field is its entry
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.paths import Home, find_home
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -104,6 +105,55 @@ class ToolOutputSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TerminalSettings:
+    """How commands are run."""
+
+    env_passthrough: list[str] = field(default_factory=list)
+    """Variables that commands get besides the usual ones (PATH, HOME, LANG …). A full name passes even a secret; a
+    pattern like MY_* passes what it matches except what looks like one."""
+
+
+EntryPolicy = Literal["ask", "allow", "deny"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """What happens to a dangerous call, by where it comes from: `ask` somebody, `allow` it, or `deny` it.
+
+    Catastrophic commands and what a rule denies are denied in any case.
+    """
+
+    interactive: EntryPolicy = "ask"
+    """`toolcrib chat` at a terminal."""
+    gateway: EntryPolicy = "ask"
+    """Messaging platforms, where the question goes to the chat."""
+    cron: EntryPolicy = "deny"
+    """Scheduled jobs, which nobody watches."""
+    batch: EntryPolicy = "deny"
+    """Runs over many prompts, which nobody watches."""
+    library: EntryPolicy = "deny"
+    """Programs that use toolcrib; one that brings its own approver is asked instead of denied."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalSettings:
+    """When a person is asked before a tool acts."""
+
+    mode: Literal["manual", "smart", "off"] = "manual"
+    """`manual` asks, `smart` asks a model first about the classes in `smart_classes`, `off` asks nothing."""
+    timeout: float = field(default=60, metadata=ABOVE_ZERO)
+    """How many seconds a question waits for its answer."""
+    policies: PolicySettings = field(default_factory=PolicySettings)
+    """What happens to a dangerous call, by where it comes from."""
+    deny: list[str] = field(default_factory=list)
+    """Commands that never run, as patterns like `git push *`; each command of a line is looked at."""
+    rules: list[str] = field(default_factory=list, metadata={"item_text": rule_text})
+    """Rules like `allow rm in workspace`, `ask npm install`, `deny git push --force in ~/work`; deny wins, then ask."""
+    smart_classes: list[str] = field(default_factory=lambda: ["recursive delete inside the workspace"])
+    """The dangers that the model may agree to in `smart` mode."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecuritySettings:
     """What is hidden from the model and from logs."""
 
@@ -135,10 +185,18 @@ class Settings:
     """How tools are run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
     """How much of a tool's output reaches the model."""
+    terminal: TerminalSettings = field(default_factory=TerminalSettings)
+    """How commands are run."""
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    """When a person is asked before a tool acts."""
+    command_allowlist: list[str] = field(default_factory=list, metadata={"item_text": grant_text})
+    """What was allowed for good: lines like `recursive delete (inside the workspace)`; "always" writes them."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
     """What is hidden from the model and from logs."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What the log file holds."""
+    yolo: bool = field(default=False, metadata=NOT_IN_FILE)
+    """Ask no questions in this process; set by TOOLCRIB_YOLO=1 in the environment. What is denied stays denied."""
     safe_mode: bool = field(default=False, metadata=NOT_IN_FILE)
     """Load no plugins at all; set by TOOLCRIB_SAFE_MODE=1 in the environment."""
     home: Home = field(default_factory=find_home, metadata=NOT_IN_FILE)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+
+if TYPE_CHECKING:
+    # Only named here: a process that asks nothing does not load them.
+    from toolcrib.core.approvals import Answer, ApprovalRequest
 
 __all__ = ["Approver", "Gate", "Invoker", "Recorder", "ResultStore", "Services"]
 
@@ -18,20 +22,22 @@ class Invoker(Protocol):
 
 
 class Approver(Protocol):
-    """Asks whoever is responsible. Returns allow or deny; a time-out is a deny with its own reason."""
+    """Asks whoever is responsible. A time-out is an answer of its own, and no yes."""
 
-    async def ask(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict: ...
+    async def ask(self, request: ApprovalRequest) -> Answer: ...
 
 
 class Gate(Protocol):
     """Decides about one call: allow or deny, having asked where policy says so."""
 
-    def judge(self, entry: ToolEntry, effects: tuple[Effect, ...] | None) -> Verdict:
-        """Policy alone: allow, ask or deny. Pure and quick."""
+    def judge(
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
+    ) -> Verdict:
+        """Policy and grants alone: allow, ask or deny. Asks nobody, writes nothing, and is quick."""
         ...
 
     async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
-        """Turn an ask into allow or deny."""
+        """Turn an ask into allow or deny, and put on record what was decided about the dangers of the call."""
         ...
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from toolcrib.core.approvals import Danger
 
 JsonObject = dict[str, Any]
 Handler = Callable[..., Any]
@@ -152,12 +155,18 @@ class Verdict:
     decision: Literal["allow", "ask", "deny"]
     reasons: tuple[str, ...] = ()
     rule: str = ""
+    """What decided it, or what is asked about: a rule of the gate, plugin_rule:…, approval_timeout …"""
+    dangers: tuple[Danger, ...] = ()
+    """What a person would have to agree to, one by one."""
+    command: str = ""
+    """The command line that the dangers stand in, if the call runs one."""
 
     def joined(self, other: Verdict) -> Verdict:
         """The stricter of two verdicts; two questions become one with both reasons."""
         rank = {"allow": 0, "ask": 1, "deny": 2}
-        if self.decision == other.decision == "ask":
-            return Verdict("ask", self.reasons + other.reasons, self.rule)
+        if self.decision == other.decision and self.decision != "deny":
+            dangers, command = self.dangers + other.dangers, self.command or other.command
+            return Verdict(self.decision, self.reasons + other.reasons, self.rule or other.rule, dangers, command)
         return other if rank[other.decision] > rank[self.decision] else self
 
 

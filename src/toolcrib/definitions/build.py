@@ -89,6 +89,11 @@ class DefinitionBuilder:
         chosen = frozenset(self.registry.get_all_tool_names() if names is None else names)
         return _tools(self._assemble(chosen).functions)
 
+    def searchable(self, names: Collection[str] | None) -> list[JsonObject]:
+        """Those of the available tools that may be put behind the search: all but the core."""
+        core = set(CORE_TOOLS)
+        return [tool for tool in self.available(names) if tool["function"]["name"] not in core]
+
     def _assemble(self, names: frozenset[str]) -> _Memo:
         entries = self.registry.available(
             [entry for entry in self.registry.entries() if entry.name in names and entry.name not in SEARCH_TOOLS]

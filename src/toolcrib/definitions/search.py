@@ -53,6 +53,9 @@ class ToolIndex:
         counts = [words for definition in definitions if (words := self._add(definition)) is not None]
         self._fill_postings(counts)
 
+    def __len__(self) -> int:
+        return len(self._documents)
+
     def search(self, query: str, limit: int = 5) -> list[Hit]:
         """The tools that answer the query, best first and then by name; none for an empty query."""
         query = query[:MAX_QUERY_CHARS].strip()

@@ -72,11 +72,17 @@ class _Coercion:
                 return self.visit(branch, child(pointer, index), value, depth + 1, settled=settled)
         if settled:
             return value
+        if isinstance(value, str) and _read_null(value) is None and self._some_accept(branches, pointer, None):
+            # Before a branch for arrays can make a list of it.
+            return None
         for index, branch in enumerate(branches):
             candidate = self.visit(branch, child(pointer, index), value, depth + 1, settled=False)
             if candidate is not value and self._accepts(branch, child(pointer, index), candidate):
                 return candidate
         return value
+
+    def _some_accept(self, branches: list[Any], pointer: str, value: Any) -> bool:
+        return any(self._accepts(branch, child(pointer, index), value) for index, branch in enumerate(branches))
 
     def _visit_object(self, schema: JsonObject, pointer: str, value: JsonObject, depth: int, *, settled: bool) -> Any:
         properties = schema.get("properties")

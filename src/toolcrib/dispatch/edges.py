@@ -245,7 +245,7 @@ async def _bounded(awaitable: Awaitable[T], seconds: float | None, cancel: Cance
             await asyncio.wait({task}, timeout=CLEAN_UP_SECONDS)
             if stopped.done():
                 raise CallCancelled
-            raise CallTimedOut(f"no answer within {seconds:g} seconds; the call was cancelled")
+            raise CallTimedOut(f"no answer within {round(seconds or 0, 3):g} seconds; the call was cancelled")
         return task.result()
     finally:
         forget()

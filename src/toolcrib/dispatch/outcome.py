@@ -11,12 +11,16 @@ from toolcrib.core.types import ResultStatus, ToolResult, Verdict
 from toolcrib.registry import results
 
 PLUGIN_BLOCK = "plugin_block"
+APPROVAL_TIMEOUT = "approval_timeout"
+"""The rule of a verdict that came about because nobody answered."""
 
 
 def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolResult:
     """The result for what the handler returned: a text, or a multimodal object; anything else breaks its contract."""
     if isinstance(value, str):
         text = value if type(value) is str else plain_text(value)
+        if not text.isascii():
+            text = results.sendable(text)
         error = results.error_in(text)
         if error:
             return failed(text, "error", "tool_error", error, name, ctx, started)
@@ -32,16 +36,17 @@ def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolR
 
 def handler_failed(error: BaseException, name: str, ctx: ToolContext, started: float) -> ToolResult:
     """The first error layer: what the handler raised."""
-    message = results.message_of(error)
-    text = results.tool_error(results.safe_error_text(f"Tool execution failed: {type(error).__name__}: {message}"))
-    return failed(text, "error", "tool_error", message, name, ctx, started)
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, (StopIteration, SystemExit)):
+        # These cannot leave a coroutine or a thread as themselves.
+        error = error.__cause__
+    message = results.safe_error_text(f"Tool execution failed: {type(error).__name__}: {results.message_of(error)}")
+    return failed(results.tool_error(message), "error", "tool_error", message, name, ctx, started)
 
 
 def call_failed(error: BaseException, name: str, ctx: ToolContext) -> ToolResult:
     """The second error layer: what went wrong around the handler."""
-    message = results.message_of(error)
-    text = results.tool_error(results.safe_error_text(f"Error executing {name}: {message}"))
-    return failed(text, "error", "tool_error", message, name, ctx)
+    message = results.safe_error_text(f"Error executing {name}: {results.message_of(error)}")
+    return failed(results.tool_error(message), "error", "tool_error", message, name, ctx)
 
 
 def unknown(name: str, known: list[str], ctx: ToolContext) -> ToolResult:
@@ -54,6 +59,8 @@ def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
     reasons = "; ".join(verdict.reasons)
     if verdict.rule == PLUGIN_BLOCK:
         return problem(reasons, "blocked", PLUGIN_BLOCK, name, ctx)
+    if verdict.rule == APPROVAL_TIMEOUT:
+        return problem(f"This call was not approved in time: {reasons}", "blocked", APPROVAL_TIMEOUT, name, ctx)
     return problem(f"This call was not allowed: {reasons}", "blocked", "denied", name, ctx)
 
 

@@ -180,8 +180,8 @@ class Pipeline:
         entry, ctx = call.entry, call.ctx
         effects = call.effects = effects_of(entry, call.args, ctx)
         if effects or (effects is None and entry.source.kind == "mcp"):
-            verdict = verdict.joined(self.gate.judge(entry, effects))
-        if verdict.decision == "ask":
+            verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
+        if verdict.decision == "ask" or verdict.dangers:
             asking = self.gate.settle(entry, call.args, verdict, ctx)
             verdict = await edge.wait_bounded(asking, _seconds_left(ctx), ctx.cancel)
         if verdict.decision != "allow":

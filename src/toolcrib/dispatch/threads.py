@@ -102,7 +102,9 @@ def _outcome(job: Job) -> tuple[Any, BaseException | None]:
     if error is None or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
         return value, error
     # A future cannot carry StopIteration, and a handler that calls sys.exit() ends neither this thread nor the loop.
-    return None, RuntimeError(f"the handler raised {type(error).__name__}")
+    carrier = RuntimeError(f"the handler raised {type(error).__name__}")
+    carrier.__cause__ = error
+    return None, carrier
 
 
 def _deliver(job: Job, outcome: tuple[Any, BaseException | None]) -> None:

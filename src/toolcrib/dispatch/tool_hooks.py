@@ -111,9 +111,10 @@ async def fire_post_hooks(
     """Tells `post_tool_call` about the outcome and returns the content as `transform_tool_result` leaves it."""
     keywords = _call_keywords(entry.name, args, ctx) | {
         "result": result.content,
-        "duration_ms": result.duration_ms,
+        "duration_ms": round(result.duration_ms),
         "status": result.status,
-        "error_type": result.error_type or None,
+        # To hooks, a result of a forbidden type is a fault of the tool like any other.
+        "error_type": "tool_error" if result.error_type == "tool_result_contract" else result.error_type or None,
         "error_message": result.error_message or None,
     }
     for registered in hooks.hooks("post_tool_call"):

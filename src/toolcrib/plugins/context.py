@@ -110,9 +110,9 @@ class PluginContext:
                 effects=effects,
             )
 
-    def register_hook(self, name: str, callback: Callback, observer: bool = False) -> None:
+    def register_hook(self, hook_name: str, callback: Callback, observer: bool = False) -> None:
         """Have `callback` called at a hook; an observer of `pre_tool_call` cannot stop a call by raising."""
-        self._add(_Hooked("hook", name, callback, observer))
+        self._add(_Hooked("hook", hook_name, callback, observer))
 
     def register_middleware(self, kind: str, callback: Callback) -> None:
         """Put `callback` around requests or executions of tools or models."""
@@ -153,9 +153,9 @@ class PluginContext:
 
     # Using the runtime
 
-    def dispatch_tool(self, name: str, args: JsonObject, **keywords: Any) -> str | JsonObject:
+    def dispatch_tool(self, tool_name: str, args: JsonObject, **keywords: Any) -> str | JsonObject:
         """Call a tool of this runtime, with all its hooks and checks, and return its result."""
-        return self._registry.dispatch(name, args, **keywords)
+        return self._registry.dispatch(tool_name, args, **keywords)
 
     def inject_message(self, content: str, role: str = "user") -> NoReturn:
         """Put a message into the running conversation."""

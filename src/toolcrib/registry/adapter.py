@@ -32,7 +32,7 @@ class BadArgument(Exception):
 def make_handler(function: Callable[..., Any], signature: Signature, name: str) -> Handler:
     """A handler with the contract's signature; it names `ctx` only if the function does."""
     prepare = _preparer(signature)
-    if inspect.iscoroutinefunction(function):
+    if gives_coroutine(function):
         handler: Any = _async_handler(function, signature, prepare, name)
     else:
         handler = _sync_handler(function, signature, prepare, name)
@@ -44,6 +44,11 @@ def make_handler(function: Callable[..., Any], signature: Signature, name: str) 
     handler.__doc__ = function.__doc__
     adapted: Handler = handler
     return adapted
+
+
+def gives_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether it is an `async def`, also behind decorators that return a plain function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 Prepare = Callable[[JsonObject], JsonObject]
@@ -79,7 +84,9 @@ def _async_handler(function: Callable[..., Any], signature: Signature, prepare: 
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
             return tool_error(f"{name}: {error}")
-        result = await function(**arguments)
+        result = function(**arguments)
+        if inspect.isawaitable(result):  # A decorator may have waited for it already.
+            result = await result
         return result if type(result) is str else encode_result(result, name)
 
     if signature.context is None:
@@ -91,7 +98,9 @@ def _async_handler(function: Callable[..., Any], signature: Signature, prepare: 
             arguments = args if prepare is None else prepare(args)
         except BadArgument as error:
             return tool_error(f"{name}: {error}")
-        result = await function(**with_context(arguments, ctx))
+        result = function(**with_context(arguments, ctx))
+        if inspect.isawaitable(result):
+            result = await result
         return result if type(result) is str else encode_result(result, name)
 
     return contextual
@@ -216,6 +225,8 @@ def encode_result(value: Any, name: str) -> str | JsonObject:
     if is_multimodal(value):
         multimodal: JsonObject = value
         return multimodal
+    if inspect.iscoroutine(value):
+        value.close()  # Python would complain that nobody awaited it.
     try:
         return _encode(value if type(value) in (dict, list) else _wrapped(_plain(value)))
     except (TypeError, ValueError, NotImplementedError, RecursionError):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from toolcrib.core.errors import RegistrationError
 from toolcrib.core.types import CheckFn, EffectsDeclaration, SchemaOverrides
-from toolcrib.registry.adapter import make_handler
+from toolcrib.registry.adapter import gives_coroutine, make_handler
 from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -116,7 +116,7 @@ def _register(
         toolset=toolset,
         schema={"name": name, "description": text, "parameters": signature.schema},
         handler=make_handler(function, signature, name),
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=gives_coroutine(function),
         description=text,
         **{**options, "requires_env": list(options.get("requires_env") or ())},
     )

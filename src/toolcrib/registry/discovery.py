@@ -209,10 +209,11 @@ def _load(
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
-            # The contract: a failing file is reported, the rest load.
+            # The contract: a failing file is reported, the rest load. What it had registered may need what failed.
+            registry.take_back(loading)
             problem = explain_import_error(error)
             logger.warning("tool file %s was skipped: %s", path, problem)
-    return LoadedFile(path, name, list(dict.fromkeys(loading.registered)), problem)
+    return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
 
 
 def explain_import_error(error: BaseException) -> str:

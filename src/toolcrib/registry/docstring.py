@@ -24,9 +24,12 @@ _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 @dataclass(frozen=True, slots=True)
 class Docs:
-    """A docstring's first paragraph on one line, and a description for each parameter it names."""
+    """What a docstring says before its sections, and a description for each parameter it names."""
 
     summary: str = ""
+    """The first paragraph, on one line."""
+    description: str = ""
+    """The first paragraph on one line, and the paragraphs after it as they were written."""
     parameters: dict[str, str] = field(default_factory=dict)
 
 
@@ -39,7 +42,8 @@ def parse_docstring(docstring: str | None) -> Docs:
         for name in names:
             if text and name not in parameters:
                 parameters[name] = text
-    return Docs(_summary(lines), parameters)
+    summary = _summary(lines)
+    return Docs(summary, f"{summary}\n\n{_further(lines)}".strip(), parameters)
 
 
 def _dedented(docstring: str) -> list[str]:
@@ -57,6 +61,17 @@ def _summary(lines: list[str]) -> str:
             break
         words.append(text)
     return " ".join(" ".join(words).split())
+
+
+def _further(lines: list[str]) -> str:
+    """What stands between the first paragraph and the first section."""
+    blank = next((index for index, line in enumerate(lines) if index and not line.strip()), len(lines))
+    kept: list[str] = []
+    for index in range(blank, len(lines)):
+        if _section(lines, index) is not None or _is_field(lines[index].strip()):
+            break
+        kept.append(lines[index].rstrip())
+    return "\n".join(kept).strip()
 
 
 def _is_field(text: str) -> bool:

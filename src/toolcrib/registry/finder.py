@@ -24,6 +24,7 @@ else:
 COMPATIBILITY_MODULES = {
     "tools": "toolcrib.compat.tools",
     "tools.registry": "toolcrib.compat.tools_registry",
+    "tools.approval": "toolcrib.compat.tools_approval",
     "tools.interrupt": "toolcrib.compat.tools_interrupt",
     "tools.thread_context": "toolcrib.compat.tools_thread_context",
     "tools.tool_search": "toolcrib.compat.tools_tool_search",

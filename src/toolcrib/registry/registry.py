@@ -38,6 +38,7 @@ from toolcrib.registry.view import View
 logger = logging.getLogger(__name__)
 
 DEFAULT_EMOJI = "⚡"
+DEFAULT_MAX_RESULT_CHARS = 100_000
 
 
 class ToolRegistry:
@@ -223,11 +224,12 @@ class ToolRegistry:
         entry = self.get_entry(name)
         return (entry.emoji if entry is not None else "") or default
 
-    def get_max_result_size(self, name: str, default: int | float | None = None) -> int | float | None:
+    def get_max_result_size(self, name: str, default: int | float | None = None) -> int | float:
+        """The most characters of the tool's results: its own limit, else `default`, else that of every tool."""
         entry = self.get_entry(name)
-        if entry is None or entry.max_result_size_chars is None:
-            return default
-        return entry.max_result_size_chars
+        if entry is not None and entry.max_result_size_chars is not None:
+            return entry.max_result_size_chars
+        return DEFAULT_MAX_RESULT_CHARS if default is None else default
 
     def get_registered_toolset_aliases(self) -> dict[str, str]:
         with self._lock:
@@ -280,7 +282,7 @@ class ToolRegistry:
     def is_toolset_available(self, toolset: str) -> bool:
         """True when no tool of it has a check, or at least one tool is available."""
         entries = self._view().by_toolset.get(toolset, ())
-        return not entries or bool(self.available(entries))
+        return bool(self.available(entries))
 
     def check_toolset_requirements(self) -> dict[str, bool]:
         """Whether each toolset is available; a check that several toolsets share is asked once."""

@@ -115,6 +115,9 @@ def error_in(text: str) -> str:
 
 
 def _capped(text: str) -> str:
-    capped = text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "..."
-    # Half a character (a lone surrogate) could not be sent to any model.
-    return capped.encode("utf-8", "replace").decode()
+    return sendable(text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 3] + "...")
+
+
+def sendable(text: str) -> str:
+    """The text with half characters (lone surrogates, as in odd file names) replaced: no model could be sent them."""
+    return text.encode("utf-8", "replace").decode()

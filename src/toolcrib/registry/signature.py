@@ -81,7 +81,7 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any])
         else:
             parameters.append(_read_parameter(function, parameter, docs, local_names))
     schema = _object_schema(parameters, takes_extra=takes_extra)
-    return Signature(description=docs.summary, parameters=tuple(parameters), schema=schema, context=context)
+    return Signature(description=docs.description, parameters=tuple(parameters), schema=schema, context=context)
 
 
 def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -174,6 +174,8 @@ def _rewritten(hint: Any) -> Any:
         return Any
     if hint in _ITERABLES:
         return list
+    if origin is not None and not args and not isinstance(hint, types.GenericAlias):
+        return _rewritten(origin)  # a bare `List` or `Tuple`, which msgspec takes for one of nothing
     if hint is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
     if origin is Annotated:

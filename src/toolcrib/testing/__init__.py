@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext
-from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 
@@ -28,16 +29,18 @@ def isolated_runtime(home: Path, config: str = "", **options: Any) -> Iterator[R
 
 
 class ScriptedApprover:
-    """Answers questions in the order of its script, and denies when the script is over. Keeps what it was asked."""
+    """Gives its answers in order, and denies when they are over. Keeps the requests that it was asked about."""
 
-    def __init__(self, *answers: Literal["allow", "deny"]) -> None:
+    def __init__(self, *answers: Choice | Answer | BaseException) -> None:
         self._answers = list(answers)
-        self.asked: list[tuple[str, JsonObject, Verdict]] = []
+        self.asked: list[ApprovalRequest] = []
 
-    async def ask(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
-        self.asked.append((entry.name, arguments, verdict))
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        self.asked.append(request)
         answer = self._answers.pop(0) if self._answers else "deny"
-        return Verdict(answer, verdict.reasons if answer == "deny" else (), verdict.rule)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer if isinstance(answer, Answer) else Answer(choice=answer, decided_by="user")
 
 
 class ListRecorder:

@@ -9,17 +9,22 @@ from toolcrib.core.types import SEARCH_TOOLS, TOOL_CALL, TOOL_DESCRIBE, TOOL_SEA
 from toolcrib.registry import registry, tool_error, tool_result
 
 TOOLSET = "tool_search"
+MAX_DESCRIPTION_CHARS = 400
 
 
 def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """The tools of this session that fit the query best, with what they do."""
     catalog = ctx.services.get("tool_catalog")
     limit = min(args.get("limit") or catalog.default_limit, catalog.max_limit)
-    hits = catalog.index(ctx).search(args["query"], limit)
-    found = [{"name": hit.name, "description": hit.description} for hit in hits]
-    if not found:
-        return tool_result(tools=[], advice="Nothing fits; try other words for what the tool should do.")
-    return tool_result(tools=found, advice=f"Use {TOOL_DESCRIBE} for a tool's parameters, {TOOL_CALL} to call it.")
+    index = catalog.index(ctx)
+    matches = [
+        {"name": hit.name, "description": hit.description[:MAX_DESCRIPTION_CHARS]}
+        for hit in index.search(args["query"], limit)
+    ]
+    advice = f"Use {TOOL_DESCRIBE} for a tool's parameters, {TOOL_CALL} to call it."
+    if not matches:
+        advice = "Nothing fits; try other words for what the tool should do."
+    return tool_result(query=args["query"], total_available=len(index), matches=matches, advice=advice)
 
 
 def describe(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:

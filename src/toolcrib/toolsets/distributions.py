@@ -7,6 +7,7 @@ their own to `DISTRIBUTIONS`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from toolcrib.core.errors import nearest_names
@@ -19,38 +20,36 @@ def _mix(description: str, **percent: int) -> Distribution:
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {
-    "default": _mix(
-        "Everything, every time", web=100, vision=100, image_gen=100, terminal=100, file=100, moa=100, browser=100
-    ),
-    "image_gen": _mix("Making pictures, with research for them", image_gen=100, vision=75, web=50, file=25),
-    "research": _mix("Finding things out on the web", web=100, browser=60, vision=40, moa=25, file=20),
+    "default": _mix("Everything, every time", web=100, vision=100, image_gen=100, terminal=100, file=100, browser=100),
+    "image_gen": _mix("Making pictures, with research for them", image_gen=90, vision=90, web=55, terminal=45),
+    "research": _mix("Finding things out on the web", web=90, browser=70, vision=50, terminal=10),
     "science": _mix(
         "Research that computes: the web, files and commands",
-        web=90,
-        terminal=90,
-        file=90,
-        code_execution=60,
-        vision=40,
-        browser=30,
+        web=94,
+        terminal=94,
+        file=94,
+        vision=65,
+        browser=50,
+        image_gen=15,
     ),
-    "development": _mix("Writing software", terminal=95, file=95, web=50, code_execution=40, browser=20),
-    "safe": _mix("Nothing that runs commands or writes files", web=80, vision=60, image_gen=50, browser=50, moa=30),
+    "development": _mix("Writing software", terminal=80, file=80, web=30, vision=10),
+    "safe": _mix("Nothing that runs commands or writes files", web=80, browser=70, vision=60, image_gen=60),
     "balanced": _mix(
-        "Every toolset as likely as not", web=50, vision=50, image_gen=50, terminal=50, file=50, moa=50, browser=50
+        "Every toolset as likely as not", web=50, vision=50, image_gen=50, terminal=50, file=50, browser=50
     ),
     "minimal": _mix("The web and nothing else", web=100),
     "terminal_only": _mix("Commands and files", terminal=100, file=100),
     "terminal_web": _mix("Commands, files and the web", terminal=100, file=100, web=100),
-    "creative": _mix("Pictures first, ideas from the web", image_gen=90, vision=80, web=40, tts=20),
-    "reasoning": _mix("Hard questions, answered by several models", moa=90, web=40, code_execution=30),
-    "browser_use": _mix("The browser, often with a search beside it", browser=100, web=60, vision=50),
+    "creative": _mix("Pictures first, ideas from the web", image_gen=90, vision=90, web=30),
+    "reasoning": _mix("Hard questions, looked up and worked through", web=90, file=60, terminal=20),
+    "browser_use": _mix("The browser, often with a search beside it", browser=100, web=80, vision=70),
     "browser_only": _mix("The browser and nothing else", browser=100),
-    "browser_tasks": _mix("Tasks on web sites, now and then with a shell", browser=95, vision=30, terminal=20, file=20),
+    "browser_tasks": _mix("Tasks on web sites, now and then with a shell", browser=97, vision=12, terminal=15),
     "terminal_tasks": _mix(
-        "Tasks in a shell, with a little of the rest", terminal=95, file=95, web=60, browser=20, vision=20
+        "Tasks in a shell, with the web beside it", terminal=97, file=97, web=97, browser=75, vision=50, image_gen=10
     ),
     "mixed_tasks": _mix(
-        "Shell and browser tasks together", terminal=80, file=80, browser=80, web=50, vision=30, image_gen=10
+        "Shell and browser tasks together", browser=92, terminal=92, file=92, web=35, vision=15, image_gen=15
     ),
 }
 
@@ -65,14 +64,23 @@ def list_distributions() -> dict[str, Distribution]:
     return DISTRIBUTIONS.copy()
 
 
-def validate_distribution(name: str) -> bool:
+def validate_distribution(distribution_name: str) -> bool:
     """Whether there is a distribution of that name."""
-    return name in DISTRIBUTIONS
+    return distribution_name in DISTRIBUTIONS
 
 
-def sample_toolsets_from_distribution(name: str, rng: random.Random | None = None) -> list[str]:
-    """Roll for each toolset on its own; the most likely one if all rolls fail. Unknown names raise ValueError."""
-    percents = _require(name)["toolsets"]
+def sample_toolsets_from_distribution(
+    distribution_name: str,
+    rng: random.Random | None = None,
+    known: Callable[[str], bool] | None = None,
+) -> list[str]:
+    """Roll for each toolset on its own; the most likely one if all rolls fail. Unknown names raise ValueError.
+
+    With `known`, toolsets for which it says no are left out, as if the distribution did not name them.
+    """
+    percents = _require(distribution_name)["toolsets"]
+    if known is not None:
+        percents = {toolset: percent for toolset, percent in percents.items() if known(toolset)}
     # Without a generator the shared one rolls, so that `random.seed` makes a whole batch repeatable.
     roll = random.random if rng is None else rng.random
     chosen = [toolset for toolset, percent in percents.items() if roll() * 100 < percent]
@@ -95,4 +103,4 @@ def _require(name: str) -> Distribution:
         return distribution
     nearest = nearest_names(name, DISTRIBUTIONS)
     advice = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"one of {', '.join(DISTRIBUTIONS)}"
-    raise ValueError(f"unknown distribution {name!r}; {advice}")
+    raise ValueError(f"Unknown distribution: {name}; {advice}")

@@ -20,8 +20,6 @@ LEGACY_TOOLSETS: dict[str, list[str]] = {
         "browser_get_images",
         "browser_vision",
         "browser_console",
-        "browser_cdp",
-        "browser_dialog",
     ],
     "cronjob_tools": ["cronjob"],
     "rl_tools": [

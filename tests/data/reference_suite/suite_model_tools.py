@@ -199,7 +199,9 @@ class TestReplacedParts:
 
     def test_post_hook_by_hand(self):
         with patch("hermes_cli.plugins.invoke_hook") as invoke:
-            _emit_post_tool_call_hook("t", {"a": 1}, '{"error": "no"}', task_id="x", duration_ms=5)
+            _emit_post_tool_call_hook(
+                function_name="t", function_args={"a": 1}, result='{"error": "no"}', task_id="x", duration_ms=5
+            )
         assert invoke.call_args.args == ("post_tool_call",)
         assert invoke.call_args.kwargs["status"] == "error"
         assert invoke.call_args.kwargs["error_message"] == "no"

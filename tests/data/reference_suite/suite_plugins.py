@@ -96,10 +96,10 @@ def test_directives(on):
     on("pre_tool_call", lambda **kw: answers[0])
     for nonsense in (None, "block", {"action": "maybe"}, 3):
         answers[:] = [nonsense]
-        assert get_pre_tool_call_directive("t", {}) is None
+        assert get_pre_tool_call_directive("t", {}) == (None, None)
         assert resolve_pre_tool_block("t", {}) is None
     answers[:] = [{"action": "block", "message": "no"}]
-    assert get_pre_tool_call_directive("t", {}, "task", session_id="s")["action"] == "block"
+    assert get_pre_tool_call_directive("t", {}, "task", session_id="s") == ("block", "no")
     assert get_pre_tool_call_block_message("t", {}) == "no"
     assert resolve_pre_tool_block("t", {}) == "no"
     answers[:] = [{"action": "approve", "message": "sure?", "rule_key": "r"}]

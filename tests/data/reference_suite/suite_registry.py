@@ -201,7 +201,7 @@ class TestReading:
         add(reg, "shut", "beta", check_fn=lambda: False, requires_env=["KEY"])
         add(reg, "raises", "gamma", check_fn=lambda: 1 / 0)
         assert reg.is_toolset_available("alpha")
-        assert reg.is_toolset_available("nothing at all")
+        assert not reg.is_toolset_available("nothing at all")
         assert not reg.is_toolset_available("beta")
         assert reg.check_toolset_requirements() == {"alpha": True, "beta": False, "gamma": False}
         assert reg.get_available_toolsets()["beta"] == {

@@ -11,7 +11,7 @@ from model_tools import _get_tool_loop, _get_worker_loop, _run_async, get_tool_d
 from tools.interrupt import _interrupt_event, clear_current_thread_interrupt, is_interrupted, set_interrupt
 from tools.registry import registry
 from tools.thread_context import propagate_context_to_thread
-from tools.tool_search import BRIDGE_TOOL_NAMES, is_deferrable, search_tools
+from tools.tool_search import BRIDGE_TOOL_NAMES, build_catalog, is_deferrable_tool_name, search_catalog
 
 
 async def this_loop():
@@ -167,12 +167,14 @@ def test_tool_search():
     registry.register("suite_sheep", "suite", schema, lambda args, **kw: "{}")
     try:
         assert {"tool_search", "tool_describe", "tool_call"} == set(BRIDGE_TOOL_NAMES)
-        assert is_deferrable("suite_sheep")
-        assert not is_deferrable("todo")
-        assert not is_deferrable("no_such_tool")
-        assert search_tools("sheep")[0]["name"] == "suite_sheep"
+        assert is_deferrable_tool_name("suite_sheep")
+        assert not is_deferrable_tool_name("todo")
+        assert not is_deferrable_tool_name("no_such_tool")
+        assert (
+            search_catalog(build_catalog(registry.get_definitions({"suite_sheep"})), "sheep")[0].name == "suite_sheep"
+        )
         found = json.loads(handle_function_call("tool_search", {"query": "sheep"}))
-        assert found["tools"][0]["name"] == "suite_sheep"
+        assert found["matches"][0]["name"] == "suite_sheep"
         assert json.loads(handle_function_call("tool_describe", {"name": "suite_sheep"}))["name"] == "suite_sheep"
         assert handle_function_call("tool_call", {"name": "suite_sheep", "arguments": {}}) == "{}"
         assert get_tool_definitions(["suite"], quiet_mode=True, skip_tool_search_assembly=True)

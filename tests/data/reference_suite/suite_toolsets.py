@@ -123,7 +123,7 @@ def test_replaced_registry(other_registry):
     assert "extra" not in resolve_toolset("terminal", include_registry=False)
     assert get_toolset("birds", include_registry=False) is None
     assert resolve_toolset("hermes-birds") == sorted([*_HERMES_CORE_TOOLS, "chirp"])
-    assert "mcp-server" in get_toolset_names()
+    assert "server" in get_toolset_names()
 
 
 def test_appending_to_the_core_list_counts():

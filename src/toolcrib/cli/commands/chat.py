@@ -50,7 +50,12 @@ def command(query: str | None, toolsets: str | None) -> None:
 
 
 def default_toolsets(runtime: Runtime) -> list[str]:
-    """The toolsets of the config, and those that the user's own tools, plugins and servers bring along."""
+    """The toolsets of the config, and those that the user's own tools, plugins and servers bring along.
+
+    An empty list in the config means no tools at all.
+    """
+    if not runtime.settings.toolsets:
+        return []
     brought = {entry.toolset for entry in runtime.registry.entries() if entry.source.kind != "builtin"}
     return list(dict.fromkeys([*runtime.settings.toolsets, *sorted(brought)]))
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from toolcrib.cli.examination import Examination, examine
-from toolcrib.cli.output import plural, print_json, print_line, print_pairs
+from toolcrib.cli.output import one_line, plural, print_json, print_line, print_pairs
 from toolcrib.version import __version__
 
 
@@ -47,7 +47,9 @@ def print_page(found: Examination) -> None:
         ]
     )
     for problem in found.problems:
-        print_line(f"  - {problem.what}")
+        print_line(f"  - {one_line(problem.what)}")
+        if problem.remedy not in problem.what:
+            print_line(f"    to do: {problem.remedy}")
     print_line()
     print_line(_first_step(found))
 

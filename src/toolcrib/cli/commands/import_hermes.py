@@ -48,7 +48,7 @@ def command(source: Path | None, dry_run: bool, yes: bool) -> int:
         if not person_present():
             raise UsageError(f"nothing was changed, because nobody can be asked; type `{again} --yes`")
         if not click.confirm("\nDo this?", err=True):
-            note("Nothing was changed.")
+            note(f"Nothing was changed; type `{again}` to be asked again.")
             return 0
     problems = apply_import(plan)
     for problem in problems:

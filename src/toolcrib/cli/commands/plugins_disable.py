@@ -23,6 +23,9 @@ def command(name: str) -> None:
     plugin = find_plugin(settings, name)
     for known_as in plugin.names & set(settings.plugins.enabled):
         remove_from_list(settings.home, "plugins.enabled", known_as)
-    if plugin.origin != "missing" and not plugin.names & set(settings.plugins.disabled):
+    if plugin.origin == "missing":
+        note(f"Nothing here is called {plugin.name}; the config no longer names it. See `toolcrib plugins list`.")
+        return
+    if not plugin.names & set(settings.plugins.disabled):
         add_to_list(settings.home, "plugins.disabled", plugin.name)
     note(f"Plugin {plugin.name} is disabled; `toolcrib plugins enable {plugin.name}` loads it again.")

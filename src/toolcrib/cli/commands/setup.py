@@ -89,8 +89,12 @@ def _undescribed(variable: str, tool: str) -> JsonObject:
 def _ask_all(home: Home, variables: dict[str, JsonObject]) -> None:
     note(f"{plural(len(variables), 'value')} can be entered. Press Enter to leave one as it is.")
     saved = 0
-    for name, about in variables.items():
-        saved += _ask(home, name, about)
+    try:
+        for name, about in variables.items():
+            saved += _ask(home, name, about)
+    except click.Abort:
+        note(f"\nStopped; {plural(saved, 'value')} saved. Type `toolcrib setup --list` to see what is set.")
+        raise
     if saved:
         print_line(f"Saved {plural(saved, 'value')}; type `toolcrib tools list` to see what is available now.")
     else:

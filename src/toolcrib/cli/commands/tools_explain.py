@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import click
 
 from toolcrib.cli.output import print_json, print_pairs
-from toolcrib.cli.state import ToolState, complete_tools, missing_tool, open_runtime, require_tool, tool_states
+from toolcrib.cli.state import (
+    ToolState,
+    complete_tools,
+    example_command,
+    missing_tool,
+    open_runtime,
+    require_tool,
+    tool_states,
+)
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -77,7 +82,10 @@ def _declaration(runtime: Runtime, entry: ToolEntry) -> list[tuple[str, str | li
         pairs.append(("schema", f"not valid, so arguments are not checked: {problem}"))
     pairs.append(("effects", _effects(entry)))
     pairs.append(("result limit", _limit(runtime, entry)))
-    pairs.append(("try it", f"toolcrib tools run {entry.name} '{json.dumps(_example(entry), ensure_ascii=False)}'"))
+    if runtime.answers_with_stub(entry.name):
+        pairs.append(("runs in", "a conversation only, whose state it keeps: `toolcrib chat`"))
+    else:
+        pairs.append(("try it", example_command(entry)))
     return pairs
 
 
@@ -121,23 +129,6 @@ def _limit(runtime: Runtime, entry: ToolEntry) -> str:
     if limit is None:
         return f"{runtime.settings.tool_output.max_result_chars} characters (tool_output.max_result_chars)"
     return "never cut" if limit == float("inf") else f"{limit:g} characters"
-
-
-def _example(entry: ToolEntry) -> JsonObject:
-    properties = entry.parameters.get("properties")
-    known: JsonObject = properties if isinstance(properties, dict) else {}
-    return {name: _example_value(known.get(name)) for name in entry.parameters.get("required", [])}
-
-
-def _example_value(schema: Any) -> Any:
-    about: JsonObject = schema if isinstance(schema, dict) else {}
-    for key in ("enum", "examples"):
-        if isinstance(about.get(key), list) and about[key]:
-            return about[key][0]
-    if "default" in about:
-        return about["default"]
-    kind = about.get("type")
-    return {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}.get(str(kind), "…")
 
 
 def _as_json(runtime: Runtime, state: ToolState, toolsets: list[str]) -> JsonObject:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolcrib.cli.output import note, plural, print_json, print_line, stdout_reserved
+from toolcrib.cli.output import note, one_line, plural, print_json, print_line, stdout_reserved
 from toolcrib.core.errors import UsageError
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
@@ -32,6 +32,9 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
     Each object of --json has the keys file, line (or null), severity (error or warning), rule and message.
     """
     for file in files:
+        if file.is_dir():
+            inside = f"{shlex.quote(str(file))}/*.py"
+            raise UsageError(f"{str(file)!r} is a folder; name the files in it: `toolcrib tools lint {inside}`")
         if not file.is_file():
             raise UsageError(f"there is no file {str(file)!r}; `toolcrib tools new NAME` writes one to start from")
     checked = {file: lint_file(file) for file in files}
@@ -41,7 +44,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
     else:
         for file, finding in found:
             place = f"{file}:{finding.line}" if finding.line else str(file)
-            print_line(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]")
+            print_line(one_line(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]"))
         _print_summary(checked)
     return 1 if any(finding.severity == "error" for _, finding in found) else 0
 

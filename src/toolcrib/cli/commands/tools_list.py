@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from toolcrib.cli.output import hint, plural, print_json, print_table
+from toolcrib.cli.output import hint, note, plural, print_json, print_table
 from toolcrib.cli.state import ToolState, complete_toolsets, missing_tool, open_runtime, tool_states
+from toolcrib.runtime import Runtime
 
 
 @click.command(name="list")
@@ -43,10 +44,26 @@ def command(toolset: str | None, everything: bool, as_json: bool) -> None:
         ["name", "toolset", "available", "emoji", "reason"],
         [_row(state, registry.get_emoji(state.name)) for state in states],
     )
+    _note_losses(runtime)
     if any(not state.outcome.available for state in states):
         hint("`toolcrib tools explain NAME` says what to do about a tool that is not available.")
+    elif states:
+        hint("`toolcrib tools explain NAME` says all about one, and how to call it.")
     if toolset is not None and missing and not everything:
-        hint(f"{plural(len(missing), 'tool')} of this toolset is not provided by anything here; add --all to see it.")
+        lacking = f"{plural(len(missing), 'tool')} of toolset {toolset!r}"
+        verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        say = hint if states else note
+        say(f"{lacking} {verb} not here; `toolcrib tools list --toolset {toolset} --all` shows {them} too.")
+
+
+def _note_losses(runtime: Runtime) -> None:
+    """A tool that somebody just wrote and does not find in the list has a reason."""
+    failed = sum(bool(file.problem) for file in runtime.loaded_files)
+    refused = len(runtime.registry.rejections)
+    losses = [f"{plural(failed, 'tool file')} could not be loaded"] * bool(failed)
+    losses += [f"{plural(refused, 'tool')} {'was' if refused == 1 else 'were'} refused"] * bool(refused)
+    if losses:
+        note(f"{' and '.join(losses)}; `toolcrib doctor` says why.")
 
 
 def _row(state: ToolState, emoji: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import shlex
 import sys
@@ -12,11 +13,13 @@ import click
 
 from toolcrib.cli.commands.tools_new_texts import DECORATOR_TOOL, REGISTER_TOOL, SKILL
 from toolcrib.cli.output import note, print_line
+from toolcrib.cli.state import open_runtime
 from toolcrib.config.files import make_folder
 from toolcrib.config.paths import find_home
-from toolcrib.core.errors import UsageError
-from toolcrib.registry.default import registry
+from toolcrib.core.errors import ConfigError, UsageError
+from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import NOT_TOOL_FILES, load_builtin_tools
+from toolcrib.registry.registry import ToolRegistry
 
 Kind = Literal["skill", "tool"]
 TOOL_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -48,7 +51,7 @@ def command(name: str, kind: Kind | None, style: str) -> None:
       toolcrib tools new hello --kind tool --style register
     """
     home = find_home()
-    chosen = kind or ask_kind()
+    chosen = kind or ask_kind(name)
     if chosen == "skill":
         _require_name(name, SKILL_NAME, "lower-case letters, digits, - and _")
         path = home.skills_dir / name / "SKILL.md"
@@ -66,7 +69,7 @@ def command(name: str, kind: Kind | None, style: str) -> None:
     print_line(f"Check it:  toolcrib tools lint {shlex.quote(str(path))}")
 
 
-def ask_kind() -> Kind:
+def ask_kind(name: str) -> Kind:
     """The answer of the person (or of a script that pipes one in); raises UsageError where none comes."""
     note(QUESTION)
     while True:
@@ -80,7 +83,8 @@ def ask_kind() -> Kind:
             return "tool"
         if not line:
             note()
-            raise UsageError("nobody answered; say which it should be with `--kind tool` or `--kind skill`")
+            again = f"toolcrib tools new {shlex.quote(name)} --kind"
+            raise UsageError(f"nobody answered; say which it should be: `{again} tool` or `{again} skill`")
         note("Please type skill or tool.")
 
 
@@ -94,9 +98,24 @@ def _require_name(name: str, pattern: re.Pattern[str], allowed: str) -> None:
 
 
 def _require_free(name: str) -> None:
-    load_builtin_tools()
-    if registry.get_entry(name) is not None or f"{name}.py" in NOT_TOOL_FILES:
-        raise UsageError(f"{name!r} belongs to toolcrib itself; choose another: `toolcrib tools new my_{name}`")
+    """Raises UsageError where a tool of that name could not work, or would take the place of one that does."""
+    another = f"choose another: `toolcrib tools new my_{name}`"
+    if keyword.iskeyword(name):
+        raise UsageError(f"{name!r} is a word of the language Python, so no function can have that name; {another}")
+    entry = _known_tools().get_entry(name)
+    if f"{name}.py" in NOT_TOOL_FILES or (entry is not None and entry.source.kind == "builtin"):
+        raise UsageError(f"{name!r} belongs to toolcrib itself; {another}")
+    if entry is not None and Path(entry.source.path).name != f"{name}.py":
+        raise UsageError(f"{name!r} is a tool of {entry.source} already; {another}")
+
+
+def _known_tools() -> ToolRegistry:
+    try:
+        return open_runtime().registry
+    except ConfigError:
+        # A tool can be written while the config is broken; then only the names of our own tools are known.
+        load_builtin_tools()
+        return default_registry
 
 
 def _write(path: Path, name: str, text: str) -> None:

@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from toolcrib.cli.approval import console_approver
 from toolcrib.cli.output import stdout_reserved
-from toolcrib.cli.state import complete_tools, open_runtime, require_tool
+from toolcrib.cli.state import complete_tools, example_command, open_runtime, require_tool
 from toolcrib.core.errors import UsageError
 from toolcrib.dispatch.json_text import BadJson, read_json
 
@@ -16,11 +17,13 @@ from toolcrib.dispatch.json_text import BadJson, read_json
 @click.command(name="run")
 @click.argument("name", metavar="NAME", shell_complete=complete_tools)
 @click.argument("arguments", metavar="[JSON]", default="{}")
-def command(name: str, arguments: str) -> int:
+@click.option("--yolo", is_flag=True, help="Do not ask; what is always denied stays denied.")
+def command(name: str, arguments: str, yolo: bool) -> int:
     """Call a tool and print its result.
 
     JSON is an object with the arguments; `-` reads it from standard input. Exactly the result is printed; an error
-    result too, with exit code 1.
+    result too, with exit code 1. Before a dangerous call you are asked: a command that destroys something, a write
+    outside this folder, publishing, spending, using a secret. Where nobody can be asked, it is denied.
 
     \b
     Examples:
@@ -28,14 +31,13 @@ def command(name: str, arguments: str) -> int:
       echo '{"location": "London"}' | toolcrib tools run weather -
     """
     text = sys.stdin.read() if arguments == "-" else arguments
-    runtime = open_runtime()
-    require_tool(runtime, name)
+    runtime = open_runtime(console_approver(), yolo=yolo or None)
+    entry = require_tool(runtime, name)
     try:
         given = read_json(text)
     except BadJson as error:
         raise UsageError(
-            f"the arguments are not JSON: {error}; type them like "
-            f"""`toolcrib tools run {name} '{{"key": "value"}}'`, in single quotes"""
+            f"the arguments are not JSON: {error}; type them in single quotes, like `{example_command(entry)}`"
         ) from error
     with stdout_reserved():
         # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.commands.toolsets_list import info_as_json
-from toolcrib.cli.output import print_json, print_line, print_pairs, print_table
+from toolcrib.cli.output import hint, print_json, print_line, print_pairs, print_table
 from toolcrib.cli.state import complete_toolsets, missing_tool, open_runtime, tool_states
 
 SOURCES = {
@@ -56,10 +56,11 @@ def command(name: str, as_json: bool) -> None:
         ]
     )
     if not ordered:
-        print_line("It has no tools.")
+        print_line("\nIt has no tools; `toolcrib toolsets list` shows which ones do.")
         return
     print_line()
     print_table(
         ["tool", "available", "reason"],
         [[state.name, "yes" if state.outcome.available else "no", state.outcome.reason] for state in ordered],
     )
+    hint("`toolcrib tools explain NAME` says all about one.")

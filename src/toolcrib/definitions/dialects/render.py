@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
 from toolcrib.definitions.dialects.keywords import Inexpressible
@@ -20,6 +21,10 @@ Dialect = Literal["openai", "openai_strict", "anthropic", "gemini", "llama_cpp"]
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[a-zA-Z_].*")
 _ANTHROPIC_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+class UnknownDialect(UnknownName):
+    kind = "dialect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Rendered:
 
 def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
     """The definitions as the provider takes them, sorted by name; shares nothing with the input."""
+    if dialect not in _WRITERS:
+        raise UnknownDialect(dialect, _WRITERS)
     rendered: dict[str, JsonObject] = {}
     set_aside: list[SetAside] = []
     for position, definition in enumerate(definitions):

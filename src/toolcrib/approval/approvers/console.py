@@ -1,0 +1,261 @@
+"""The question at a terminal: shown so that nothing in it can deceive, answered by one key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Protocol, TextIO
+
+from toolcrib.approval.approvers.escape import visible, width
+from toolcrib.approval.approvers.keys import HANG_UP, Keys, NoTerminal, keys_of
+from toolcrib.approval.approvers.preview import preview as count_touched
+from toolcrib.approval.approvers.question import choices, grant_in_words, has_scope, help_text, key_line, question
+from toolcrib.approval.approvers.rows import Style
+from toolcrib.approval.approvers.turns import Turns
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+
+LAST_SECONDS = 10
+PREVIEW_SECONDS = 0.5
+MAX_REASON_CHARS = 500
+CTRL_C, CTRL_D, CTRL_U, ESCAPE = "\x03", "\x04", "\x15", "\x1b"
+BACKSPACES = ("\x7f", "\x08")
+ENTERS = ("\n", "\r")
+
+ANSWERS: dict[str, Choice] = {"o": "once", "s": "session", "a": "always", "d": "deny"}
+SAID: dict[Choice, str] = {
+    "once": "allowed once",
+    "session": "allowed for this session",
+    "always": "allowed from now on",
+    "deny": "denied",
+    "timeout": "no answer in time: not run",
+    "cancelled": "cancelled: not run",
+}
+
+Preview = Callable[[ApprovalRequest], Sequence[str]]
+
+
+class Display(Protocol):
+    """What else writes to the same terminal: a spinner, a status line, streamed text."""
+
+    def paused(self) -> AbstractContextManager[object]:
+        """Hold back all output, clear what moves, and go on afterwards."""
+        ...
+
+
+class ConsoleApprover:
+    """Asks the person at a terminal; denies at once where there is none."""
+
+    def __init__(
+        self,
+        stream_in: TextIO | None,
+        stream_out: TextIO | None,
+        *,
+        timeout_seconds: float,
+        preview: Preview = count_touched,
+        clock: Callable[[], float] = time.monotonic,
+        colour: bool = False,
+        display: Display | None = None,
+        written: Preview | None = None,
+    ) -> None:
+        """`written` says what "always" would add to the config; the person reads it before he answers."""
+        self._stream_in = stream_in
+        self._stream_out = stream_out
+        self._timeout_seconds = timeout_seconds
+        self._preview = preview
+        self._clock = clock
+        self._style = Style(colour=colour)
+        self._display = display
+        self._written = written or _grants
+        self._turns = Turns()
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        stream_in, stream_out = self._stream_in, self._stream_out
+        if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
+            return _unanswerable(request, "there is no terminal to ask at")
+        touched = await _within(PREVIEW_SECONDS, lambda: self._preview(request))
+        async with self._turns.turn():
+            with self._display.paused() if self._display else nullcontext():
+                try:
+                    with keys_of(stream_in.fileno()) as keys:
+                        dialogue = _Dialogue(request, touched, self._written(request), keys, stream_out, self._style)
+                        return await dialogue.run(self._clock, self._timeout_seconds)
+                except (NoTerminal, OSError) as error:
+                    return _unanswerable(request, f"the terminal cannot be used ({error})")
+
+
+class _Dialogue:
+    """One question, from its first line to its answer."""
+
+    def __init__(
+        self,
+        request: ApprovalRequest,
+        touched: Sequence[str],
+        written: Sequence[str],
+        keys: Keys,
+        out: TextIO,
+        style: Style,
+    ) -> None:
+        self._request = request
+        self._touched = touched
+        self._written = written
+        self._keys = keys
+        self._out = out
+        self._style = style
+        self._reason: str | None = None
+        """What was typed of a reason so far; None until the person chose to give one."""
+
+    async def run(self, clock: Callable[[], float], timeout_seconds: float) -> Answer:
+        self._show_question(whole=False)
+        if timeout_seconds <= LAST_SECONDS:
+            self._write(f"({timeout_seconds:g} s to answer)\n")
+        # From the sign on keys count; what was typed before it was not typed for this question.
+        self._keys.discard()
+        self._write("> ")
+        deadline = clock() + timeout_seconds
+        warned = timeout_seconds <= LAST_SECONDS
+        try:
+            while True:
+                pause = deadline - clock() - (0 if warned else LAST_SECONDS)
+                try:
+                    typed = await self._keys.read(pause)
+                except TimeoutError:
+                    if warned:
+                        return self._out_of_time()
+                    warned = True
+                    self._write(f"\n({LAST_SECONDS} s left; without an answer it is not run)\n> {self._reason or ''}")
+                    continue
+                answer = self._answer(typed)
+                if answer is not None:
+                    return self._done(answer)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                self._write(f"\n{SAID['cancelled']}\n")
+            raise
+
+    def _answer(self, typed: str) -> Answer | None:
+        if typed == HANG_UP:
+            return Answer(choice="deny", reason="the terminal was closed", decided_by="policy")
+        if CTRL_C in typed:
+            return Answer(choice="cancelled", reason="cancelled at the prompt", decided_by="user")
+        if self._reason is not None:
+            return self._type_reason(typed)
+        key = typed.rstrip("\r\n").lower()
+        if key[:1] == "r":
+            self._reason = ""
+            self._write("reason, then Enter: ")
+            return self._type_reason(typed[1:])
+        if key == CTRL_D:
+            return Answer(choice="deny", reason="the input was ended at the prompt", decided_by="user")
+        if key in ANSWERS and (key != "a" or self._request.may_be_permanent):
+            return Answer(choice=ANSWERS[key], decided_by="user")
+        if key == "k" and has_scope(self._request):
+            return Answer(choice="session", every_scope=True, decided_by="user")
+        self._explain(key)
+        return None
+
+    def _explain(self, key: str) -> None:
+        """Answer a key that decides nothing."""
+        self._write("\n")
+        if key == "e":
+            self._show_question(whole=True)
+        elif key == "?":
+            self._write(help_text(self._request, self._written, self._columns(), self._style))
+        else:
+            # More than one key at once was pasted or is a word; taking its first letter would be guessing.
+            if key == "a":
+                self._write('"always" is not offered for this call. ')
+            elif key:
+                self._write("Press one of these keys. ")
+            self._write("\n" if key else "")
+            self._write(key_line(self._request, self._columns(), self._style))
+        self._write("> ")
+
+    def _type_reason(self, typed: str) -> Answer | None:
+        for character in typed:
+            reason = self._reason or ""
+            if character in ENTERS or (character == CTRL_D and not reason):
+                return Answer(choice="deny", reason=reason.strip(), decided_by="user")
+            if character in BACKSPACES:
+                self._erase(reason[-1:])
+            elif character == CTRL_U:
+                self._erase(reason)
+            elif character.isprintable() and len(reason) < MAX_REASON_CHARS:
+                self._reason = reason + character
+                self._write(visible(character))
+        return None
+
+    def _erase(self, end: str) -> None:
+        if self._reason and end:
+            self._reason = self._reason[: -len(end)]
+            self._write("\b \b" * width(visible(end)))
+
+    def _out_of_time(self) -> Answer:
+        if self._reason is not None:
+            # He had decided against it and was only still saying why.
+            return self._done(Answer(choice="deny", reason=self._reason.strip(), decided_by="user"))
+        return self._done(Answer(choice="timeout", reason="nobody answered in time", decided_by="timeout"))
+
+    def _done(self, answer: Answer) -> Answer:
+        self._write(f"{SAID[answer.choice]}\n" if self._reason is None else f"\n{SAID[answer.choice]}\n")
+        return answer
+
+    def _show_question(self, *, whole: bool) -> None:
+        columns = self._columns()
+        self._write(question(self._request, self._touched, columns, self._style, whole=whole))
+        self._write(choices(self._request, self._written, columns, self._style))
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._out.fileno()).columns or 80
+        except OSError:
+            return 80
+
+    def _write(self, text: str) -> None:
+        encoding = self._out.encoding or "utf-8"
+        self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        self._out.flush()
+
+
+def _grants(request: ApprovalRequest) -> Sequence[str]:
+    return [grant_in_words(danger) for danger in request.dangers]
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return os.isatty(stream.fileno())
+    except (OSError, ValueError):
+        # A stream without a descriptor, or a closed one.
+        return False
+
+
+def _unanswerable(request: ApprovalRequest, why: str) -> Answer:
+    what = request.description or "this call"
+    return Answer(choice="deny", reason=f"{what} needs a person's approval, and {why}", decided_by="policy")
+
+
+async def _within(seconds: float, count: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """What the function returns, or nothing if it fails or takes too long: a dead network drive must not hold us."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def work() -> None:
+        try:
+            lines: Sequence[str] = count()
+        except OSError:
+            lines = ()
+        try:
+            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(lines))
+        except RuntimeError:
+            # The loop was closed while the disk was slow; nobody waits for the lines any more.
+            return
+
+    # A thread that the end of the program does not wait for.
+    threading.Thread(target=work, name="approval-preview", daemon=True).start()
+    try:
+        return await asyncio.wait_for(result, seconds)
+    except TimeoutError:
+        return ()

@@ -1,0 +1,261 @@
+"""Questions that somebody answers elsewhere: in a chat, over an API, from another thread or after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol, get_args
+
+from toolcrib.approval.approvers.advice import is_advised_against
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
+from toolcrib.core.errors import UnknownName
+
+PENDING = "pending"
+"""`decided_by` of a deny that is no answer: the request stays open in the store and can still be answered."""
+
+Payload = dict[str, Any]
+Notify = Callable[[Payload], Awaitable[None] | None]
+
+GIVEN_BY_PEOPLE = tuple(choice for choice in get_args(Choice) if choice not in ("timeout", "cancelled"))
+
+
+class RequestStore(Protocol):
+    """Keeps requests and answers where a restart does not lose them."""
+
+    def requested(self, request: ApprovalRequest) -> None:
+        """Returns when the request is durable."""
+        ...
+
+    def answered(self, request_id: str, answer: Answer) -> bool:
+        """Record an answer; False if the request was answered before, or never asked."""
+        ...
+
+    def pending(self) -> list[ApprovalRequest]:
+        """What was requested and not answered."""
+        ...
+
+
+class UnknownChoice(UnknownName, ValueError):
+    kind = "choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateAnswer:
+    """An answer whose call no longer waits. It is on record; nothing is run because of it."""
+
+    request: ApprovalRequest
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiter:
+    """A call that is held until its answer comes."""
+
+    request: ApprovalRequest
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Answer]
+
+    def deliver(self, answer: Answer) -> bool:
+        """Wake the call in its own loop; False if that loop has ended."""
+        try:
+            self.loop.call_soon_threadsafe(lambda: None if self.answer.done() else self.answer.set_result(answer))
+        except RuntimeError:
+            return False
+        return True
+
+
+class GatewayApprover:
+    """Holds calls until somebody resolves them. Each session has its own queue; every method may be called from
+    any thread and any loop."""
+
+    def __init__(
+        self, store: RequestStore, clock: Callable[[], float] = time.monotonic, *, timeout_seconds: float = 60.0
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        # Whoever takes a waiter out of the table under this lock, and he alone, decides about its request.
+        self._lock = Lock()
+        self._waiters: dict[str, _Waiter] = {}
+        self._notify: dict[str, Notify] = {}
+        self._late: list[LateAnswer] = []
+
+    def register_notify(self, session_key: str, callback: Notify) -> None:
+        """Tell this callback about requests of the session; a plain function is called in a worker thread."""
+        with self._lock:
+            self._notify[session_key] = callback
+
+    def unregister_notify(self, session_key: str) -> None:
+        """The front end has gone: calls of the session that wait for an answer are cancelled."""
+        gone = Answer(choice="cancelled", reason="the front end was closed", decided_by="policy")
+        with self._lock:
+            self._notify.pop(session_key, None)
+            for waiter in self._waiting(session_key):
+                self._settle(waiter.request, gone)
+
+    def resolve(
+        self,
+        session_key: str,
+        choice: str,
+        resolve_all: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+        *,
+        every_scope: bool = False,
+    ) -> int:
+        """Answer requests of a session and return how many: the named one, all, or else the oldest that a call
+        waits for; where no call waits, the oldest on record."""
+        if choice not in GIVEN_BY_PEOPLE:
+            raise UnknownChoice(choice, GIVEN_BY_PEOPLE, advice=f"use one of {', '.join(GIVEN_BY_PEOPLE)}")
+        with self._lock:
+            found = self._pending(session_key)
+            if request_id is not None:
+                found = [request for request in found if request.id == request_id]
+            elif not resolve_all:
+                found = ([waiter.request for waiter in self._waiting(session_key)] or found)[:1]
+            return sum(self._settle(request, _given(choice, reason, every_scope, request)) for request in found)
+
+    def pending(self, session_key: str | None = None) -> list[ApprovalRequest]:
+        """Unanswered requests of a session, or of all, oldest first; also those from before a restart."""
+        with self._lock:
+            return self._pending(session_key)
+
+    def has_pending(self, session_key: str) -> bool:
+        return bool(self.pending(session_key))
+
+    def is_waiting(self, session_key: str) -> bool:
+        """Whether a call of the session is held right now."""
+        with self._lock:
+            return bool(self._waiting(session_key))
+
+    def late_answers(self, session_key: str) -> list[LateAnswer]:
+        """Answers that came too late for their call and were not reported yet; each is returned once."""
+        with self._lock:
+            told = [late for late in self._late if late.request.session_key == session_key]
+            self._late = [late for late in self._late if late.request.session_key != session_key]
+            return told
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(request=request, loop=loop, answer=loop.create_future())
+        with self._lock:
+            try:
+                self._store.requested(request)
+            except OSError as error:
+                return _denied(f"the request for approval could not be recorded: {error}")
+            notify = self._notify.get(request.session_key)
+            if notify is None:
+                why = f"{request.description or 'this call'} needs approval, and the approval is still pending"
+                return Answer(choice="deny", reason=why, decided_by=PENDING)
+            self._waiters[request.id] = waiter
+        try:
+            return await self._held(waiter, notify)
+        except asyncio.CancelledError:
+            self._give_up(waiter, Answer(choice="cancelled", reason="the call was cancelled", decided_by="policy"))
+            raise
+
+    async def _held(self, waiter: _Waiter, notify: Notify) -> Answer:
+        deadline = self._clock() + self._timeout_seconds
+        notified = asyncio.ensure_future(_call(notify, _payload(waiter.request)))
+        both: set[asyncio.Future[Any]] = {notified, waiter.answer}
+        try:
+            # A callback may take its time, or return only when the person has answered; neither holds us up.
+            await asyncio.wait(both, timeout=self._timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if failure := _failure(notified):
+                self._give_up(waiter, _denied(f"the request for approval could not be delivered: {failure}"))
+            await asyncio.wait({waiter.answer}, timeout=max(0.0, deadline - self._clock()))
+            if not waiter.answer.done():
+                self._give_up(waiter, Answer(choice="timeout", reason="nobody answered in time", decided_by="timeout"))
+            # Whoever settled it has delivered by now, or is about to.
+            return await waiter.answer
+        finally:
+            notified.cancel()
+
+    def _give_up(self, waiter: _Waiter, answer: Answer) -> None:
+        # A record that fails has already turned into a deny for the one who waits.
+        with self._lock, suppress(OSError):
+            self._settle(waiter.request, answer)
+
+    def _settle(self, request: ApprovalRequest, answer: Answer) -> bool:
+        """Record an answer and wake the call that waits for it; False if somebody else had answered. Needs the lock."""
+        waiter = self._waiters.pop(request.id, None)
+        try:
+            first = self._store.answered(request.id, answer)
+        except OSError as error:
+            if waiter is not None:
+                waiter.deliver(_denied(f"the answer could not be recorded: {error}"))
+            raise
+        if not first:
+            if waiter is not None:
+                waiter.deliver(_denied("the request was already answered elsewhere"))
+            return False
+        if waiter is None or not waiter.deliver(answer):
+            self._late.append(LateAnswer(request=request, answer=answer))
+        return True
+
+    def _pending(self, session_key: str | None) -> list[ApprovalRequest]:
+        known = {request.id: request for request in self._store.pending()}
+        known.update((waiter.request.id, waiter.request) for waiter in self._waiters.values())
+        found = [request for request in known.values() if session_key in (None, request.session_key)]
+        return sorted(found, key=lambda request: request.asked_at)
+
+    def _waiting(self, session_key: str) -> list[_Waiter]:
+        return [waiter for waiter in self._waiters.values() if waiter.request.session_key == session_key]
+
+
+async def _call(notify: Notify, payload: Payload) -> None:
+    if inspect.iscoroutinefunction(notify):
+        await notify(payload)
+        return
+    # It may block, even on the loop that we run in.
+    result = await asyncio.to_thread(notify, payload)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _failure(notified: asyncio.Future[None]) -> str:
+    """Why a callback failed; nothing while it runs or when it did its work."""
+    if not notified.done():
+        return ""
+    if notified.cancelled():
+        return "it was cancelled"
+    error = notified.exception()
+    return "" if error is None else redact(str(error)) or type(error).__name__
+
+
+def _payload(request: ApprovalRequest) -> Payload:
+    """What a front end is told: the keys of the reference system and the id that answers this very request."""
+    keys = list(dict.fromkeys(redact(_pattern_key(danger)) for danger in request.dangers))
+    payload: Payload = {
+        "command": redact(request.command),
+        "pattern_key": keys[0] if keys else "",
+        "pattern_keys": keys,
+        "description": redact(request.description),
+        "allow_permanent": request.may_be_permanent,
+        "request_id": request.id,
+    }
+    return payload | {"smart_denied": True} if is_advised_against(request) else payload
+
+
+def _pattern_key(danger: Danger) -> str:
+    """The name under which the reference system remembers a danger."""
+    return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
+
+
+def _given(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> Answer:
+    """A person's choice, never wider than what was offered."""
+    named: Choice = next(each for each in GIVEN_BY_PEOPLE if each == choice)
+    if named == "always" and not request.may_be_permanent:
+        named = "session"
+    wide = every_scope and named in ("session", "always")
+    return Answer(choice=named, reason=reason or "", every_scope=wide, decided_by="user")
+
+
+def _denied(why: str) -> Answer:
+    return Answer(choice="deny", reason=why, decided_by="policy")

@@ -1,0 +1,66 @@
+"""Puts a gate together from the settings. Made once: what the files say later does not change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolcrib.approval.calls import Reading
+from toolcrib.approval.gate import ApprovalGate
+from toolcrib.approval.grants import Grants
+from toolcrib.approval.log import ApprovalLog
+from toolcrib.approval.options import GateOptions
+from toolcrib.approval.policy import Policy
+from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.user_rules import parse_rule
+
+
+def build_gate(options: GateOptions) -> ApprovalGate:
+    """The gate of one runtime."""
+    home = options.settings.home
+    return ApprovalGate(
+        build_policy(options),
+        grants=Grants(home, options.settings.command_allowlist),
+        log=ApprovalLog(home.approvals_file),
+        read=read_on_first_use,
+        approver=options.approver,
+        timeout_seconds=options.settings.approvals.timeout,
+        fire=options.fire,
+    )
+
+
+def read_on_first_use(command: str, *, cwd: str, home: str) -> Reading:
+    """Read a command line; the analyser is loaded with the first one."""
+    from toolcrib.approval.command_reader import read_command  # noqa: PLC0415 - many sessions never run a command
+
+    return read_command(command, cwd=cwd, home=home)
+
+
+def build_policy(options: GateOptions) -> Policy:
+    """The policy that the settings and the entry point make up."""
+    approvals = options.settings.approvals
+    answer = getattr(approvals.policies, options.entry_point)
+    if options.entry_point == "library" and options.approver is not None and answer == "deny":
+        # A program that brings an approver has said whom to ask.
+        answer = "ask"
+    return Policy(
+        sensitive=SensitivePaths(str(options.settings.home.root)),
+        workspace=options.workspace,
+        workspace_follows_cwd=options.workspace_follows_cwd,
+        home=_user_home(),
+        mode=approvals.mode,
+        entry_point=options.entry_point,
+        answer=answer,
+        attended=options.approver is not None,
+        yolo=options.yolo,
+        rules=tuple(parse_rule(text) for text in approvals.rules),
+        deny=tuple(approvals.deny),
+        backend=options.backend,
+        isolated=options.isolated,
+    )
+
+
+def _user_home() -> str:
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return "/"

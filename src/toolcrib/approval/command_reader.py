@@ -1,0 +1,80 @@
+"""Reads a command line with the analyser, and listens to which commands it meets on the way."""
+
+from __future__ import annotations
+
+from toolcrib.approval.analyse import assess
+from toolcrib.approval.calls import UNKNOWN_TEXT, FindingKey, Reading, SeenCall, Stack
+from toolcrib.approval.shell.evaluate import Evaluator
+from toolcrib.approval.shell.model import UNKNOWN, Data, Field, Severity
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.runner import Site
+from toolcrib.approval.shell.state import State
+
+MAX_CALLS = 2_000
+
+
+def read_command(command: str, *, cwd: str = "", home: str = "") -> Reading:
+    """Read a command line without running any of it."""
+    listener = Listener()
+    assessment = assess(listener, command, cwd=cwd, home=home)
+    hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
+    return Reading(
+        assessment=assessment,
+        calls=tuple(listener.seen[:MAX_CALLS]),
+        stands_on={key: tuple(stacks) for key, stacks in listener.standing.items()},
+        complete=not assessment.not_understood and not hides and len(listener.seen) <= MAX_CALLS,
+    )
+
+
+class Listener(Evaluator):
+    """An evaluator that also remembers the commands it meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[SeenCall] = []
+        self.standing: dict[FindingKey, list[Stack]] = {}
+        self._stack: list[SeenCall] = []
+
+    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+        call = _seen(words, state, site)
+        if len(self.seen) <= MAX_CALLS:
+            self.seen.append(call)
+        self._stack.append(call)
+        try:
+            return super().invoke(words, state, stdin, site)
+        finally:
+            self._stack.pop()
+
+    def report(
+        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+    ) -> None:
+        super().report(key, reason, site, severity=severity, paths=paths)
+        shown = tuple(path.replace(UNKNOWN, UNKNOWN_TEXT) for path in paths)
+        # Kept for repeated findings too: the same words may run under another wrapper.
+        stacks = self.standing.setdefault((key, site.text[:500], site.span, shown, reason), [])
+        if len(stacks) < MAX_CALLS:
+            stacks.append(tuple(self._stack))
+
+
+def _seen(words: list[Field], state: State, site: Site) -> SeenCall:
+    program = words[0].text.rpartition("/")[2].removesuffix(".exe")
+    call = Call(program, words[1:], state, None, site.text, site.span)
+    given = call.arguments
+    places = [*given.operands, *(value for _, value in given.options if value is not None)]
+    return SeenCall(
+        program=_shown(program),
+        words=tuple(_shown(word.text) for word in words[1:]),
+        options=frozenset(name for name, _ in given.options),
+        operands=tuple(_shown(word.text) for word in given.operands),
+        paths=tuple(_shown(resolve(_home_path(each, state), state)) for each in places if each.text),
+    )
+
+
+def _home_path(word: Field, state: State) -> Field:
+    """`--file=~/x` and the like keep their tilde; as a path it means the home."""
+    return word.with_text(state.home + word.text[1:]) if word.text.startswith("~/") else word
+
+
+def _shown(text: str) -> str:
+    return text.replace(UNKNOWN, UNKNOWN_TEXT)

@@ -1,0 +1,57 @@
+"""A gate that is put together when the first call needs it: most processes never judge a command."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from toolcrib.approval.options import GateOptions
+from toolcrib.core.context import ToolContext
+from toolcrib.core.ports import Approver
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
+
+if TYPE_CHECKING:
+    from toolcrib.approval.gate import ApprovalGate
+
+
+class DeferredGate:
+    """Stands for the gate; everything that it goes by is fixed already."""
+
+    def __init__(self, options: GateOptions) -> None:
+        self.options = options
+        self._made: ApprovalGate | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def made(self) -> ApprovalGate:
+        """The gate itself, with its policy, grants and log."""
+        if self._made is None:
+            with self._lock:
+                if self._made is None:
+                    # Loaded here: the analyser and its rules cost more than the whole start of a process may.
+                    from toolcrib.approval.build import build_gate  # noqa: PLC0415
+
+                    self._made = build_gate(self.options)
+        return self._made
+
+    def attend(self, approver: Approver) -> bool:
+        """Ask this approver where nobody could be asked so far; False where somebody can be asked already."""
+        with self._lock:
+            if self.options.approver is not None:
+                return False
+            self.options = replace(self.options, approver=approver)
+            if self._made is not None:
+                # As above.
+                from toolcrib.approval.build import build_policy  # noqa: PLC0415
+
+                self._made.attend(approver, build_policy(self.options))
+        return True
+
+    def judge(
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
+    ) -> Verdict:
+        return self.made.judge(entry, arguments, effects, ctx)
+
+    async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+        return await self.made.settle(entry, arguments, verdict, ctx)

@@ -1,0 +1,266 @@
+"""The record of every question and decision: one line of JSON each, only ever added to, readable by its owner alone.
+
+A line is written with one system call and is whole or not there; what a killed writer left half is passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger, EntryPoint
+
+if sys.platform != "win32":
+    import fcntl
+
+MAX_COMMAND_CHARS = 8_000
+MAX_MASKED_CHARS = 64_000
+MAX_TEXT_CHARS = 300
+MAX_DANGERS = 12
+MAX_PATHS = 4
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Neither a link to another file nor a pipe that nobody reads is taken for the log."""
+LOCK_WAIT_SECONDS = 2.0
+LOCK_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One request and what became of it."""
+
+    request: ApprovalRequest
+    """As it was asked, with secrets masked and long texts cut."""
+    digest: str
+    """SHA-256 of the exact command."""
+    answer: Answer | None = None
+    answered_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+
+class ApprovalLog:
+    """The log of one home; several processes may write to it at once."""
+
+    def __init__(self, path: Path, *, mask: Callable[[str], str] = redact, clock: Callable[[], float] = time.time):
+        self.path = path
+        self._mask = mask
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._read_until = 0
+        self._inode = 0
+
+    def requested(self, request: ApprovalRequest) -> None:
+        """Put a question on record; returns when it is durable, and does nothing for one that is there already."""
+        with self._lock:
+            self._read_on()
+            if request.id not in self._records:
+                self._append({"event": "requested", **self._request_fields(request)})
+
+    def answered(self, request_id: str, answer: Answer) -> bool:
+        """Put an answer on record, once; False if the request was answered before, or never asked."""
+        with self._lock, self._alone():
+            self._read_on()
+            record = self._records.get(request_id)
+            if record is None or record.answer is not None:
+                return False
+            self._append({"event": "answered", "id": request_id, **self._answer_fields(answer)})
+            self._read_on()
+            return True
+
+    def decided(self, request: ApprovalRequest, answer: Answer) -> None:
+        """Put on record what was decided without a question."""
+        with self._lock:
+            self._append({"event": "decided", **self._request_fields(request), **self._answer_fields(answer)})
+
+    def records(self) -> list[Record]:
+        """Everything on record, oldest first."""
+        with self._lock:
+            self._read_on()
+            return list(self._records.values())
+
+    def find(self, id_start: str) -> list[Record]:
+        """The records whose id starts so."""
+        return [record for record in self.records() if record.id.startswith(id_start)]
+
+    def last(self, count: int = 1) -> list[Record]:
+        """The newest records, newest first."""
+        return self.records()[::-1][:count]
+
+    def pending(self) -> list[ApprovalRequest]:
+        """What was asked and not answered, oldest first."""
+        return [record.request for record in self.records() if record.answer is None]
+
+    def _request_fields(self, request: ApprovalRequest) -> dict[str, Any]:
+        shown = replace(
+            request,
+            command=self._short(request.command, MAX_COMMAND_CHARS),
+            dangers=tuple(self._shown(danger) for danger in request.dangers[:MAX_DANGERS]),
+            tool=self._short(request.tool),
+            # Verbatim: an answer that comes after a restart finds its session by it.
+            session_key=request.session_key,
+            call_id=self._short(request.call_id),
+            turn_id=self._short(request.turn_id),
+            cwd=self._short(request.cwd),
+        )
+        digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
+        return {**asdict(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
+
+    def _shown(self, danger: Danger) -> Danger:
+        return replace(
+            danger,
+            description=self._short(danger.description),
+            reason=self._short(danger.reason),
+            scope=self._short(danger.scope),
+            rule=self._short(danger.rule),
+            paths=tuple(self._short(path) for path in danger.paths[:MAX_PATHS]),
+        )
+
+    def _answer_fields(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "choice": answer.choice,
+            "reason": self._short(answer.reason),
+            "decided_by": answer.decided_by,
+            "every_scope": answer.every_scope,
+            "answered_at": self._clock(),
+        }
+
+    def _short(self, text: str, limit: int = MAX_TEXT_CHARS) -> str:
+        # Masked before it is cut: half a key would no longer look like one.
+        masked = self._mask(text[:MAX_MASKED_CHARS])
+        return masked if len(masked) <= limit else f"{masked[:limit]}… ({len(text)} characters)"
+
+    def _append(self, fields: dict[str, Any]) -> None:
+        line = json.dumps({"v": 1, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+        make_folder(self.path.parent)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINKS, OWNER_FILE)
+        try:
+            size = self._file_status(descriptor).st_size
+            if size and _byte_at(descriptor, size - 1) != b"\n":
+                line = b"\n" + line
+            written = os.write(descriptor, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes could be written to {str(self.path)!r}")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _file_status(self, descriptor: int) -> os.stat_result:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{str(self.path)!r} is no file")
+        return status
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps other processes from answering at the same time."""
+        if sys.platform == "win32":
+            yield
+            return
+        make_folder(self.path.parent)
+        lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, OWNER_FILE)
+        try:
+            deadline = time.monotonic() + LOCK_WAIT_SECONDS
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOCK_POLL_SECONDS)
+            yield
+        finally:
+            os.close(lock)
+
+    def _read_on(self) -> None:
+        """Take in the whole lines that were added since the last look."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | NO_LINKS)
+        except FileNotFoundError:
+            self._records, self._read_until = {}, 0
+            return
+        with os.fdopen(descriptor, "rb") as stream:
+            now = self._file_status(descriptor)
+            if now.st_ino != self._inode or now.st_size < self._read_until:
+                self._records, self._read_until, self._inode = {}, 0, now.st_ino
+            stream.seek(self._read_until)
+            added = stream.read()
+        whole = added[: added.rfind(b"\n") + 1]
+        self._read_until += len(whole)
+        for line in whole.splitlines():
+            self._take_in(line)
+
+    def _take_in(self, line: bytes) -> None:
+        try:
+            fields = json.loads(line)
+            request_id = fields["id"]
+            if fields["event"] == "answered":
+                record = self._records.get(request_id)
+                if record is None or record.answer is not None:
+                    return
+                answered = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
+            else:
+                record = Record(request=_request(fields), digest=str(fields["digest"]))
+                if fields["event"] == "decided":
+                    record = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
+                answered = self._records.get(request_id, record)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return  # A line that a killed writer left half, or that somebody else wrote.
+        self._records[request_id] = answered
+
+
+def _byte_at(descriptor: int, position: int) -> bytes:
+    os.lseek(descriptor, position, os.SEEK_SET)
+    return os.read(descriptor, 1)
+
+
+def _request(fields: dict[str, Any]) -> ApprovalRequest:
+    names = ("id", "tool", "command", "session_key", "call_id", "turn_id", "cwd", "backend")
+    texts = {name: str(fields[name]) for name in names}
+    if fields["entry_point"] not in get_args(EntryPoint):
+        raise ValueError(fields["entry_point"])
+    return ApprovalRequest(
+        **texts,
+        dangers=tuple(_danger(danger) for danger in fields["dangers"]),
+        entry_point=fields["entry_point"],
+        asked_at=float(fields["asked_at"]),
+        may_be_permanent=bool(fields["may_be_permanent"]),
+    )
+
+
+def _danger(fields: dict[str, Any]) -> Danger:
+    span = fields["span"]
+    return Danger(
+        rule=str(fields["rule"]),
+        description=str(fields["description"]),
+        reason=str(fields["reason"]),
+        scope=str(fields["scope"]),
+        span=None if span is None else (int(span[0]), int(span[1])),
+        paths=tuple(str(path) for path in fields["paths"]),
+    )
+
+
+def _answer(fields: dict[str, Any]) -> Answer:
+    if fields["choice"] not in get_args(Choice):
+        raise ValueError(fields["choice"])
+    return Answer(
+        choice=fields["choice"],
+        reason=str(fields["reason"]),
+        decided_by=str(fields["decided_by"]),
+        every_scope=bool(fields["every_scope"]),
+    )

@@ -1,0 +1,301 @@
+"""Do we ask? One pure function answers: at run time, in `toolcrib approvals test`, and for "always allow …"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+from toolcrib.approval.calls import ReadCommand, Reading
+from toolcrib.approval.entries import Grant
+from toolcrib.approval.places import Place, follow_links
+from toolcrib.approval.scopes import Scopes, path_scope
+from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.user_rules import UserRule, command_rule, denied_pattern, lifts, tool_rule
+from toolcrib.core.approvals import Danger, EntryPoint
+from toolcrib.core.types import Effect, EffectKind, Verdict
+
+Outcome = Literal["allow", "ask", "deny"]
+
+ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "vercel_sandbox", "vercel", "sandbox"})
+# Dangers that end where an isolated backend ends; the others reach something outside, whatever they run in.
+STAYS_INSIDE = frozenset(
+    "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905
+    "credential container unknown_code unknown_command not_understood".split()
+)
+OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
+OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import"})
+MAX_QUOTED = 120
+READS_ONLY = frozenset({"credential", "exfiltration"})
+
+ASKED: dict[EffectKind, tuple[str, str]] = {
+    "publish": ("publishing", "publishes something"),
+    "spend": ("spending money", "spends money"),
+    "secret": ("use of a secret", "uses a secret"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Everything that a decision depends on, besides the call and what was granted. Fixed when a Runtime is made."""
+
+    sensitive: SensitivePaths
+    workspace: str
+    """Where tools may write without a question."""
+    home: str
+    """The home folder of the user."""
+    mode: Literal["manual", "smart", "off"] = "manual"
+    entry_point: EntryPoint = "library"
+    answer: Literal["ask", "allow", "deny"] = "ask"
+    """What the entry point does about dangers."""
+    attended: bool = True
+    """Somebody can be asked."""
+    yolo: bool = False
+    rules: tuple[UserRule, ...] = ()
+    deny: tuple[str, ...] = ()
+    backend: str = "local"
+    isolated: bool = False
+    """Nothing of the host can be reached from the backend."""
+    workspace_follows_cwd: bool = False
+    """The caller named no workspace, so the folder that it gives with a call is the one."""
+
+    def place(self, cwd: str = "") -> Place:
+        workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
+        # Links are followed once for each path of a decision.
+        return Place(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What a call is about to do."""
+
+    tool: str
+    effects: tuple[Effect, ...] | None
+    is_mcp: bool = False
+    cwd: str = ""
+
+    @property
+    def command(self) -> str:
+        """The commands that would run; empty for a call that runs none."""
+        return "\n".join(effect.target for effect in self.effects or () if effect.kind == "exec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What policy says about one call, and what it went by."""
+
+    outcome: Outcome
+    decided_by: str = ""
+    """nothing, block, user_rule, sensitive_path, grant, yolo, mode, backend, entry_point, nobody; empty for ask."""
+    dangers: tuple[Danger, ...] = ()
+    """What is asked about, was allowed in spite of it, or is the reason of a deny."""
+    reasons: tuple[str, ...] = ()
+    command: str = ""
+
+    def verdict(self) -> Verdict:
+        return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found about one call so far."""
+
+    dangers: list[Danger] = field(default_factory=list)
+    refusals: list[tuple[str, Danger]] = field(default_factory=list)
+    """Who refuses, and why."""
+    contained: list[Danger] = field(default_factory=list)
+    """Dangers that cannot leave the backend."""
+    may_hide_denied: bool = False
+
+
+def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
+    """Allow, ask or deny. Blocks and the user's deny rules come first; nothing lifts them."""
+    found, command = _look(policy, action, read), action.command
+    if found.refusals:
+        refused_by = found.refusals[0][0]
+        more = ("no approval can allow it",) if refused_by == "block" else ()
+        return _decision("deny", refused_by, tuple(danger for _, danger in found.refusals), command, *more)
+    granted = tuple(grants)
+    open_dangers = tuple(
+        danger for danger in found.dangers if not any(grant.covers(danger, command) for grant in granted)
+    )
+    if not open_dangers:
+        if found.dangers:
+            return _decision("allow", "grant", tuple(found.dangers), command)
+        return _decision("allow", "backend" if found.contained else "nothing", tuple(found.contained), command)
+    return answer_dangers(policy, open_dangers, command, may_hide_denied=found.may_hide_denied)
+
+
+def answer_dangers(
+    policy: Policy, dangers: tuple[Danger, ...], command: str = "", *, may_hide_denied: bool = False
+) -> Decision:
+    """What this session does about dangers that nobody has granted."""
+    # A command that cannot be read might be one that a rule denies: then even yolo does not answer for the person.
+    if not may_hide_denied:
+        if policy.yolo:
+            return _decision("allow", "yolo", dangers, command)
+        if policy.mode == "off":
+            return _decision("allow", "mode", dangers, command)
+        if policy.answer == "allow":
+            return _decision("allow", "entry_point", dangers, command)
+    if policy.answer == "deny":
+        return _decision("deny", "entry_point", dangers, command, "nobody is here to approve it")
+    if not policy.attended:
+        return _decision("deny", "nobody", dangers, command, "nobody is here to approve it")
+    return _decision("ask", "", dangers, command)
+
+
+def _decision(outcome: Outcome, decided_by: str, dangers: tuple[Danger, ...], command: str, *more: str) -> Decision:
+    reasons = () if outcome == "allow" else (*dict.fromkeys(in_words(danger, command) for danger in dangers), *more)
+    return Decision(outcome=outcome, decided_by=decided_by, dangers=dangers, reasons=reasons, command=command)
+
+
+def in_words(danger: Danger, command: str) -> str:
+    """A danger in one sentence that names the words it stands on."""
+    if danger.span is None or danger.rule == "user_rule" or not command:
+        return danger.reason
+    words = " ".join(command[danger.span[0] : danger.span[1]].split())
+    return f"`{words if len(words) <= MAX_QUOTED else words[:MAX_QUOTED] + '…'}` {danger.reason}"
+
+
+def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
+    found = _Found()
+    place = policy.place(action.cwd)
+    if action.effects is None:
+        if action.is_mcp:
+            _look_at_tool(policy, action, found, place)
+            reason = f"{action.tool} does not say what it does"
+            found.dangers.append(_by_tool("mcp_undeclared", "tool that does not say what it does", action.tool, reason))
+        return _without_allowed_tool(policy, action, found, place)
+    _look_at_tool(policy, action, found, place)
+    for effect in action.effects:
+        if effect.kind == "exec":
+            _look_at_command(policy, effect.target, found, place, read)
+        elif effect.kind in ("write", "delete"):
+            _look_at_write(policy, action.tool, effect, found, place)
+        elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, place):
+            found.dangers.append(_secret_is_read(action, effect, place))
+        elif effect.kind in ASKED:
+            description, does = ASKED[effect.kind]
+            reason = f"{action.tool} {does} {effect.target}".rstrip()
+            found.dangers.append(_by_tool(effect.kind, description, action.tool, reason))
+    return _without_allowed_tool(policy, action, found, place)
+
+
+def _look_at_tool(policy: Policy, action: Action, found: _Found, place: Place) -> None:
+    """The user's rules about a tool by its name."""
+    paths = _paths(action)
+    if tool_rule(policy.rules, "deny", action.tool, paths, place):
+        found.refusals.append(("user_rule", _by_tool("user_rule", "your rule", action.tool, _ruled(action.tool))))
+    elif tool_rule(policy.rules, "ask", action.tool, paths, place):
+        found.dangers.append(_by_tool("user_rule", "your rule", action.tool, _ruled(action.tool, "has it asked about")))
+
+
+def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: Place) -> _Found:
+    """An allow rule answers for a tool, unless it runs commands, which are allowed by their own words."""
+    if action.command or any(danger.rule == "user_rule" for danger in found.dangers):
+        return found
+    if tool_rule(policy.rules, "allow", action.tool, _paths(action), place):
+        found.dangers.clear()
+    return found
+
+
+def _look_at_command(policy: Policy, command: str, found: _Found, place: Place, read: ReadCommand) -> None:
+    reading = read(command, cwd=place.cwd, home=policy.home)
+    findings, scopes = reading.assessment.findings, Scopes(reading, command, place)
+    for finding in findings:
+        if finding.severity == "block":
+            found.refusals += [("block", one) for one in scopes.dangers_of(finding)]
+    _refuse_denied(policy, command, reading, found, place)
+    asking = command_rule(policy.rules, "ask", reading, place)
+    if asking is not None:
+        found.dangers.append(_ruled_command(f"the rule `{asking}` has it asked about", command, str(asking)))
+    if not reading.complete and (policy.deny or any(rule.action == "deny" for rule in policy.rules)):
+        found.may_hide_denied = True
+    for finding in findings:
+        if finding.severity == "block" or (asking is None and lifts(policy.rules, finding, reading, place)):
+            continue
+        inside = policy.isolated and finding.rule in STAYS_INSIDE and not found.may_hide_denied
+        (found.contained if inside else found.dangers).extend(scopes.dangers_of(finding))
+
+
+def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: Place) -> None:
+    pattern = denied_pattern(policy.deny, command, reading)
+    if pattern is not None:
+        found.refusals.append(("user_rule", _ruled_command(f"the pattern {pattern!r} denies it", command)))
+    rule = command_rule(policy.rules, "deny", reading, place)
+    if rule is not None:
+        found.refusals.append(("user_rule", _ruled_command(f"the rule `{rule}` denies it", command)))
+    if policy.isolated:
+        return
+    for call in reading.calls:
+        own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
+        if own and OWN_CHANGES.intersection(call.words):
+            reason = "it would change the settings that this session runs under"
+            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
+    for finding in reading.assessment.findings:
+        ours = [p for p in finding.paths if any(policy.sensitive.is_ours(one, place) for one in place.both(p))]
+        if ours and finding.rule not in READS_ONLY:
+            reason = f"{ours[0]} belongs to toolcrib itself, and no tool may change that"
+            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
+
+
+def _look_at_write(policy: Policy, tool: str, effect: Effect, found: _Found, place: Place) -> None:
+    verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
+    if not effect.target:
+        reason = f"{tool} {verb} a place that it does not name"
+        found.dangers.append(_by_tool(f"{noun}_somewhere", f"{noun} at an unknown place", tool, reason))
+        return
+    why = policy.sensitive.why_not_written(effect.target, place)
+    said = f"{tool} {verb} {effect.target}"
+    if why:
+        danger = Danger(
+            rule="sensitive_path", description="protected file", reason=f"{said}: {why}", paths=(effect.target,)
+        )
+        found.refusals.append(("sensitive_path", danger))
+        return
+    delicate = policy.sensitive.why_asked(effect.target, place)
+    if place.in_workspace(effect.target) and not delicate:
+        return
+    danger = Danger(
+        rule=f"{noun}_delicate" if delicate else f"{noun}_outside_workspace",
+        description=f"{noun} of a delicate file" if delicate else f"{noun} outside the workspace",
+        reason=f"{said}: {delicate}" if delicate else said,
+        scope=f"in {place.both(effect.target)[1]}" if delicate or noun == "delete" else _folder_scope(effect, place),
+        paths=(place.absolute(effect.target),),
+    )
+    (found.contained if policy.isolated and not delicate else found.dangers).append(danger)
+
+
+def _folder_scope(effect: Effect, place: Place) -> str:
+    """Who lets a tool write one file of a folder means the folder, unless that is the root or the home."""
+    real = place.both(effect.target)[1]
+    folder = real.rpartition("/")[0]
+    return f"in {real if folder in ('', place.home) else folder}"
+
+
+def _secret_is_read(action: Action, effect: Effect, place: Place) -> Danger:
+    return Danger(
+        rule="credential",
+        description="secret is read",
+        reason=f"{action.tool} reads the secret {effect.target}",
+        scope=path_scope(effect.target, place),
+        paths=(place.absolute(effect.target),),
+    )
+
+
+def _by_tool(rule: str, description: str, tool: str, reason: str) -> Danger:
+    return Danger(rule=rule, description=description, reason=reason, scope=f"by {tool}")
+
+
+def _ruled(tool: str, what: str = "denies it") -> str:
+    return f"a rule of the user about {tool} {what}"
+
+
+def _ruled_command(reason: str, command: str, scope: str = "") -> Danger:
+    return Danger(rule="user_rule", description="your rule", reason=reason, scope=scope, span=(0, len(command)))
+
+
+def _paths(action: Action) -> tuple[str, ...]:
+    return tuple(effect.target for effect in action.effects or () if effect.kind in ("read", "write", "delete"))

@@ -1,0 +1,143 @@
+"""The rules that people write: allow, ask or deny, by program, sub-command, flags and place; and patterns to deny."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, cast
+
+from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall
+from toolcrib.approval.places import GLOB_CHARACTERS, Place, is_at_or_inside
+from toolcrib.approval.scopes import TRANSPARENT
+from toolcrib.approval.shell.model import Finding
+from toolcrib.config.approval_entries import rule_text
+
+Action = Literal["allow", "ask", "deny"]
+TOOL = "tool:"
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRule:
+    """One rule. Empty parts match anything."""
+
+    action: Action
+    program: str
+    """A program name with wildcards, or `tool:` and the name of a tool that is no command."""
+    words: tuple[str, ...] = ()
+    """The operands that the command starts with: its sub-command."""
+    flags: tuple[str, ...] = ()
+    """Each must be given; `--force|-f` means one of them."""
+    place: str = ""
+    """`workspace`, or a path with wildcards."""
+
+    def __str__(self) -> str:
+        parts = [self.action, self.program, *self.words, *self.flags]
+        return " ".join([*parts, "in", self.place] if self.place else parts)
+
+    def matches_tool(self, name: str) -> bool:
+        return self.program.startswith(TOOL) and fnmatchcase(name, self.program[len(TOOL) :])
+
+    def matches_command(self, call: SeenCall) -> bool:
+        """Program, sub-command and flags; where it acts is looked at apart."""
+        if self.program.startswith(TOOL) or not fnmatchcase(call.program, self.program):
+            return False
+        if len(call.operands) < len(self.words):
+            return False
+        if not all(fnmatchcase(given, word) for given, word in zip(call.operands, self.words, strict=False)):
+            return False
+        given = call.options | frozenset(call.words)
+        return all(any(name in given for name in flag.split("|")) for flag in self.flags)
+
+    def is_about(self, path: str, place: Place) -> bool:
+        """Whether a path lies where the rule applies."""
+        if UNKNOWN_TEXT in path:
+            return False
+        if self.place == WORKSPACE:
+            return place.in_workspace(path)
+        wanted = place.absolute(self.place)
+        if any(character in wanted for character in GLOB_CHARACTERS):
+            return any(fnmatchcase(one, wanted) or fnmatchcase(one, wanted + "/*") for one in place.both(path))
+        return any(is_at_or_inside(one, place.real(wanted)) for one in place.both(path))
+
+
+def parse_rule(text: str) -> UserRule:
+    """A rule from its line of text; raises ValueError saying what a rule looks like."""
+    action, program, *rest = rule_text(text).split()
+    place = ""
+    if "in" in rest:
+        at = rest.index("in")
+        rest, place = rest[:at], " ".join(rest[at + 1 :])
+    return UserRule(
+        action=cast("Action", action),
+        program=program,
+        words=tuple(word for word in rest if not word.startswith("-")),
+        flags=tuple(word for word in rest if word.startswith("-")),
+        place=place,
+    )
+
+
+def command_rule(rules: tuple[UserRule, ...], action: Action, reading: Reading, place: Place) -> UserRule | None:
+    """The first rule of this kind (ask or deny) that any command of the line falls under."""
+    touched = {path for finding in reading.assessment.findings for path in finding.paths}
+    for rule in rules:
+        if rule.action != action:
+            continue
+        calls = [call for call in reading.calls if rule.matches_command(call)]
+        if calls and not rule.place:
+            return rule
+        # A redirection belongs to no program; it counts for the rules about any program, and for those that match.
+        paths = {path for call in calls for path in call.paths} | (touched if calls or rule.program == "*" else set())
+        if rule.place and any(rule.is_about(path, place) for path in paths):
+            return rule
+    return None
+
+
+def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: Place) -> bool:
+    """Whether a rule of this kind speaks of a tool, and of where it acts."""
+    for rule in rules:
+        if rule.action != action or not rule.matches_tool(name):
+            continue
+        if not rule.place:
+            return True
+        about = [rule.is_about(path, place) for path in paths]
+        if about and (all(about) if action == "allow" else any(about)):
+            return True
+    return False
+
+
+def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place: Place) -> bool:
+    """Whether allow rules take a finding away: its command, and whatever it is wrapped in, must be allowed."""
+    stacks = reading.stacks(finding)
+    allowing = [rule for rule in rules if rule.action == "allow"]
+    if not allowing or not stacks or not all(stacks):
+        return False
+    return all(
+        any(_allows(rule, stack[-1], finding, place) for rule in allowing)
+        and all(
+            wrapper.program in TRANSPARENT or any(rule.matches_command(wrapper) and not rule.place for rule in allowing)
+            for wrapper in stack[:-1]
+        )
+        for stack in stacks
+    )
+
+
+def _allows(rule: UserRule, call: SeenCall, finding: Finding, place: Place) -> bool:
+    if not rule.matches_command(call):
+        return False
+    if not rule.place:
+        return True
+    paths = (*finding.paths, *call.paths)
+    return bool(paths) and all(rule.is_about(path, place) for path in paths)
+
+
+def denied_pattern(patterns: tuple[str, ...], command: str, reading: Reading) -> str | None:
+    """The first pattern that the line, or any command in it, matches; upper and lower case are the same."""
+    texts = {" ".join(command.split()), *(finding.subcommand for finding in reading.assessment.findings)}
+    texts.update(call.text for call in reading.calls)
+    lowered = [text.lower() for text in texts]
+    for pattern in patterns:
+        wanted = " ".join(pattern.lower().split())
+        if any(fnmatchcase(text, wanted) for text in lowered):
+            return pattern
+    return None

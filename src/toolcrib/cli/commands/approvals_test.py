@@ -1,0 +1,160 @@
+"""`toolcrib approvals test "CMD"`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast, get_args
+
+import click
+
+from toolcrib.approval.approvers.escape import visible
+from toolcrib.approval.approvers.none import NoApprover
+from toolcrib.approval.build import build_policy
+from toolcrib.approval.calls import Reading
+from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.entries import Grant, suggest
+from toolcrib.approval.options import GateOptions
+from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
+from toolcrib.approval.shell.model import Finding
+from toolcrib.cli.approval_records import REASONS, danger_as_json, in_words
+from toolcrib.cli.output import print_json, print_line, print_pairs
+from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import ApprovalRequest, EntryPoint
+from toolcrib.core.types import Effect, JsonObject
+
+EXIT_CODES = {"allow": 0, "ask": 1, "deny": 3}
+"""2 stays what it is everywhere: the command line was wrong."""
+# Where somebody can be asked; the others go by their policy alone.
+ATTENDED = ("interactive", "gateway")
+MEANINGS = {
+    "allow": "it runs without a question",
+    "ask": "a person is asked before it runs",
+    "deny": "it does not run, and nobody is asked",
+}
+
+
+@click.command(name="test")
+@click.argument("line", metavar="CMD")
+@click.option(
+    "--backend",
+    default="local",
+    show_default=True,
+    type=click.Choice(["local", "ssh", *sorted(ISOLATED_BACKENDS)]),
+    help="Where it would run.",
+)
+@click.option("--host-mounts", is_flag=True, help="The backend can reach folders of this machine.")
+@click.option("--cwd", type=click.Path(file_okay=False, path_type=Path), help="The folder it would run in.")
+@click.option(
+    "--entry-point",
+    default="interactive",
+    show_default=True,
+    type=click.Choice(get_args(EntryPoint)),
+    help="Where the call would come from.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+def command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
+    """Say what would happen to a command, without running any of it.
+
+    The answer comes from the same function that decides when a tool is called, with your settings and with what you
+    allowed for good. Exit code 0: allowed; 1: a person is asked; 3: denied or blocked.
+
+    \b
+    Examples:
+      toolcrib approvals test 'rm -rf build'
+      toolcrib approvals test 'rm -rf build' --entry-point cron
+
+    The object of --json has the keys command, verdict (allow, ask or deny), blocked, decided_by, reasons, dangers (what
+    is open or decided it), findings (all that the analyser sees), grants (what you allowed that covers them), suggest
+    (what would allow it for good) and not_understood.
+    """
+    settings = load_settings()
+    folder = str((cwd or Path.cwd()).absolute())
+    policy = _policy(settings, cast("EntryPoint", entry_point), backend, folder, isolated=not host_mounts)
+    reading = read_command(line, cwd=folder, home=policy.home)
+    action = Action(tool="terminal", effects=(Effect("exec", line),), cwd=folder)
+    grants = [Grant(text) for text in settings.command_allowlist]
+    decision = decide(policy, action, grants, read_command)
+    asked_without = decide(policy, action, (), read_command)
+    used = [
+        grant.text for grant in grants if any(grant.covers(danger, action.command) for danger in asked_without.dangers)
+    ]
+    report = _report(line, decision, reading, used)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, decision, policy)
+    return EXIT_CODES[decision.outcome]
+
+
+def _policy(settings: Settings, entry_point: EntryPoint, backend: str, folder: str, *, isolated: bool) -> Policy:
+    return build_policy(
+        GateOptions(
+            settings=settings,
+            workspace=folder,
+            entry_point=entry_point,
+            # Stands for the one who would be asked; nobody is asked here.
+            approver=NoApprover() if entry_point in ATTENDED else None,
+            yolo=settings.yolo,
+            backend=backend,
+            isolated=isolated and backend in ISOLATED_BACKENDS,
+        )
+    )
+
+
+def _report(line: str, decision: Decision, reading: Reading, used: list[str]) -> JsonObject:
+    request = ApprovalRequest(id="", tool="terminal", command=line, dangers=decision.dangers)
+    return {
+        "command": line,
+        "verdict": decision.outcome,
+        "blocked": decision.decided_by == "block",
+        "decided_by": decision.decided_by,
+        "reasons": list(decision.reasons),
+        "dangers": [danger_as_json(danger) for danger in decision.dangers],
+        "findings": [_finding_as_json(finding) for finding in reading.assessment.findings],
+        "grants": used,
+        "suggest": list(suggest(request)) if decision.outcome == "ask" else [],
+        "not_understood": list(reading.assessment.not_understood),
+    }
+
+
+def _finding_as_json(finding: Finding) -> JsonObject:
+    return {
+        "rule": finding.rule,
+        "description": finding.description,
+        "severity": finding.severity,
+        "subcommand": finding.subcommand,
+        "span": list(finding.span),
+        "scope": finding.scope,
+        "reason": finding.reason,
+        "paths": list(finding.paths),
+    }
+
+
+def _print(report: JsonObject, decision: Decision, policy: Policy) -> None:
+    verdict = "blocked" if report["blocked"] else decision.outcome
+    print_line(f"{verdict}: {MEANINGS[decision.outcome]}")
+    pairs: list[tuple[str, str | list[str]]] = []
+    if decision.outcome != "ask":
+        pairs.append(("because", _because(report, decision, policy)))
+    if decision.dangers:
+        pairs.append(("dangers", [f"{in_words(danger)}: {danger.reason}" for danger in decision.dangers]))
+    for finding in report["findings"] if not decision.dangers else ():
+        pairs.append(
+            ("finding", f"{finding['description']} in `{visible(finding['subcommand'])}`: {finding['reason']}")
+        )
+    if report["grants"]:
+        pairs.append(("covered by", report["grants"]))
+    if decision.outcome == "ask" and policy.mode == "smart":
+        pairs.append(("first", "a model looks at it, which may agree to the kinds in approvals.smart_classes"))
+    if decision.outcome == "ask":
+        pairs.append(("always allow", report["suggest"] or "not offered: it may mean something else the next time"))
+    print_pairs(pairs)
+
+
+def _because(report: JsonObject, decision: Decision, policy: Policy) -> str:
+    if decision.decided_by == "entry_point":
+        return f"approvals.policies.{policy.entry_point} in your config is {policy.answer}"
+    if decision.decided_by == "nothing":
+        return "your rules allow what is dangerous in it" if report["findings"] else "nothing dangerous was found in it"
+    return REASONS.get(decision.decided_by, decision.decided_by)

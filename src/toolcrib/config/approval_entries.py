@@ -1,0 +1,42 @@
+"""The entries of the lists about approvals: written as a line of text or as a mapping, and kept as the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ACTIONS = ("allow", "ask", "deny")
+RULE_FORM = "`allow|ask|deny PROGRAM [SUB-COMMAND] [--FLAGS] [in workspace|PATH]`, for example `deny git push --force`"
+
+
+def grant_text(item: Any) -> str:
+    """`{rule: recursive delete, scope: inside the workspace}` as `recursive delete (inside the workspace)`."""
+    if isinstance(item, str) and item.strip():
+        return item
+    if not isinstance(item, dict) or not isinstance(item.get("rule"), str) or not item["rule"].strip():
+        raise ValueError("text, or a mapping with `rule` and `scope`")
+    unknown = sorted(str(key) for key in item if key not in ("rule", "scope"))
+    scope = item.get("scope") or ""
+    if unknown or not isinstance(scope, str):
+        raise ValueError("text, or a mapping with nothing but `rule` and `scope`")
+    return f"{item['rule']} ({scope})" if scope else item["rule"]
+
+
+def rule_text(item: Any) -> str:
+    """`{deny: git push, flags: [--force], in: workspace}` as `deny git push --force in workspace`."""
+    text = _rule_of_mapping(item) if isinstance(item, dict) else item
+    words = text.split() if isinstance(text, str) else []
+    # `in` without a program, or at the end, would make a rule about everything out of a slip.
+    if len(words) < 2 or words[0] not in ACTIONS or words[1] == "in" or words[-1] == "in":
+        raise ValueError(f"a rule like {RULE_FORM}")
+    return " ".join(words)
+
+
+def _rule_of_mapping(item: dict[Any, Any]) -> str | None:
+    actions = [key for key in item if key in ACTIONS]
+    if len(actions) != 1 or any(key not in (*ACTIONS, "flags", "in") for key in item):
+        return None
+    flags, place = item.get("flags") or [], item.get("in") or ""
+    flags = flags.split() if isinstance(flags, str) else flags
+    if not isinstance(flags, list) or not all(isinstance(flag, str) and flag.startswith("-") for flag in flags):
+        return None
+    return " ".join([actions[0], str(item[actions[0]] or ""), *flags, *(["in", str(place)] if place else [])])

@@ -1,0 +1,92 @@
+"""The environment that a child process gets: what programs need to work, and nothing that opens an account.
+
+An allowlist, because a list of secret names is never complete. `SSH_AUTH_SOCK` is on it: it is the address of an agent
+that never gives a key away, any process of the same user finds that address without it, and `git fetch` fails without
+it. Addresses of the desktop (DISPLAY, the session bus) are not, because few commands need them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.redact import mask_shapes
+
+_IDENTITY = "PATH HOME USER LOGNAME SHELL HOSTNAME PWD OLDPWD SHLVL TMPDIR TMP TEMP TZ TZDIR SSH_AUTH_SOCK"
+_LANGUAGE = (
+    "LANG LANGUAGE LC_ALL LC_ADDRESS LC_COLLATE LC_CTYPE LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY "
+    "LC_NAME LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME"
+)
+_TERMINAL = (
+    "TERM COLORTERM TERM_PROGRAM TERM_PROGRAM_VERSION TERMINFO TERMINFO_DIRS COLUMNS LINES NO_COLOR FORCE_COLOR "
+    "CLICOLOR CLICOLOR_FORCE LS_COLORS EDITOR VISUAL PAGER LESS MANPATH INFOPATH CI DEBIAN_FRONTEND"
+)
+_FOLDERS = (
+    "XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME XDG_STATE_HOME XDG_BIN_HOME XDG_RUNTIME_DIR XDG_CONFIG_DIRS "
+    "XDG_DATA_DIRS XDG_CURRENT_DESKTOP XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS XDG_SEAT XDG_VTNR"
+)
+_TOOLCHAINS = (
+    "VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV CONDA_EXE PYENV_ROOT UV_CACHE_DIR PIP_CACHE_DIR JAVA_HOME GOPATH "
+    "GOROOT GOBIN GOCACHE GOMODCACHE CARGO_HOME RUSTUP_HOME NVM_DIR NVM_BIN VOLTA_HOME PNPM_HOME BUN_INSTALL DENO_DIR "
+    "RBENV_ROOT GEM_HOME GEM_PATH DOTNET_ROOT ANDROID_HOME ANDROID_SDK_ROOT HOMEBREW_PREFIX HOMEBREW_CELLAR "
+    "HOMEBREW_REPOSITORY NIX_PATH NIX_PROFILES LD_LIBRARY_PATH PKG_CONFIG_PATH CUDA_HOME CUDA_VISIBLE_DEVICES"
+)
+_NETWORK = (
+    "http_proxy https_proxy ftp_proxy all_proxy no_proxy HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY "
+    "SSL_CERT_FILE SSL_CERT_DIR NIX_SSL_CERT_FILE CURL_CA_BUNDLE REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS GIT_SSL_CAINFO"
+)
+_WINDOWS = (
+    "SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT USERNAME USERPROFILE HOMEDRIVE HOMEPATH APPDATA LOCALAPPDATA "
+    "PROGRAMDATA PROGRAMFILES PROGRAMFILES(X86) COMMONPROGRAMFILES COMPUTERNAME OS NUMBER_OF_PROCESSORS "
+    "PROCESSOR_ARCHITECTURE"
+)
+ALLOWED = frozenset(" ".join((_IDENTITY, _LANGUAGE, _TERMINAL, _FOLDERS, _TOOLCHAINS, _NETWORK, _WINDOWS)).split())
+"""The variables that a child process gets without being asked for."""
+
+# They point at the Python that runs toolcrib, which is seldom the one of the project that a command works on.
+_INTERPRETERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
+_GLOB = re.compile(r"[*?\[]")
+_SECRET_NAME = re.compile(
+    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN|API_?KEY|ACCESS_?KEY|(?:^|_)(?:KEY|PWD|PASS|PAT|AUTH|COOKIE|DSN)$",
+    re.IGNORECASE,
+)
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+
+def child_environment(
+    environ: Mapping[str, str], *, passthrough: Sequence[str] = (), extra: Mapping[str, str] = _NO_VARIABLES
+) -> dict[str, str]:
+    """What of `environ` a child process gets, with `extra` on top.
+
+    A name in `passthrough` passes whatever it holds: naming it is consent. A pattern (`MY_*`) passes what it matches
+    except what looks like a secret. A proxy loses the name and password in its address.
+    """
+    names = {name for name in passthrough if not _GLOB.search(name)}
+    patterns = [name for name in passthrough if _GLOB.search(name)]
+    child: dict[str, str] = {}
+    for name, value in environ.items():
+        if name in names:
+            child[name] = value
+        elif name in ALLOWED and not (name in _INTERPRETERS and value == sys.prefix):
+            value = _USER_INFO.sub("", value)
+            if not _holds_secret(value):
+                child[name] = value
+        elif any(fnmatchcase(name, pattern) for pattern in patterns) and not looks_secret(name, value):
+            child[name] = value
+    return child | dict(extra)
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable probably holds a secret, by its name, by what tools say about it, or by its value."""
+    about = OPTIONAL_ENV_VARS.get(name)
+    declared = isinstance(about, dict) and bool(about.get("password"))
+    return declared or _SECRET_NAME.search(name) is not None or _holds_secret(value)
+
+
+def _holds_secret(value: str) -> bool:
+    return mask_shapes(value) != value

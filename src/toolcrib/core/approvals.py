@@ -1,0 +1,73 @@
+"""The question that a person is asked about a call, and the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+EntryPoint = Literal["interactive", "gateway", "cron", "batch", "library"]
+"""Where a call comes from, which decides who can be asked."""
+
+Choice = Literal["once", "session", "always", "deny", "timeout", "cancelled"]
+"""`session` and `always` also cover later calls with the same dangers in the same scopes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Danger:
+    """One reason to ask. A grant covers a rule in a scope, never another rule or scope."""
+
+    rule: str
+    """A stable key: recursive_delete, write_outside_workspace, plugin_rule:…"""
+    description: str
+    """The class of danger in a few words, as people name it: "recursive delete"."""
+    reason: str
+    """One sentence about this call."""
+    scope: str = ""
+    """As wide as a person means it: "inside the workspace", "this host"."""
+    span: tuple[int, int] | None = None
+    """The words of the command that it stands on."""
+    paths: tuple[str, ...] = ()
+    """What it would touch, made absolute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """Everything that the one who answers needs to know."""
+
+    id: str
+    tool: str
+    command: str
+    """What would be run or done, exactly; shown escaped, never interpreted."""
+    dangers: tuple[Danger, ...]
+    session_key: str = ""
+    call_id: str = ""
+    turn_id: str = ""
+    cwd: str = ""
+    backend: str = "local"
+    entry_point: EntryPoint = "library"
+    asked_at: float = 0.0
+    """Seconds since the epoch."""
+    may_be_permanent: bool = True
+    """Whether "always" is offered."""
+
+    @property
+    def description(self) -> str:
+        """The dangers in one line."""
+        return "; ".join(dict.fromkeys(danger.description for danger in self.dangers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was decided, by whom."""
+
+    choice: Choice
+    reason: str = ""
+    """Why it was denied, in the words of the one who denied it."""
+    decided_by: str = ""
+    """user, smart, policy, grant, timeout …"""
+    every_scope: bool = False
+    """With `session` or `always`: dangers of these kinds are agreed to in every scope, not only in this one."""
+
+    @property
+    def allows(self) -> bool:
+        return self.choice in ("once", "session", "always")

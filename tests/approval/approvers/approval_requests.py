@@ -1,0 +1,88 @@
+"""Requests for the tests of the approvers, and a store that keeps them in a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from threading import Lock
+
+from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+
+RECURSIVE_DELETE = Danger(
+    rule="recursive_delete",
+    description="recursive delete",
+    reason="deletes directories with all that is in them",
+    scope="inside the workspace",
+    paths=("/w/node_modules",),
+)
+
+
+def made_request(
+    request_id: str,
+    session_key: str = "",
+    *,
+    command: str = "rm -rf node_modules",
+    dangers: tuple[Danger, ...] = (RECURSIVE_DELETE,),
+    asked_at: float = 0.0,
+    may_be_permanent: bool = True,
+) -> ApprovalRequest:
+    return ApprovalRequest(
+        id=request_id,
+        tool="terminal",
+        command=command,
+        dangers=dangers,
+        session_key=session_key,
+        asked_at=asked_at,
+        may_be_permanent=may_be_permanent,
+    )
+
+
+class FileStore:
+    """Appends to a file what was asked and answered; a second one on the same file is a restarted program."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+
+    def requested(self, request: ApprovalRequest) -> None:
+        self._append({"requested": asdict(request)})
+
+    def answered(self, request_id: str, answer: Answer) -> bool:
+        with self._lock:
+            if request_id not in {request.id for request in self._open()}:
+                return False
+            self._write({"answered": request_id, **asdict(answer)})
+            return True
+
+    def pending(self) -> list[ApprovalRequest]:
+        with self._lock:
+            return self._open()
+
+    def answers(self) -> dict[str, str]:
+        """Each answered request and the choice on record."""
+        return {row["answered"]: row["choice"] for row in self._rows() if "answered" in row}
+
+    def _open(self) -> list[ApprovalRequest]:
+        known: dict[str, ApprovalRequest] = {}
+        for row in self._rows():
+            if "answered" in row:
+                del known[row["answered"]]
+                continue
+            fields = row["requested"]
+            dangers = tuple(Danger(**{**each, "paths": tuple(each["paths"])}) for each in fields["dangers"])
+            known[fields["id"]] = ApprovalRequest(**{**fields, "dangers": dangers})
+        return list(known.values())
+
+    def _append(self, row: dict[str, object]) -> None:
+        with self._lock:
+            self._write(row)
+
+    def _write(self, row: dict[str, object]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _rows(self) -> list[dict[str, object]]:
+        if not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_text().splitlines()]

@@ -1,0 +1,239 @@
+"""The one function that decides: effects, modes, entry points, backends, and what nothing lifts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.entries import suggest
+from toolcrib.approval.policy import Action, decide
+from toolcrib.core.approvals import ApprovalRequest
+from toolcrib.core.types import Effect
+
+BLOCKED = ["rm -rf /", "mkfs.ext4 /dev/sda1", "sudo rm -rf --no-preserve-root /", ":(){ :|:& };:"]
+LENIENT = {
+    "yolo": replace(POLICY, yolo=True),
+    "mode off": replace(POLICY, mode="off"),
+    "entry point": replace(POLICY, answer="allow"),
+    "isolated": replace(POLICY, backend="docker", isolated=True),
+}
+DANGEROUS = [
+    json.loads(line)["command"]
+    for line in (Path(__file__).parent / "data" / "corpus_dangerous.jsonl").read_text().splitlines()[:400]
+]
+
+
+@pytest.mark.parametrize("command", ["ls -la", "git status", "echo hello > out.txt", "python -m pytest -q"])
+def test_a_harmless_command_runs_without_a_question(command):
+    """What a person would be annoyed to be asked about is allowed, and there is nothing to record."""
+    decision = run(command)
+    assert (decision.outcome, decision.decided_by, decision.dangers) == ("allow", "nothing", ())
+
+
+def test_a_dangerous_command_is_asked_about_with_its_words():
+    """The question carries rule, scope and place; the reason names the words that it stands on."""
+    decision = run("ls && rm -rf dist")
+    (danger,) = decision.dangers
+    assert (decision.outcome, danger.rule, danger.scope) == ("ask", "recursive_delete", "inside the workspace")
+    assert decision.command[slice(*danger.span)] == "rm -rf dist"
+    assert "`rm -rf dist`" in decision.reasons[0]
+
+
+@pytest.mark.parametrize("command", BLOCKED)
+@pytest.mark.parametrize("policy", LENIENT.values(), ids=LENIENT.keys())
+def test_a_catastrophic_command_is_denied_whatever_is_switched_off(command, policy):
+    """Neither yolo, nor a mode, nor a backend, nor a grant lifts a block."""
+    decision = run(command, "recursive delete", "filesystem format", "fork bomb", "*", policy=policy)
+    assert (decision.outcome, decision.decided_by) == ("deny", "block")
+    assert "no approval can allow it" in decision.reasons
+
+
+@pytest.mark.parametrize("policy", LENIENT.values(), ids=LENIENT.keys())
+@pytest.mark.parametrize("command", ["git push origin main", "sudo git push", "sh -c 'git push'", "ls; git  push"])
+def test_a_deny_rule_holds_whatever_is_switched_off(command, policy):
+    """The user's deny rules look at every command of the line, wrapped ones too."""
+    ruled = replace(policy, rules=with_rules("deny git push").rules)
+    assert run(command, "*", policy=ruled).decided_by == "user_rule"
+    assert run(command, "*", policy=ruled).outcome == "deny"
+    patterned = replace(policy, deny=("git push*",))
+    assert run(command, "*", policy=patterned).outcome == "deny"
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome", "decided_by"),
+    [
+        (POLICY, "ask", ""),
+        (replace(POLICY, mode="smart"), "ask", ""),
+        (LENIENT["yolo"], "allow", "yolo"),
+        (LENIENT["mode off"], "allow", "mode"),
+        (LENIENT["entry point"], "allow", "entry_point"),
+        (LENIENT["isolated"], "allow", "backend"),
+        (replace(POLICY, answer="deny"), "deny", "entry_point"),
+        (replace(POLICY, attended=False), "deny", "nobody"),
+    ],
+)
+def test_who_decides_about_a_danger(policy, outcome, decided_by):
+    """Mode, switch, backend and entry point decide in this order; nobody to ask means no."""
+    decision = run("rm -rf dist", policy=policy)
+    assert (decision.outcome, decision.decided_by) == (outcome, decided_by)
+    assert [danger.rule for danger in decision.dangers] == ["recursive_delete"]
+
+
+@pytest.mark.parametrize("policy", [replace(POLICY, attended=False), replace(POLICY, answer="deny"), POLICY])
+@pytest.mark.parametrize("command", ["rm -rf dist", "rm -rf /", f"echo x >> {HOME}/.toolcrib/config.yaml"])
+def test_a_denial_names_no_switch(policy, command):
+    """What the model reads does not tell it how to switch the gate off."""
+    said = " ".join(run(command, policy=policy).reasons).lower()
+    assert not any(word in said for word in ("yolo", "approvals", "allowlist", "mode", "--", "toolcrib_", "hermes_"))
+
+
+@pytest.mark.parametrize(
+    "command", ["git push --force", "aws s3 rb s3://bucket --force", "kubectl delete ns prod", "psql -c 'drop table a'"]
+)
+def test_an_isolated_backend_is_still_asked_about_what_leaves_it(command):
+    """A container keeps deletions inside; a remote repository, cluster or database is outside of it."""
+    assert run(command, policy=LENIENT["isolated"]).outcome == "ask"
+
+
+def test_what_cannot_be_read_might_be_what_a_rule_denies():
+    """With a deny rule, a command that is only known at run time is asked about even under yolo."""
+    hidden = 'eval "$X"'
+    assert run(hidden, policy=LENIENT["yolo"]).outcome == "allow"
+    for policy in LENIENT.values():
+        ruled = replace(policy, rules=with_rules("deny git push").rules)
+        assert run(hidden, policy=ruled).outcome == "ask"
+        assert run(hidden, policy=replace(ruled, attended=False)).outcome == "deny"
+
+
+@pytest.mark.parametrize(
+    ("effect", "outcome", "rule"),
+    [
+        (Effect("write", "a.txt"), "allow", ""),
+        (Effect("write", f"{WORKSPACE}/sub/a.txt"), "allow", ""),
+        (Effect("delete", "a.txt"), "allow", ""),
+        (Effect("write", "../other/a.txt"), "ask", "write_outside_workspace"),
+        (Effect("delete", "/data/a.txt"), "ask", "delete_outside_workspace"),
+        (Effect("write", "sub/../../x"), "ask", "write_outside_workspace"),
+        (Effect("write"), "ask", "write_somewhere"),
+        (Effect("write", ".git/hooks/pre-commit"), "ask", "write_delicate"),
+        (Effect("write", ".env"), "ask", "write_delicate"),
+        (Effect("write", "~/.bashrc"), "deny", "sensitive_path"),
+        (Effect("write", "~/.toolcrib/config.yaml"), "deny", "sensitive_path"),
+        (Effect("read", "/etc/hosts"), "allow", ""),
+        (Effect("read", "~/.ssh/id_ed25519"), "ask", "credential"),
+        (Effect("network", "example.org"), "allow", ""),
+        (Effect("interactive"), "allow", ""),
+        (Effect("publish", "the list"), "ask", "publish"),
+        (Effect("spend"), "ask", "spend"),
+        (Effect("secret"), "ask", "secret"),
+    ],
+)
+def test_what_each_effect_means(effect, outcome, rule):
+    """Effects decide, whatever the tool is called."""
+    decision = do(effect)
+    assert (decision.outcome, decision.dangers[0].rule if decision.dangers else "") == (outcome, rule)
+
+
+def test_publishing_and_spending_are_asked_about_in_isolated_backends_too():
+    """They reach the world, wherever they run."""
+    for kind in ("publish", "spend", "secret"):
+        assert do(Effect(kind), policy=LENIENT["isolated"]).outcome == "ask"
+
+
+def test_an_mcp_tool_without_declared_effects_is_asked_about():
+    """None declared means ask for MCP tools, and trust for others."""
+    asked = decide(POLICY, Action(tool="remote", effects=None, is_mcp=True), (), read_command)
+    trusted = decide(POLICY, Action(tool="ours", effects=None), (), read_command)
+    assert (asked.outcome, asked.dangers[0].scope, trusted.outcome) == ("ask", "by remote", "allow")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "toolcrib config set approvals.mode off",
+        "python -m toolcrib config set approvals.mode off",
+        "t''oolcrib config set approvals.mode off",
+        f"sh -c 'echo x > {HOME}/.toolcrib/config.yaml'",
+        f"cp evil.yaml {HOME}/.toolcrib/config.yaml",
+        f"cd {HOME}/.toolcrib && echo x >> config.yaml",
+    ],
+)
+def test_the_gate_s_own_settings_are_out_of_reach(command):
+    """No command changes what later sessions run under, also not with every switch off."""
+    for policy in (POLICY, LENIENT["yolo"], LENIENT["mode off"]):
+        assert run(command, policy=policy).outcome == "deny"
+
+
+def test_looking_at_the_settings_is_no_danger():
+    """Only what changes them is refused."""
+    assert run("toolcrib tools list").outcome == "allow"
+    assert run(f"cat {HOME}/.toolcrib/config.yaml").outcome != "deny"
+
+
+def test_a_link_out_of_the_workspace_is_outside(tmp_path):
+    """What a path really is decides, not how it is written."""
+    workspace, elsewhere = tmp_path / "w", tmp_path / "elsewhere"
+    workspace.mkdir()
+    elsewhere.mkdir()
+    (workspace / "out").symlink_to(elsewhere)
+    policy = replace(POLICY, workspace=str(workspace))
+    assert do(Effect("write", "real/a.txt"), policy=policy).outcome == "allow"
+    assert do(Effect("write", "out/a.txt"), policy=policy).outcome == "ask"
+    (danger,) = run("rm -rf out/x", policy=policy).dangers
+    assert danger.scope == f"in {elsewhere}/x"
+
+
+@pytest.mark.parametrize("workspace", ["", "/"])
+def test_the_root_is_no_workspace(workspace):
+    """Where everything would be inside, nothing is."""
+    assert do(Effect("write", "/opt/x"), policy=replace(POLICY, workspace=workspace)).outcome == "ask"
+
+
+def test_dot_files_are_outside_when_the_home_is_the_workspace():
+    """Who works in his home means his papers, not the settings of all his programs."""
+    policy = replace(POLICY, workspace=HOME)
+    assert do(Effect("write", "notes.txt"), policy=policy).outcome == "allow"
+    assert do(Effect("write", ".local/bin/tool"), policy=policy).outcome == "ask"
+
+
+def test_the_folder_of_a_call_is_the_workspace_where_none_was_named():
+    """A workspace that was named stays; one that was not follows the caller."""
+    named, open_ended = POLICY, replace(POLICY, workspace_follows_cwd=True)
+    effect = (Effect("write", "a.txt"),)
+    for policy, outcome in ((named, "ask"), (open_ended, "allow")):
+        action = Action(tool="t", effects=effect, cwd="/srv/other")
+        assert decide(policy, action, (), read_command).outcome == outcome
+
+
+@given(st.sampled_from(DANGEROUS), st.sampled_from(DANGEROUS))
+@settings(max_examples=150, deadline=None)
+def test_what_is_suggested_allows_the_same_command_and_no_other_danger(command, other):
+    """Deciding again with the suggested lines allows the command; a second danger beside it is still asked about."""
+    asked = run(command)
+    if asked.outcome != "ask":
+        return
+    lines = suggest(ApprovalRequest(id="1", tool="terminal", command=command, dangers=asked.dangers))
+    if not lines:
+        return
+    assert run(command, *lines).outcome == "allow"
+    more = run(other)
+    granted = {(danger.rule, danger.scope) for danger in asked.dangers}
+    new = {(danger.rule, danger.scope) for danger in more.dangers} - granted
+    if more.outcome == "ask" and all(not scope.startswith("in /") for _, scope in new) and new:
+        assert run(other, *lines).outcome == "ask"
+
+
+@given(st.sampled_from(DANGEROUS))
+@settings(max_examples=100, deadline=None)
+def test_a_session_answer_covers_the_command_that_it_was_given_for(command):
+    """Whatever the danger, its own grant fits it: nobody is asked twice about the same words."""
+    from toolcrib.approval.entries import grant_for
+
+    asked = run(command)
+    if asked.outcome == "ask":
+        assert run(command, *(grant_for(danger).text for danger in asked.dangers)).outcome == "allow"

@@ -1,0 +1,113 @@
+"""Paths that no tool may write, however they are spelt."""
+
+import pytest
+from approval_cases import HOME
+
+from toolcrib.approval.places import Place
+from toolcrib.approval.sensitive import SensitivePaths
+
+OWN = f"{HOME}/.toolcrib"
+SENSITIVE = SensitivePaths(OWN)
+PLACE = Place(cwd="/work-area/project", workspace="/work-area/project", home=HOME)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{OWN}/config.yaml",
+        f"{OWN}/.env",
+        f"{OWN}/approvals.jsonl",
+        f"{OWN}/logs/toolcrib.log",
+        f"{OWN}/.config.yaml.new",
+        f"{OWN}/tools/../config.yaml",
+        "//home//anna/.toolcrib/./config.yaml",
+        OWN,
+        HOME,
+        "/",
+        "~/.bashrc",
+        "~/.zshenv",
+        "~/.ssh/authorized_keys",
+        "~/.ssh",
+        "~/.gnupg/pubring.kbx",
+        "~/.aws/credentials",
+        "~/.config/fish/config.fish",
+        "~/.config/systemd/user/x.service",
+        "/root/.bashrc",
+        "/home/other/.ssh/id_rsa",
+        "/Users/other/.zshrc",
+        "/etc/passwd",
+        "/etc/sudoers.d/x",
+        "/etc/cron.d/job",
+        "/proc/self/mem",
+        "/dev/sda",
+        "id_ed25519",
+    ],
+)
+def test_protected_paths_are_not_written(path):
+    """There is a reason, in words, for each of them."""
+    assert SENSITIVE.why_not_written(path, PLACE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a.txt", "src/config.yaml", "logs/x.log", f"{OWN}/skills/x.md", f"{OWN}/cache/x", "/dev/null", "~/notes.txt",
+     "/etc/hosts", "profile", "docs/.bashrc.md", "/data/.bashrc"],
+)  # fmt: skip
+def test_other_paths_may_be_thought_about(path):
+    """Names that only look alike are not protected."""
+    assert SENSITIVE.why_not_written(path, PLACE) == ""
+
+
+@pytest.mark.parametrize(
+    "path", [f"{OWN}/tools/x.py", f"{OWN}/plugins/p/__init__.py", ".git/hooks/x", ".env", ".env.prod"]
+)
+def test_delicate_paths_are_asked_about_everywhere(path):
+    """What runs or counts later, unseen, is asked about even inside the workspace."""
+    assert SENSITIVE.why_asked(path, PLACE)
+    assert not SENSITIVE.why_asked("src/a.py", PLACE)
+    assert not SENSITIVE.why_asked(".env.example", PLACE)
+
+
+@pytest.mark.parametrize(
+    ("path", "secret"),
+    [
+        ("~/.ssh/id_rsa", True),
+        ("~/.ssh/id_rsa.pub", False),
+        ("~/.ssh/known_hosts", False),
+        ("~/.aws/credentials", True),
+        ("~/.netrc", True),
+        (".env", True),
+        (".env.example", False),
+        (f"{OWN}/.env", True),
+        ("/etc/shadow", True),
+        ("/proc/1/environ", True),
+        ("server.pem", True),
+        ("README.md", False),
+        ("/etc/hosts", False),
+    ],
+)
+def test_what_is_secret_to_read(path, secret):
+    """Keys and passwords, not everything that lies beside them."""
+    assert SENSITIVE.is_secret(path, PLACE) is secret
+
+
+def test_a_link_does_not_hide_a_protected_file(tmp_path):
+    """The written path and what it really is are both looked at."""
+    own, workspace = tmp_path / "own", tmp_path / "w"
+    own.mkdir()
+    workspace.mkdir()
+    (own / "config.yaml").write_text("")
+    (workspace / "harmless.yaml").symlink_to(own / "config.yaml")
+    (workspace / "folder").symlink_to(own)
+    place = Place(cwd=str(workspace), workspace=str(workspace), home=HOME)
+    for path in ("harmless.yaml", "folder/config.yaml", "folder/.env"):
+        assert SensitivePaths(str(own)).why_not_written(path, place)
+
+
+def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
+    """TOOLCRIB_HOME may be a link; the folder behind it is ours too."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    place = Place(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
+    for name in ("real", "link"):
+        assert SensitivePaths(str(tmp_path / "link")).why_not_written(f"{name}/config.yaml", place)
