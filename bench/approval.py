@@ -1,6 +1,7 @@
 """Measures the shell analyser on the labelled command lines, beside the reference system, and prints tables.
 
 `--peer PYTHON` names an interpreter that has the reference system; without it `bench/.peer` is used.
+`--write` puts what was measured into `docs/trust.md`; the text around it stays as it is.
 No command line is ever run; each is only judged as text. Exits 1 when a figure is missed.
 """
 
@@ -13,12 +14,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from run import peer_python
+from run import PEER_PACKAGE, peer_python
+from toolcrib.approval.approvers.escape import visible
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "tests" / "approval" / "data"
+SAMPLE = "shell_risk_sample.jsonl"
+"""These rows are older than the rules; the others were written along with them."""
+TRUST_PAGE = HERE.parent / "docs" / "trust.md"
+START, END = "<!-- measured: `make bench` writes what follows -->", "<!-- end of what was measured -->"
+MAX_SHOWN = 160
+WORST_MS = 250
+LIMIT_SECONDS = 5.0
+"""After this the probe gives a command line up."""
 CONTRACT_CLASSES = frozenset(
     (
         "recursive delete",
@@ -54,26 +65,63 @@ SHAPES = {
     "env 10,000 times": "env " * 10_000 + "ls",
 }
 Judged = list[tuple[str, float]]
+"""Verdict and seconds of each command line."""
+Rows = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement of everything; `theirs` is empty where the reference system was not run."""
+
+    rows: Rows
+    sample: frozenset[str]
+    """Ids of the rows that are older than the rules."""
+    ours: Judged
+    theirs: Judged
+    shapes: Judged
+    their_shapes: Judged
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", type=Path, help="an interpreter that has the reference system")
     parser.add_argument("--no-peer", action="store_true", help="measure toolcrib alone")
-    parser.add_argument("--misses", action="store_true", help="print the command lines that were judged wrongly")
+    parser.add_argument("--write", action="store_true", help="write what was measured into the page")
+    parser.add_argument("--page", type=Path, default=TRUST_PAGE, help="the page that --write changes")
     options = parser.parse_args()
-    peer = None if options.no_peer else options.peer or peer_python()
-    rows = [json.loads(line) for path in sorted(DATA.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
-    commands = [row["command"] for row in rows]
-    ours = judged(Path(sys.executable), "ours", commands)
-    theirs = judged(peer, "peer", commands) if peer else None
-    shapes = judged(Path(sys.executable), "ours", list(SHAPES.values()))
-    their_shapes = judged(peer, "peer", list(SHAPES.values())) if peer else None
-    met = print_figures(rows, ours, theirs)
-    met &= print_shapes(shapes, their_shapes)
-    if options.misses:
-        print_misses(rows, ours)
+    run = measure(None if options.no_peer else options.peer or reachable_peer())
+    table, met = figure_table(run)
+    lines = [*table, "", *shape_table(run), "", *miss_list(run)]
+    print("\n".join(lines))
+    if options.write:
+        write(options.page, lines)
     return 0 if met else 1
+
+
+def reachable_peer() -> Path | None:
+    try:
+        return peer_python()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"The reference system cannot be run here, so toolcrib is measured alone: {error}", file=sys.stderr)
+        return None
+
+
+def measure(peer: Path | None) -> Run:
+    rows: Rows = []
+    sample: set[str] = set()
+    for path in sorted(DATA.glob("*.jsonl")):
+        read = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        rows += read
+        sample |= {row["id"] for row in read if path.name == SAMPLE}
+    commands, shapes, mine = [row["command"] for row in rows], list(SHAPES.values()), Path(sys.executable)
+    return Run(
+        rows=rows,
+        sample=frozenset(sample),
+        ours=judged(mine, "ours", commands),
+        theirs=judged(peer, "peer", commands) if peer else [],
+        shapes=judged(mine, "ours", shapes),
+        their_shapes=judged(peer, "peer", shapes) if peer else [],
+    )
 
 
 def judged(python: Path, side: str, commands: Sequence[str]) -> Judged:
@@ -94,68 +142,113 @@ def judged(python: Path, side: str, commands: Sequence[str]) -> Judged:
     return result
 
 
-def figures(rows: list[dict[str, str]], results: Judged) -> dict[str, float]:
-    verdicts = [verdict for verdict, _ in results]
-    pairs = list(zip(rows, verdicts, strict=True))
+def figures(rows: Rows, results: Judged, shapes: Judged) -> dict[str, float]:
+    pairs = [(row, verdict) for row, (verdict, _) in zip(rows, results, strict=True)]
     seconds = sorted(seconds for _, seconds in results)
 
     def share(chosen: list[bool]) -> float:
         return 100 * sum(chosen) / max(1, len(chosen))
 
     return {
-        "found in the classes of the contract, %": share(
+        "dangerous found, in the common classes, %": share(
             [v != "safe" for row, v in pairs if row["label"] != "safe" and row["class"] in CONTRACT_CLASSES]
         ),
-        "found of all dangerous, %": share([v != "safe" for row, v in pairs if row["label"] != "safe"]),
+        "dangerous found, in all classes, %": share([v != "safe" for row, v in pairs if row["label"] != "safe"]),
         "harmless asked about or blocked, %": share([v != "safe" for row, v in pairs if row["label"] == "safe"]),
         "harmless blocked": sum(v == "block" for row, v in pairs if row["label"] == "safe"),
         "catastrophic blocked, %": share([v == "block" for row, v in pairs if row["label"] == "catastrophic"]),
-        "median time, µs": 1e6 * seconds[len(seconds) // 2],
+        "typical time (median), µs": 1e6 * seconds[len(seconds) // 2],
         "99th percentile, µs": 1e6 * seconds[int(len(seconds) * 0.99)],
+        "worst time, hostile input included, ms": 1e3 * max(seconds[-1], *(time for _, time in shapes)),
     }
 
 
 GOALS = {
-    "found in the classes of the contract, %": (97, "at least"),
-    "found of all dangerous, %": (92, "at least"),
+    "dangerous found, in the common classes, %": (97, "at least"),
+    "dangerous found, in all classes, %": (92, "at least"),
     "harmless asked about or blocked, %": (4, "at most"),
     "harmless blocked": (0, "at most"),
     "catastrophic blocked, %": (95, "at least"),
-    "median time, µs": (200, "at most"),
+    "typical time (median), µs": (200, "at most"),
+    "worst time, hostile input included, ms": (WORST_MS, "at most"),
 }
 
 
-def print_figures(rows: list[dict[str, str]], ours: Judged, theirs: Judged | None) -> bool:
-    mine = figures(rows, ours)
-    other = figures(rows, theirs) if theirs else {}
+def figure_table(run: Run) -> tuple[list[str], bool]:
+    """The table of all figures, and whether every goal is met on all rows and on the sample."""
+    chosen = [number for number, row in enumerate(run.rows) if row["id"] in run.sample]
+    sides = []
+    for numbers in (chosen, list(range(len(run.rows)))):
+        rows = [run.rows[number] for number in numbers]
+        sides.append(figures(rows, [run.ours[number] for number in numbers], run.shapes))
+        theirs = [run.theirs[number] for number in numbers] if run.theirs else []
+        sides.append(figures(rows, theirs, run.their_shapes) if theirs else {})
+    lines = [
+        f"{len(run.rows):,} labelled command lines, {len(chosen)} of them in the sample; the reference system is "
+        f"{PEER_PACKAGE.replace('==', ' ')}{'' if run.theirs else ', which was not run this time'}.",
+        "",
+        "| figure | toolcrib, sample | reference, sample | toolcrib, all | reference, all | goal |",
+        "|---|---|---|---|---|---|",
+    ]
     met = True
-    print(f"{len(rows)} labelled command lines\n\n| figure | toolcrib | reference | goal |\n|---|---|---|---|")
-    for name, value in mine.items():
+    for name in sides[0]:
         limit, direction = GOALS.get(name, (0, ""))
-        good = not direction or (value >= limit if direction == "at least" else value <= limit)
+        good = all(_reaches(side[name], limit, direction) for side in (sides[0], sides[2]))
         met &= good
+        cells = [_cell(name, side[name]) if side else "not run" for side in sides]
         goal = f"{direction} {limit}{'' if good else ' (missed)'}" if direction else ""
-        print(f"| {name} | {value:.1f} | {f'{other[name]:.1f}' if other else 'not run'} | {goal} |")
-    return met
+        lines.append(f"| {name} | {' | '.join(cells)} | {goal} |")
+    return lines, met
 
 
-def print_shapes(ours: Judged, theirs: Judged | None) -> bool:
-    print("\n| hostile input | toolcrib, ms | reference, ms |\n|---|---|---|")
+def _cell(name: str, value: float) -> str:
+    if name.startswith("worst time") and value >= 1000 * LIMIT_SECONDS:
+        return f"over {1000 * LIMIT_SECONDS:,.0f}"
+    return f"{value:,.{0 if name == 'harmless blocked' else 1}f}"
+
+
+def _reaches(value: float, limit: float, direction: str) -> bool:
+    return not direction or (value >= limit if direction == "at least" else value <= limit)
+
+
+def shape_table(run: Run) -> list[str]:
+    lines = [
+        "| hostile input | toolcrib says | toolcrib, ms | reference says | reference, ms |",
+        "|---|---|---|---|---|",
+    ]
     for number, name in enumerate(SHAPES):
-        verdict, seconds = ours[number]
-        other = "not run"
-        if theirs:
-            other = "over 5,000" if theirs[number][0] == "timeout" else f"{1000 * theirs[number][1]:.0f}"
-        print(f"| {name} ({verdict}) | {1000 * seconds:.0f} | {other} |")
-    return max(seconds for _, seconds in ours) <= 0.25
+        verdict, seconds = run.shapes[number]
+        cells = [f"`{name}`", verdict, f"{1000 * seconds:.0f}", "not run", "not run"]
+        if run.their_shapes:
+            # Refusing unread is quick too, so the verdict stands beside the time.
+            their_verdict, their_seconds = run.their_shapes[number]
+            stopped = their_verdict == "timeout"
+            cells[3:] = ["nothing", "stopped at 5,000"] if stopped else [their_verdict, f"{1000 * their_seconds:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def print_misses(rows: list[dict[str, str]], ours: Judged) -> None:
-    right = {"safe": ("safe",), "dangerous": ("ask",), "catastrophic": ("block",)}
-    print("\nJudged otherwise than labelled:")
-    for row, (verdict, _) in zip(rows, ours, strict=True):
-        if verdict not in right[row["label"]]:
-            print(f"- {row['label']} → {verdict}: {row['command'][:120]!r}")
+def miss_list(run: Run) -> list[str]:
+    """Every row that toolcrib judged otherwise than it is labelled, escaped, one to a line."""
+    right = {"safe": "safe", "dangerous": "ask", "catastrophic": "block"}
+    missed = [
+        f"{row['id']}  {row['label']}, judged {verdict}:  {visible(row['command'][:MAX_SHOWN])}"
+        for row, (verdict, _) in zip(run.rows, run.ours, strict=True)
+        if verdict != right[row["label"]]
+    ]
+    if not missed:
+        return [f"Judged by toolcrib otherwise than labelled: none of the {len(run.rows):,}."]
+    # A fence longer than any run of backticks that a command line could start with.
+    title = f"Judged by toolcrib otherwise than labelled: {len(missed)} of the {len(run.rows):,}."
+    return [title, "", "`````text", *missed, "`````"]
+
+
+def write(page: Path, lines: list[str]) -> None:
+    before, start, rest = page.read_text("utf-8").partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        sys.exit(f"{page} does not hold the two lines {START!r} and {END!r}, between which the figures are written")
+    page.write_text(f"{before}{START}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", "utf-8")
 
 
 if __name__ == "__main__":

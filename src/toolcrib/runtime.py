@@ -88,10 +88,7 @@ class Runtime:
         self.loaded_plugins: list[LoadedPlugin] = []
         self.problems: list[str] = []
         """What was wrong with the `.env` file, as sentences."""
-        search = self.settings.tools.tool_search
-        self.definition_builder = DefinitionBuilder(
-            self.registry, self.toolsets, DeferPolicy(search.enabled, search.threshold_pct)
-        )
+        self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
         options = GateOptions(
             settings=self.settings,
             workspace=_absolute(workspace),
@@ -265,6 +262,11 @@ class Runtime:
             on_progress=self._on_progress,
         )
         return self.call_sync(name, arguments, ctx).content
+
+
+def _defer_policy(settings: Settings) -> DeferPolicy:
+    search = settings.tools.tool_search
+    return DeferPolicy(search.enabled, search.threshold_pct)
 
 
 def _absolute(workspace: Path | str | None) -> str:

@@ -147,6 +147,16 @@ QUOTED_WRAPPINGS = [
     "x={}; $x",
     "alias d={}; d",
     "source <(echo {})",
+    "echo {} > >(bash)",
+    "tee >(sh) <<< {}",
+    "sort <<< {} | sh",
+    "head -1 <<< {} | bash",
+    "exec 3<<< {}; bash <&3",
+    "bash /dev/fd/3 3<<< {}",
+    "echo {} 3> >(sh) >&3",
+    "declare -n r=c; c={}; $r",
+    "compgen -C {}",
+    "npm pkg set scripts.x={} && npm run x",
     'python3 -c "import os; os.system("{}")"',
 ]
 

@@ -39,6 +39,10 @@ REPEATED = {
     "arrays": ("a=(", 1_000),
     "extended globs": ("a @(", 50_000),
     "comments": ("a #\n", 200_000),
+    "output substitutions": ("echo ls > >(sh); ", 3_000),
+    "nested output substitutions": ("tee >(", 40),
+    "descriptors": ("exec 3<<< ls; sh <&3;", 2_000),
+    "name references": ("declare -n a=b; declare -n b=a; echo $a;", 1_000),
     "doubling": ("x=$x$x$x$x;", 200),
 }
 NESTED = {
@@ -50,6 +54,10 @@ NESTED = {
     "sed script": ("sed '", "s/a/", 75_000, "'"),
     "vim command": ("vim -c '", "!", 300_000, "'"),
     "heredoc into bash": ("bash <<'E'\n", "echo a\n", 100_000, "E\n"),
+    "makefile": ("printf '", "x:\\n\\techo a\\n", 3_000, "' > Makefile; make"),
+    "package scripts": ("echo '", '{"a":', 20_000, "' > package.json; npm run x"),
+    "sql in strings": ("psql -c '", "do $$ execute ", 3_000, "'"),
+    "prompt strings": ("x='", "$(ls)", 300, "'; echo ${x@P}; echo ${x@P}"),
     "pattern removal": ("x=" + "a" * 500 + ";", "echo ${x%%*a*a*a*a*b};", 300, ""),
     "replacement": ("x=" + "a" * 90_000 + ";", "echo ${x//a/bb};", 300, ""),
 }

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.fold import ASSIGNMENT, Folder
-from toolcrib.approval.shell.model import Field, name_set
+from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.tokens import Word
 
 DECLARING = name_set("declare typeset export local readonly")
+REFERRING = name_set("declare typeset local")
+"""To `export`, `-n` means something else."""
+REFERENCE = re.compile(r"-[A-Za-z]*n")
+NAME = re.compile(r"[A-Za-z_]\w*")
+ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|$))(?:/|:|$)")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
 RUN_BY_PROGRAMS = frozenset(
     {
@@ -44,8 +49,10 @@ def assignments(folder: Folder, words: list[Word], state: State) -> tuple[dict[s
         match = ASSIGNMENT.match(first.text)
         if not match:
             return assigned, number
-        name, index, append = match.group(1), match.group(2), match.group(3)
+        name, index, append = state.target(match.group(1)), match.group(2), match.group(3)
         value = assigned_value(folder, word, match.end(), state)
+        if name == UNKNOWN:
+            continue
         before = assigned.get(name, state.variables.get(name, []))
         if append:
             array = any(part.kind == "array" for part in word.parts)
@@ -65,14 +72,23 @@ def assigned_value(folder: Folder, word: Word, skip: int, state: State) -> list[
     return [folder.text(Word(rest, word.start, word.end), state)] if rest[0].text or rest[1:] else [Field("")]
 
 
-def declare(folder: Folder, words: list[Word], state: State) -> bool:
-    """Carry out `declare`, `export` and `local`, whose arguments are assignments; False for other commands."""
+def declare(folder: Folder, words: list[Word], state: State) -> dict[str, list[Field]] | None:
+    """Carry out `declare`, `export` and `local`: the variables that they assign; None for other commands."""
     if not words or words[0].literal not in DECLARING or len(words) < 2:
-        return False
+        return None
+    declared: dict[str, list[Field]] = {}
+    reference = False
     for word in words[1:]:
+        reference = reference or (words[0].literal in REFERRING and bool(REFERENCE.match(word.literal or "")))
         assigned, _ = assignments(folder, [word], state)
-        state.variables.update(assigned)
-    return True
+        if reference:
+            state.references.update({name: value[0].text for name, value in assigned.items() if value})
+            if word.literal and NAME.fullmatch(word.literal):
+                state.references[word.literal] = UNKNOWN
+        else:
+            state.variables.update(assigned)
+            declared.update(assigned)
+    return declared
 
 
 def judge_environment(runner: Runner, assigned: dict[str, list[Field]], state: State, site: Site) -> None:
@@ -84,3 +100,5 @@ def judge_environment(runner: Runner, assigned: dict[str, list[Field]], state: S
             runner.run_text(value[0].text, state.copy(), None, site)
         elif name.startswith(("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT")) or name == "BASH_ENV":
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
+        elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
+            runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)

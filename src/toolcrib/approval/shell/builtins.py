@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
+from toolcrib.approval.shell.flow import STANDARD_INPUT
 from toolcrib.approval.shell.fold import ASSIGNMENT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
@@ -37,8 +39,10 @@ def declare(_runner: Runner, call: Call, _site: Site) -> Data | None:
         return Data(None, Origin.SECRET)
     for word in call.words:
         match = ASSIGNMENT.match(word.text)
-        if match:
-            call.state.variables[match.group(1)] = [word.with_text(word.text[match.end() :])]
+        if match and call.program in REFERRING and any(REFERENCE.match(each.text) for each in call.words):
+            call.state.references[match.group(1)] = word.text[match.end() :]
+        elif match:
+            call.state.assign(match.group(1), [word.with_text(word.text[match.end() :])])
     return NOTHING
 
 
@@ -71,25 +75,40 @@ def read(_runner: Runner, call: Call, _site: Site) -> Data:
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
     names = [each.text for each in arguments.operands]
     array = arguments.value("-a")
-    text = call.stdin.text if call.stdin is not None else None
-    origin = call.stdin.origin if call.stdin is not None else 0
+    data = source_of_lines(call, arguments.value("-u"))
+    text = data.text if data is not None else None
+    origin = data.origin if data is not None else 0
+    if call.state.listing and data is not None and text is None:
+        origin |= Origin.LISTED
     if array is not None:
         parts = text.split() if text is not None else [UNKNOWN]
-        call.state.variables[array.text] = [Field(part, origin=origin) for part in parts]
+        call.state.assign(array.text, [Field(part, origin=origin) for part in parts])
         return NOTHING
     line = text.partition("\n")[0] if text is not None else None
     pieces = line.split(None, max(0, len(names) - 1)) if line is not None else []
     for number, name in enumerate(names or ["REPLY"]):
         value = UNKNOWN if line is None else pieces[number].strip() if number < len(pieces) else ""
-        call.state.variables[name] = [Field(value, origin=origin)]
+        call.state.assign(name, [Field(value, origin=origin)])
     return NOTHING
 
 
-def map_file(_runner: Runner, call: Call, _site: Site) -> Data:
-    name = call.words[-1].text if call.words and not call.words[-1].text.startswith("-") else "MAPFILE"
-    text = call.stdin.text if call.stdin is not None else None
+def source_of_lines(call: Call, descriptor: Field | None) -> Data | None:
+    """What `read` and `mapfile` read: their input, or the descriptor behind `-u`."""
+    if descriptor is None or descriptor.text == "0":
+        return call.stdin
+    return call.state.descriptors.get(descriptor.text, Data(None))
+
+
+def map_file(runner: Runner, call: Call, site: Site) -> Data:
+    arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}))
+    for hook in arguments.values("-C"):
+        runner.run_text(hook.text, call.state.copy(), None, site)
+    name = arguments.operands[0].text if arguments.operands else "MAPFILE"
+    data = source_of_lines(call, arguments.value("-u"))
+    text = data.text if data is not None else None
     lines = text.splitlines() if text is not None else [UNKNOWN]
-    call.state.variables[name] = [Field(line) for line in lines]
+    origin = data.origin if data is not None else 0
+    call.state.assign(name, [Field(line, origin=origin) for line in lines])
     return NOTHING
 
 
@@ -97,9 +116,8 @@ def printf(_runner: Runner, call: Call, _site: Site) -> Data | None:
     if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
         inner = Call("printf", call.words[2:], call.state, None, call.text, call.span)
         data = output_of(inner)
-        call.state.variables[call.words[1].text] = [
-            Field(UNKNOWN if data.text is None else data.text, origin=data.origin)
-        ]
+        text = UNKNOWN if data.text is None else data.text
+        call.state.assign(call.words[1].text, [Field(text, origin=data.origin)])
         return NOTHING
     return None
 
@@ -147,8 +165,8 @@ def source(runner: Runner, call: Call, site: Site) -> Data:
     if not call.words:
         return NOTHING
     word = call.words[0]
-    data = call.state.files.get(resolve(word, call.state)) or call.state.files.get(word.text)
-    if word.text in ("/dev/stdin", "-", "/proc/self/fd/0"):
+    data = call.state.written(resolve(word, call.state), word.text)
+    if word.text in ("-", *STANDARD_INPUT):
         data = call.stdin
     if data is None:
         return ANYTHING
@@ -156,7 +174,7 @@ def source(runner: Runner, call: Call, site: Site) -> Data:
         return runner.run_text(data.text, call.state, None, site)
     if data.origin & (Origin.NETWORK | Origin.DECODED):
         runner.report("remote_code", "runs code that was fetched or decoded", site)
-    elif data.origin & Origin.PROGRAM:
+    elif not data.origin & (Origin.FILE | Origin.SETUP) or data.origin & Origin.PROGRAM:
         runner.report("unknown_code", "runs the output of another program as code", site)
     return ANYTHING
 
@@ -182,7 +200,43 @@ def command(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 
+def complete(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge what `compgen -C`, `complete -C` run to complete a word."""
+    arguments = parse_arguments(call.words, frozenset({"-o", "-A", "-G", "-W", "-F", "-C", "-X", "-P", "-S", "-V"}))
+    for value in arguments.values("-C"):
+        runner.run_text(value.text, call.state.copy(), None, site)
+    return ANYTHING
+
+
+def bind(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge what `bind -x '"key": command'` ties to a key."""
+    for value in parse_arguments(call.words, frozenset({"-m", "-q", "-u", "-r", "-f", "-x"})).values("-x"):
+        bound = re.match(r'\s*"(?:[^"\\]|\\.)*"\s*[:\s]\s*(.*)', value.text, re.DOTALL)
+        text = (bound.group(1) if bound else value.text).strip()
+        runner.run_text(text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text, call.state, None, site)
+    return NOTHING
+
+
+def remember_program(_runner: Runner, call: Call, _site: Site) -> Data:
+    """`hash -p file name` makes a name run another program."""
+    arguments = parse_arguments(call.words, frozenset({"-p"}))
+    program = arguments.value("-p")
+    for name in arguments.operands if program is not None else []:
+        call.state.aliases[name.text] = program.text if program is not None else ""
+    return NOTHING
+
+
+def enable(runner: Runner, call: Call, site: Site) -> Data:
+    if parse_arguments(call.words, frozenset({"-f"})).has("-f"):
+        runner.report("unknown_code", "loads a library into the shell", site)
+    return NOTHING
+
+
 HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("compgen", "complete"), complete),
+    "bind": bind,
+    "hash": remember_program,
+    "enable": enable,
     "cd": change_directory,
     "pushd": change_directory,
     "popd": pop_directory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolcrib.approval.shell import builtins, interpreters, programs, remote, wrappers
+from toolcrib.approval.shell import build_tools, builtins, finders, interpreters, programs, remote, wrappers
 from toolcrib.approval.shell.model import name_set
 from toolcrib.approval.shell.runner import Handler
 
@@ -12,6 +12,8 @@ HANDLERS: dict[str, Handler] = {
     **remote.HANDLERS,
     **interpreters.HANDLERS,
     **programs.HANDLERS,
+    **finders.HANDLERS,
+    **build_tools.HANDLERS,
 }
 
 _SILENT = name_set(

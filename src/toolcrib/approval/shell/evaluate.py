@@ -7,6 +7,7 @@ import re
 from toolcrib.approval.shell import grammar
 from toolcrib.approval.shell.assignments import assignments, declare, judge_environment
 from toolcrib.approval.shell.commands import HANDLERS, is_silent_about_secrets
+from toolcrib.approval.shell.findings import Findings
 from toolcrib.approval.shell.flow import judge_flow, read_redirections, write_redirections
 from toolcrib.approval.shell.fold import Folder
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
@@ -14,21 +15,17 @@ from toolcrib.approval.shell.judge import help_only, judge
 from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import (
     ANYTHING,
-    MAX_STEPS,
     NOTHING,
     UNKNOWN,
     Data,
     Field,
-    Finding,
     NotUnderstood,
     Origin,
-    Severity,
 )
 from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.paths import is_private, is_secret, resolve
 from toolcrib.approval.shell.prescan import join_lines
 from toolcrib.approval.shell.rules.base import Call
-from toolcrib.approval.shell.rules.table import DANGERS
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.tokens import Redirection, Script
@@ -40,30 +37,24 @@ MAX_WORDS = 2000
 MAX_LOOP_VALUES = 16
 
 
-class Evaluator:
+class Evaluator(Findings):
     """Collects the findings of one command line."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.reported: set[Finding] = set()
-        self.not_understood: list[str] = []
-        self.steps = 0
+        super().__init__()
         self.nested = 0
         self.wrapped = 0
         self.calls: list[str] = []
         self.bombs: set[str] = set()
         self.called: set[int] = set()
         self.defined: list[tuple[str, grammar.Command, str]] = []
-        self.source = ""
-        self.workspace = "//"
-        self.site: Site | None = None
         self.folder = Folder(self.run_script)
 
-    def run_script(self, script: Script, state: State) -> Data:
+    def run_script(self, script: Script, state: State, stdin: Data | None = None) -> Data:
         outer = self.source
         self.source = script.source
         try:
-            return self.command(grammar.parse(script), state, None)
+            return self.command(grammar.parse(script), state, stdin)
         finally:
             self.source = outer
 
@@ -84,34 +75,12 @@ class Evaluator:
             self.nested -= 1
             self.source, self.site = outer_source, outer_site
 
-    def report(
-        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
-    ) -> None:
-        danger = DANGERS[key]
-        finding = Finding(
-            rule=key,
-            description=danger.description,
-            severity=severity,
-            subcommand=site.text[:500],
-            span=site.span,
-            paths=tuple(path.replace(UNKNOWN, "…") for path in paths),
-            scope=self.scope(danger.scope, paths),
-            reason=reason,
-        )
-        if finding not in self.reported:
-            self.reported.add(finding)
-            self.findings.append(finding)
-
-    def scope(self, usual: str, paths: tuple[str, ...]) -> str:
-        """What a grant would cover: the workspace where every path is known to lie in it, else something wider."""
-        if usual != "inside the workspace":
-            return usual
-        if not paths or any(UNKNOWN in path for path in paths):
-            return "files that are only known at run time"
-        inside = all(
-            path.startswith(self.workspace) if path.startswith("/") else not path.startswith("..") for path in paths
-        )
-        return usual if inside else "outside the workspace"
+    def feed(self, path: str, data: Data, state: State) -> Data:
+        inner = state.copy()
+        # The script was started before the redirection to it.
+        inner.sinks.pop(path)
+        inner.outputs = {number: file for number, file in state.outputs.items() if file != path}
+        return self.run_script(state.sinks[path], inner, data)
 
     def command(self, node: grammar.Command, state: State, stdin: Data | None) -> Data:
         self.spend(1)
@@ -145,29 +114,34 @@ class Evaluator:
     def and_or(self, node: grammar.AndOr, state: State, stdin: Data | None) -> Data:
         outputs = [self.command(node.commands[0], state, stdin)]
         inner = state.copy()
-        outputs += [self.command(command, inner, stdin) for command in node.commands[1:]]
+        inner.input = state.input
+        outputs += [self.command(command, inner, inner.input or stdin) for command in node.commands[1:]]
         state.merge(inner)
         return Data.join(outputs)
 
     def sequence(self, node: grammar.Sequence, state: State, stdin: Data | None) -> Data:
         if node.background:
             self.look_for_self_spawning(node)
-        outputs = [self.command(command, state, stdin) for command in node.commands]
+        outputs = [self.command(command, state, state.input or stdin) for command in node.commands]
         return Data.join(outputs) if outputs else NOTHING
 
     def look_for_self_spawning(self, node: grammar.Command) -> None:
         if spawns_itself(node):
             self.report("fork_bomb", "starts copies of itself", self.whole_site())
 
-    def whole_site(self) -> Site:
-        return self.site or Site(self.source.strip(), (0, len(self.source)))
-
     def group(self, node: grammar.Group, state: State, stdin: Data | None) -> Data:
         inner = state.copy() if node.subshell else state
         site = self.whole_site()
-        data = read_redirections(self, self.targets(node.redirections, inner), inner, stdin, site)
+        targets = self.targets(node.redirections, inner)
+        before, outputs = inner.descriptors, inner.outputs
+        if targets:
+            inner.descriptors, inner.outputs = dict(before), dict(outputs)
+        data = read_redirections(self, targets, inner, stdin, site)
         output = self.command(node.body, inner, data)
-        return write_redirections(self, self.targets(node.redirections, inner), inner, output, site)
+        output = write_redirections(self, targets, inner, output, site)
+        if targets:
+            inner.descriptors, inner.outputs = before, outputs
+        return output
 
     def branches(self, node: grammar.Branches, state: State, stdin: Data | None) -> Data:
         outputs: list[Data] = []
@@ -186,18 +160,16 @@ class Evaluator:
         if spawns_without_end(node):
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
         if node.condition is not None:
+            state.listing, listing = True, state.listing
             self.command(node.condition, state, stdin)
-        values = [None] if node.values is None else self.folder.fields(node.values, state)[:MAX_LOOP_VALUES]
+            state.listing = listing
+        values = [None] if node.values is None else loop_values(self.folder.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
         outputs: list[Data] = []
         inner = state.copy()
         for value in values:
             if name is not None:
-                inner.variables[name] = [
-                    value.with_text(UNKNOWN) if value is not None and value.glob else value or Field(UNKNOWN)
-                ]
-                if value is not None and value.glob:
-                    inner.variables[name] = [Field(value.text, True)]
+                inner.assign(name, [value or Field(UNKNOWN)])
             outputs.append(self.command(node.body, inner, stdin))
         state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
@@ -229,21 +201,6 @@ class Evaluator:
             self.command(body, inner, None)
             self.soften(before)
 
-    def soften(self, first: int) -> None:
-        """Turn blocks into questions for code that is only defined."""
-        for number in range(first, len(self.findings)):
-            found = self.findings[number]
-            self.findings[number] = Finding(
-                rule=found.rule,
-                description=found.description,
-                severity="ask",
-                subcommand=found.subcommand,
-                span=found.span,
-                paths=found.paths,
-                scope=found.scope,
-                reason=found.reason,
-            )
-
     def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         return [(each, self.folder.text(each.target, state)) for each in redirections]
 
@@ -251,24 +208,57 @@ class Evaluator:
         site = self.site or Site(self.source[node.start : node.end], (node.start, node.end))
         assigned, count = assignments(self.folder, node.words, state)
         declared = declare(self.folder, node.words[count:], state)
-        words = self.folder.fields(node.words[count : count + 1] if declared else node.words[count:], state)
-        targets = self.targets(node.redirections, state) if node.redirections else []
-        data = read_redirections(self, targets, state, stdin, site) if targets else stdin
+        if declared:
+            judge_environment(self, declared, state, site)
+        words = self.folder.fields(node.words[count:] if declared is None else node.words[count : count + 1], state)
+        if node.redirections:
+            return self.redirected(node.redirections, assigned, words, state, stdin, site)
+        return self.assigned(assigned, words, state, stdin, site)
+
+    def redirected(
+        self,
+        redirections: list[Redirection],
+        assigned: dict[str, list[Field]],
+        words: list[Field],
+        state: State,
+        stdin: Data | None,
+        site: Site,
+    ) -> Data:
+        """Judge a command with redirections, which outlive it only behind a bare `exec`."""
+        before, outputs = state.descriptors, state.outputs
+        state.descriptors, state.outputs = dict(before), dict(outputs)
+        targets = self.targets(redirections, state)
+        data = read_redirections(self, targets, state, stdin, site)
+        output = self.assigned(assigned, words, state, data, site) if words or assigned else data or NOTHING
+        texts = [word.text for word in words]
+        lasting = texts[-1:] == ["exec"] and set(texts[:-1]) <= {"time", "!", "command", "builtin", "--"}
+        output = write_redirections(self, targets, state, ANYTHING if lasting else output, site)
+        if not lasting:
+            state.descriptors, state.outputs = before, outputs
+        elif data is not stdin:
+            state.input = data
+        return output
+
+    def assigned(
+        self, assigned: dict[str, list[Field]], words: list[Field], state: State, stdin: Data | None, site: Site
+    ) -> Data:
+        """Judge a command with the variables that are set in front of it."""
         if words:
             inner = state
             if assigned:
                 inner = state.copy()
                 inner.variables.update(assigned)
                 judge_environment(self, assigned, state, site)
-            output = self.invoke(words, inner, data, site)
+            output = self.invoke(words, inner, stdin, site)
             if assigned:
+                changed = {name: value for name, value in inner.variables.items() if name not in assigned}
+                state.variables.update(changed)
                 state.cwd, state.cwd_known, state.functions = inner.cwd, inner.cwd_known, inner.functions
                 state.aliases, state.files = inner.aliases, inner.files
-        else:
-            state.variables.update(assigned)
-            judge_environment(self, assigned, state, site)
-            output = NOTHING if not targets else (data or NOTHING)
-        return write_redirections(self, targets, state, output, site) if targets else output
+            return output
+        state.variables.update(assigned)
+        judge_environment(self, assigned, state, site)
+        return NOTHING
 
     def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
         self.spend(1 + len(words) // 8)
@@ -281,11 +271,6 @@ class Evaluator:
             return self.run_command(words, state, stdin, site)
         finally:
             self.wrapped -= 1
-
-    def spend(self, steps: int) -> None:
-        self.steps += steps
-        if self.steps > MAX_STEPS:
-            raise NotUnderstood("the command line holds too many commands")
 
     def run_command(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
         first = words[0]
@@ -310,7 +295,20 @@ class Evaluator:
         judge(self, call, site)
         judge_flow(self, call, site)
         printed = handler(self, call, site) if handler is not None else None
-        return printed if printed is not None else self.output(call)
+        output = printed if printed is not None else self.output(call)
+        if state.sinks:
+            self.fill_sinks(call, output)
+        return output
+
+    def fill_sinks(self, call: Call, output: Data) -> None:
+        """Judge the scripts behind `>( … )` among the words of a command with what it may write to them."""
+        for word in call.words:
+            # The name may stand behind an option, as in `of=>(sh)`.
+            path = word.text[max(0, word.text.find("/dev/fd/")) :]
+            if path in call.state.sinks:
+                copies = call.program in ("tee", "sponge") and call.stdin is not None
+                data = output if copies else Data(None, output.origin | Origin.PROGRAM)
+                self.feed(path, data, call.state)
 
     def in_cloned_directory(self, path: str, state: State) -> bool:
         return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
@@ -378,6 +376,17 @@ class Evaluator:
             return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
         finally:
             self.calls.pop()
+
+
+def loop_values(values: list[Field]) -> list[Field | None]:
+    """The values that a loop is judged with; what another command lists is marked as such."""
+    kept: list[Field | None] = [
+        Field(value.text, value.glob, value.origin | Origin.LISTED)
+        if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
+        else value
+        for value in values[:MAX_LOOP_VALUES]
+    ]
+    return [*kept, Field(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept
 
 
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")

@@ -27,34 +27,54 @@ REVEALERS = name_set(
 )
 LOOKERS = name_set("ls stat wc file test [ [[ du chmod chown getent rm find md5sum sha256sum cmp id")
 SYSTEM_SECRET = re.compile(r"/etc/g?shadow|/proc/[^/]+/(?:environ|mem)$")
+STANDARD_INPUT = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
 
 def read_redirections(
     runner: Runner, targets: list[tuple[Redirection, Field]], state: State, stdin: Data | None, site: Site
 ) -> Data | None:
-    """What a command reads: the text of a heredoc or here-string, a file, or its pipe."""
+    """What a command reads: the text of a heredoc or here-string, a file, a descriptor, or its pipe."""
     for redirection, target in targets:
         operator = redirection.operator
         if operator in ("<<", "<<-", "<<<"):
-            stdin = Data(
-                None if UNKNOWN in target.text and not target.text.strip(UNKNOWN + "\n") else target.text, target.origin
-            )
+            unknown = UNKNOWN in target.text and not target.text.strip(UNKNOWN + "\n")
+            data: Data | None = Data(None if unknown else target.text, target.origin)
+        elif operator == "<&":
+            number = target.text.removesuffix("-")
+            data = stdin if number == "0" else NOTHING if not number else state.descriptors.get(number, Data(None))
         elif operator in ("<", "<>"):
-            path = resolve(target, state)
-            if NETWORK_DEVICE.match(path):
-                runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
-                stdin = Data(None, Origin.NETWORK)
-            else:
-                secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
-                if secret & Origin.SECRET:
-                    runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
-                stdin = (
-                    state.files.get(path)
-                    or state.files.get(target.text)
-                    or Data(None, Origin.FILE | secret | target.origin)
-                )
+            data = opened(runner, target, state, stdin, site)
+        else:
+            continue
+        if redirection.descriptor in ("", "0"):
+            stdin = data
+        elif data is not None:
+            state.descriptors[chosen_descriptor(redirection, state)] = data
     return stdin
+
+
+def opened(runner: Runner, target: Field, state: State, stdin: Data | None, site: Site) -> Data | None:
+    """What can be read from a file that is opened for a command."""
+    path = resolve(target, state)
+    if NETWORK_DEVICE.match(path):
+        runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
+        return Data(None, Origin.NETWORK)
+    if path in STANDARD_INPUT:
+        return stdin
+    secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
+    if secret & Origin.SECRET:
+        runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
+    return state.written(path, target.text) or Data(None, Origin.FILE | secret | target.origin)
+
+
+def chosen_descriptor(redirection: Redirection, state: State) -> str:
+    """The number of a descriptor; for `{name}<file` the shell chooses one and sets the variable."""
+    if redirection.descriptor.isdecimal():
+        return redirection.descriptor
+    number = str(10 + len(state.descriptors) + len(state.outputs))
+    state.assign(redirection.descriptor, [Field(number)])
+    return number
 
 
 def write_redirections(
@@ -66,6 +86,10 @@ def write_redirections(
         if operator not in (">", ">>", ">|", "&>", "&>>", ">&", "<>"):
             continue
         if operator == ">&" and re.fullmatch(r"\d+-?|-", target.text):
+            path = state.outputs.get(target.text, "")
+            if path and redirection.descriptor in ("", "1"):
+                state.files[path] = Data.join([state.files.get(path, NOTHING), output])
+                output = runner.feed(path, output, state) if path in state.sinks else NOTHING
             continue
         path = resolve(target, state)
         judge_write(runner, path, target, state, site, verb="appends to" if operator.endswith(">>") else "overwrites")
@@ -76,7 +100,11 @@ def write_redirections(
             if operator.endswith(">>"):
                 output = Data.join([state.files.get(path, NOTHING), output])
             state.files[path] = output
-            output = NOTHING
+            output = runner.feed(path, output, state) if path in state.sinks else NOTHING
+        elif target.known and operator != "<>":
+            state.outputs[chosen_descriptor(redirection, state)] = path
+            if path in state.sinks and redirection.descriptor == "2":
+                runner.feed(path, Data(None, Origin.PROGRAM), state)
     return output
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field
+from toolcrib.approval.shell.lexer import tokenize
+from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
 from toolcrib.approval.shell.tokens import Part, Script, Word
 
@@ -15,6 +16,8 @@ GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
 BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
 MAX_TEXT = 20_000
+# An array that is added to itself doubles with every step.
+MAX_FIELDS = 20_000
 
 
 class Folder:
@@ -31,6 +34,8 @@ class Folder:
                 result.append(Field(literal, bool(GLOB.search(literal))))
             else:
                 result.extend(self.word(word, state))
+            if len(result) > MAX_FIELDS:
+                raise NotUnderstood("a list of words grows too long")
         return result
 
     def text(self, word: Word, state: State) -> Field:
@@ -57,7 +62,7 @@ class Folder:
             elif part.kind == "variable" and part.text in ("@", "*") and not part.operation:
                 self.spread(state.positional, part, builder, split)
             elif part.kind == "variable" and part.index in ("@", "*") and not part.operation:
-                self.spread(state.variables.get(part.text), part, builder, split)
+                self.spread(state.variables.get(state.target(part.text)), part, builder, split)
             else:
                 value = self.value(part, state)
                 quoted = part.quoted or not split
@@ -85,7 +90,11 @@ class Folder:
             return Field(data.text.rstrip("\n"), origin=data.origin)
         if part.kind == "process" and part.script is not None:
             data = self.run_script(part.script, state.copy())
-            name = f"/dev/fd/{len(state.files)}"
+            # Far above the descriptors that people choose.
+            name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
+            if part.text == ">":
+                state.sinks[name] = part.script
+                return Field(name)
             state.files[name] = data
             return Field(name, origin=data.origin)
         if part.kind == "arithmetic":
@@ -96,7 +105,7 @@ class Folder:
 
     def parameter(self, part: Part, state: State) -> Field:
         """The value of `$name` or `${name…}`."""
-        values = lookup(part.text, state)
+        values = lookup(state.target(part.text) if state.references else part.text, state)
         value = element(values, part.index)
         operation = part.operation
         if not operation:
@@ -112,14 +121,18 @@ class Folder:
                 return value
             default = self.text(argument, state)
             if "=" in operation:
-                state.variables[part.text] = [default]
+                state.assign(part.text, [default])
             return default
         if operation in (":+", "+"):
             return self.text(argument, state) if value is not None else Field("")
         if operation in (":?", "?") or value is None:
             self.text(argument, state)
             return value if value is not None else Field(UNKNOWN)
-        return transform(value, operation, self.text(argument, state))
+        given = self.text(argument, state)
+        if operation == "@" and given.text == "P" and value.known:
+            # A prompt is expanded like a string in double quotes.
+            self.run_script(tokenize(': "' + value.text.replace('"', '\\"') + '"'), state.copy())
+        return transform(value, operation, given)
 
 
 class _FieldBuilder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.flow import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
@@ -106,7 +107,7 @@ def shell(runner: Runner, call: Call, site: Site) -> Data:
         if rest[1:]:
             inner.variables["0"] = [rest[1]]
         return inline_code(runner, rest[0], inner, call, site)
-    if rest and not from_input and rest[0].text not in ("/dev/stdin", "/proc/self/fd/0"):
+    if rest and not from_input and rest[0].text not in STANDARD_INPUT:
         inner.positional = rest[1:]
         return script_file(runner, rest[0], inner, call, site)
     inner.positional = rest
@@ -121,10 +122,11 @@ def inline_code(runner: Runner, code: Field, state: State, call: Call, site: Sit
 
 
 def script_file(runner: Runner, script: Field, state: State, call: Call, site: Site) -> Data:
-    data = call.state.files.get(resolve(script, call.state)) or call.state.files.get(script.text)
+    data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         return runner.run_text(data.text, state, call.stdin, site)
-    report_foreign(runner, data or Data(None, script.origin), site)
+    if data is not None or script.origin:
+        report_foreign(runner, data or Data(None, script.origin), site)
     if data is None and re.match(r"/dev/(?:tcp|udp)/|https?://", script.text):
         runner.report("remote_code", "runs code from the network", site)
     return ANYTHING
@@ -146,7 +148,7 @@ def report_foreign(runner: Runner, data: Data, site: Site) -> None:
         runner.report("remote_code", "runs code from the network", site)
     elif data.origin & Origin.DECODED:
         runner.report("remote_code", "runs decoded or decompressed data as code", site)
-    elif data.origin & Origin.PROGRAM and not data.origin & Origin.SETUP:
+    elif not data.origin & Origin.SETUP and (data.origin & Origin.PROGRAM or not data.origin & Origin.FILE):
         runner.report("unknown_code", "runs the output of another program as code", site)
 
 
@@ -173,7 +175,7 @@ def python(runner: Runner, call: Call, site: Site) -> Data:
         if module.text in ("pip", "pipx", "uv", "poetry"):
             runner.invoke(inner, call.state, call.stdin, site)
         return Data(None, Origin.PROGRAM)
-    if arguments.operands and arguments.operands[0].text not in ("-", "/dev/stdin"):
+    if arguments.operands and arguments.operands[0].text not in ("-", *STANDARD_INPUT):
         return python_file(runner, arguments.operands[0], call, site)
     if call.stdin is None:
         return ANYTHING
@@ -185,7 +187,7 @@ def python(runner: Runner, call: Call, site: Site) -> Data:
 
 
 def python_file(runner: Runner, script: Field, call: Call, site: Site) -> Data:
-    data = call.state.files.get(resolve(script, call.state)) or call.state.files.get(script.text)
+    data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         judge_python(runner, data.text, call, site)
     elif data is not None:
@@ -215,7 +217,7 @@ def scripting_language(runner: Runner, call: Call, site: Site) -> Data:
             runner.report("remote_code", "runs code from the network", site)
         return Data(None, Origin.PROGRAM)
     if operands:
-        data = call.state.files.get(resolve(operands[0], call.state))
+        data = call.state.written(resolve(operands[0], call.state), operands[0].text)
         if data is not None and data.text is not None:
             judge_script_code(runner, language, data.text, call, site)
         elif data is not None:

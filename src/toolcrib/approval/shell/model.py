@@ -39,6 +39,8 @@ class Origin(IntFlag):
     SHELL = 64
     PRIVATE = 128
     ENDLESS = 256
+    LISTED = 512
+    """One of many things that another command found."""
 
 
 @dataclass(frozen=True, slots=True)

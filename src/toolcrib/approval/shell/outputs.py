@@ -31,6 +31,9 @@ PRINTS_CODE = re.compile(
     r"(?:init|activate|hook|shellenv|env|completion|completions|shell\.\w+|docker-env|path|"
     r"export|printenv|generate-completion|--completion\S*)$"
 )
+LISTERS = name_set("find gfind fd fdfind ls locate mdfind")
+MAX_COUNTED = 64
+CHARACTER_CLASS = re.compile(r"\[[:=.]|\[.\*")
 CODE_PRINTERS = name_set(
     "ssh-agent dircolors direnv pyenv rbenv nodenv goenv jenv brew starship conda mamba "
     "micromamba zoxide fnm opam keychain minikube mise asdf "
@@ -39,6 +42,7 @@ CODE_PRINTERS = name_set(
     "docker-machine eksctl flux k3d kind stern velero hub perl tmux direnv dbus-launch "
     "gpg-agent vault stty xrdb locale"
 )
+MAX_FILTERED_CHARS = 100_000
 
 
 def output_of(call: Call) -> Data:
@@ -48,6 +52,8 @@ def output_of(call: Call) -> Data:
     stdin = call.stdin or NOTHING
     if call.program in ("cat", "tac", "tee", "sponge") or (call.program in FILTERS and not _files(call)):
         return _filtered(call, stdin)
+    if call.program == "seq":
+        return _counted(call)
     if call.program == "jobs":
         return Data("$!\n")
     if call.program == "yes":
@@ -70,11 +76,22 @@ def output_of(call: Call) -> Data:
         return NOTHING
     if call.program in ("env", "printenv", "declare") and not call.words:
         return Data(None, Origin.SECRET)
+    if call.program in LISTERS or (call.program == "git" and call.words[:1] and call.words[0].text == "ls-files"):
+        return Data(None, Origin.PROGRAM | Origin.LISTED)
     if call.program == "git" and len(call.words) > 0 and call.words[0].text in ("show", "log", "diff"):
         return Data(None, Origin.PROGRAM | Origin.FILE)
     if call.program in CODE_PRINTERS and _prints_code(call):
         return Data(None, Origin.SETUP)
     return Data(None, Origin.PROGRAM | (stdin.origin if call.program in FILTERS else 0))
+
+
+def _counted(call: Call) -> Data:
+    """The numbers that `seq` prints: never a command, so they have no origin that matters."""
+    bounds = [int(word.text) for word in call.words if re.fullmatch(r"-?\d{1,9}", word.text)]
+    if not 1 <= len(bounds) <= 2 or len(bounds) != len(call.words):
+        return Data(UNKNOWN)
+    first, last = bounds if len(bounds) == 2 else (1, bounds[0])
+    return Data("".join(f"{number}\n" for number in range(first, min(last, first + MAX_COUNTED) + 1)))
 
 
 def _prints_code(call: Call) -> bool:
@@ -159,11 +176,15 @@ def _filtered(call: Call, stdin: Data) -> Data:
     data = _read(call, stdin)
     if call.program in ("cat", "tee", "sponge"):
         return data
+    if call.program in ("head", "tail"):
+        # A few of many, as in `ls -t | head -1`.
+        data = Data(data.text, data.origin & ~Origin.LISTED)
     decoded = Origin.DECODED if call.program in DECODERS else 0
-    if data.text is None or UNKNOWN in data.text:
-        return Data(None, data.origin | decoded)
+    # Encoding makes text longer, and a chain of it would grow without end.
+    if data.text is None or UNKNOWN in data.text or len(data.text) > MAX_FILTERED_CHARS:
+        return Data(None, data.origin | decoded | Origin.PROGRAM)
     text = _decode(call, data.text)
-    return Data(text, data.origin | (decoded if text is None else 0))
+    return Data(text, data.origin | (decoded | Origin.PROGRAM if text is None else 0))
 
 
 def _read(call: Call, stdin: Data) -> Data:
@@ -175,7 +196,7 @@ def _read(call: Call, stdin: Data) -> Data:
     parts: list[Data] = []
     for each in files:
         path = resolve(each, call.state)
-        parts.append(call.state.files.get(path) or call.state.files.get(each.text) or Data(None, Origin.FILE))
+        parts.append(call.state.written(path, each.text) or Data(None, Origin.FILE))
     return Data.join(parts)
 
 
@@ -197,7 +218,7 @@ def _decode(call: Call, text: str) -> str | None:
         return None
     if call.program == "rev":
         return "\n".join(line[::-1] for line in text.split("\n"))
-    if call.program == "tac":
+    if call.program == "tac" and not flags:
         return "\n".join(reversed(text.rstrip("\n").split("\n"))) + "\n"
     if call.program == "tr":
         return _translated(call, text)
@@ -206,11 +227,13 @@ def _decode(call: Call, text: str) -> str | None:
 
 def _translated(call: Call, text: str) -> str | None:
     words = [word.text for word in call.words]
-    if len(words) == 2 and words[0] in ("-d", "--delete"):
+    if len(words) == 2 and words[0] in ("-d", "--delete") and not CHARACTER_CLASS.search(words[1]):
         return text.translate({ord(character): None for character in _set(words[1])})
     if len(words) != 2 or words[0].startswith("-"):
         return None
     left, right = _set(words[0]), _set(words[1])
+    if CHARACTER_CLASS.search(left + right):
+        return None
     if not left or not right:
         return None
     if {"A-Za-z", "N-ZA-Mn-za-m"} == set(words) or {"a-zA-Z", "n-za-mN-ZA-M"} == set(words):

@@ -164,35 +164,6 @@ def is_new_remote(name: str, call: Call) -> bool:
     return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name))
 
 
-def make(runner: Runner, call: Call, site: Site) -> Data | None:
-    """Judge recipes that make reads from its input or from `--eval`."""
-    for value in call.arguments.values("--eval"):
-        run_recipes(runner, value.text, call, site)
-    texts = [word.text for word in call.words]
-    if (
-        call.stdin is not None
-        and call.stdin.text is not None
-        and any(text in ("-f-", "-", "/dev/stdin") for text in texts)
-    ):
-        run_recipes(runner, call.stdin.text, call, site)
-    return None
-
-
-def run_recipes(runner: Runner, text: str, call: Call, site: Site) -> None:
-    for line in text.splitlines()[:200]:
-        recipe = (
-            line.partition(";")[2]
-            if not line.startswith("\t") and ":" in line
-            else line
-            if line.startswith("\t")
-            else ""
-        )
-        shell = re.search(r"\$\(shell\s+(.+)\)", line)
-        for code in (recipe.strip().lstrip("@-+"), shell.group(1) if shell else ""):
-            if code:
-                runner.run_text(code, call.state.copy(), None, site)
-
-
 def framework_shell(runner: Runner, call: Call, site: Site) -> Data | None:
     """Judge code that is handed to a web framework's console."""
     texts = [word.text for word in call.words]
@@ -336,10 +307,25 @@ def network_shell(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
+def splitter(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the command that split gives each piece to."""
+    for value in option_values(call.words, ("--filter",)):
+        runner.run_text(value.text, call.state.copy(), call.stdin or Data(None, Origin.PROGRAM), site)
+    return None
+
+
+def macro_processor(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the commands that m4 runs while it expands macros."""
+    inputs = [call.state.written(resolve(each, call.state)) for each in call.arguments.operands] or [call.stdin]
+    for data in inputs:
+        for code in re.findall(r"syscmd\(\s*[`\[]*([^'\])]+)", data.text[:20_000] if data and data.text else ""):
+            runner.run_text(code, call.state.copy(), None, site)
+    return None
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(SQL_OPTIONS, sql_client),
     "git": git,
-    **dict.fromkeys(("make", "gmake", "bmake"), make),
     **dict.fromkeys(("rails", "artisan"), framework_shell),
     "sed": sed,
     "gsed": sed,
@@ -348,5 +334,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("curl", "wget", "aria2c"), download),
     **dict.fromkeys(("cp", "mv", "install", "ln"), copy_data),
     "tee": tee,
+    "split": splitter,
+    "m4": macro_processor,
     **dict.fromkeys(("nc", "ncat", "netcat", "socat"), network_shell),
 }

@@ -167,8 +167,6 @@ class _Reader(ConstantReader):
             self.read(first)
         elif name.endswith((".write_text", ".write_bytes")) and isinstance(node.func, ast.Attribute):
             self.write(self.constant(node.func.value))
-        elif name in ("os.setuid", "ctypes.CDLL"):
-            pass
         elif name == "os.dup2" and self.sockets:
             self.report("remote_code", "connects a shell to the network")
         if name.endswith((".execute", ".executescript", ".executemany", ".execute_sql", ".read_sql")) and isinstance(

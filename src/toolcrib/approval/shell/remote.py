@@ -154,11 +154,46 @@ def script_option(names: tuple[str, ...]) -> Handler:
     """A handler for programs that take a command line in an option."""
 
     def handle(runner: Runner, call: Call, site: Site) -> Data | None:
-        for value in call.arguments.values(*names):
+        spec = SPECS.get(call.program)
+        values = frozenset(names) | (spec.values if spec is not None else frozenset())
+        for value in parse_arguments(call.words, values).values(*names):
             runner.run_text(value.text, call.state.copy(), None, site)
         return None
 
     return handle
+
+
+def nix(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge `nix develop -c command …`, which takes the rest of the line."""
+    at = next((at for at, word in enumerate(call.words) if word.text in ("-c", "--command")), None)
+    inner = call.words[at + 1 :] if at is not None else []
+    return runner.invoke(inner, call.state.copy(), call.stdin, site) if inner else None
+
+
+def aws(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the commands that `aws ssm send-command` runs on other machines."""
+    if any(word.text == "send-command" for word in call.words):
+        given = parse_arguments(call.words, frozenset({"--parameters"})).value("--parameters")
+        found = re.search(r"commands\"?\s*[=:]\s*(.*)", given.text, re.DOTALL) if given is not None else None
+        text = found.group(1) if found else ""
+        for code in re.findall(r'"((?:[^"\\]|\\.)*)"', text) or [text]:
+            runner.run_text(code.replace('\\"', '"'), remote_state(call, "aws"), None, site)
+    return None
+
+
+def file_transfer(runner: Runner, call: Call, site: Site) -> Data | None:
+    """Judge the commands that lftp, sftp and ftp are given in options, in a batch file or on their input."""
+    arguments = parse_arguments(call.words, SPECS["sftp"].values | {"-e"})
+    texts = [value.text for value in arguments.values("-e", "-c")] if call.program == "lftp" else []
+    batch = arguments.value("-b", "-f")
+    data = call.state.written(resolve(batch, call.state)) if batch is not None and batch.text != "-" else call.stdin
+    texts += [data.text] if data is not None and data.text else []
+    for line in re.split(r"[;\n]|&&|\|\|", "\n".join(texts))[:400]:
+        if re.match(r"\s*(?:glob\s+(?:-\w\s+)?)?-?@?(?:m?rm|rmdir|m?delete|mirror\s.*--delete)\b", line):
+            runner.report("recursive_delete", "deletes files on another host", site)
+        elif line.lstrip().startswith("!"):
+            runner.run_text(line.lstrip()[1:], call.state.copy(), None, site)
+    return None
 
 
 def ansible(runner: Runner, call: Call, site: Site) -> Data | None:
@@ -247,7 +282,10 @@ HANDLERS: dict[str, Handler] = {
     "gcloud": script_option(("--command",)),
     "fly": script_option(("-C", "--command")),
     "nix-shell": script_option(("--run", "--command")),
-    "nix": script_option(("--command",)),
+    "nix": nix,
+    "aws": aws,
+    "man": script_option(("-P", "--pager")),
+    **dict.fromkeys(("lftp", "sftp", "ftp"), file_transfer),
     "ansible": ansible,
     "at": later,
     "batch": later,

@@ -26,6 +26,9 @@ class Runner(Protocol):
     def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
         """Judge a shell script given as text."""
 
+    def feed(self, path: str, data: Data, state: State) -> Data:
+        """Judge the script behind `>( … )` with what is written to it; gives what it prints."""
+
     def report(
         self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:

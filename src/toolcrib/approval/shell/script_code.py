@@ -36,7 +36,8 @@ DELETES = re.compile(
     r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*\(?\s*(?:glob|<|map)|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
-    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory)"
+    r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|file\s+delete\s+-force|"
+    r"rm\([^)]{0,200}recursive\s*=\s*true|unlink\([^)]{0,200}recursive\s*=\s*T)"
 )
 NETWORK_SHELL = re.compile(
     r"\b(?:IO::Socket|TCPSocket|fsockopen|net\.Socket|net\.connect|createConnection|"
@@ -150,7 +151,11 @@ def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Si
         for text in re.findall(r"\"([^\"]+)\"\s*\|\s*getline|\|\s*\"([^\"]+)\"", code):
             runner.run_text(text[0] or text[1], call.state.copy(), None, site)
             ran = True
-    if language in ("perl", "ruby", "php"):
+    if language == "node":
+        for text in re.findall(r"\$`([^`]+)`", code):
+            runner.run_text(text, call.state.copy(), None, site)
+            ran = True
+    if language in ("perl", "ruby", "php", "julia"):
         for groups in BACKTICKS.findall(code):
             runner.run_text("".join(groups), call.state.copy(), None, site)
             ran = True

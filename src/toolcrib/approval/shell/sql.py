@@ -16,6 +16,7 @@ DROPS = name_set(
     "trigger type extension tablespace column keyspace collection "
     "constraint policy owned publication subscription server login partition domain event foreign external dictionary"
 )
+RUNS_TEXT = name_set("do execute exec prepare immediate sp_executesql")
 MAX_SQL = 60_000
 
 
@@ -73,6 +74,10 @@ def statement_danger(words: list[str]) -> str:
             reason = unfiltered(words[number:])
             if reason:
                 return f"changes {reason}"
+        if word in RUNS_TEXT:
+            reason = quoted_danger(words[number + 1 : number + 5])
+            if reason:
+                return reason
         if word in ("pg_terminate_backend", "xp_cmdshell", "pg_read_file", "lo_export", "load_file", "sys_exec"):
             return f"calls {word}"
     if verb == "grant" and ("all" in words or "superuser" in words):
@@ -89,6 +94,15 @@ def statement_danger(words: list[str]) -> str:
         return "resets replication"
     if verb == "flushall" or verb == "flushdb":
         return "empties the database"
+    return ""
+
+
+def quoted_danger(words: list[str]) -> str:
+    """The danger in the first string among these words, which the server runs as SQL."""
+    for word in words:
+        body = re.fullmatch(r"n?'(.*)'|\$(\w*)\$(.*)\$\2\$", word, re.DOTALL)
+        if body:
+            return sql_danger(body.group(3) or (body.group(1) or "").replace("''", "'"))
     return ""
 
 

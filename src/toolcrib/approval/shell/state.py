@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ from toolcrib.approval.shell.model import UNKNOWN, Data, Field
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.grammar import Command
+    from toolcrib.approval.shell.tokens import Script
 
 Value = list[Field]
 """A variable is a list of fields: one for a string, any number for an array."""
 
 UNKNOWN_VALUE: Value = [Field(UNKNOWN)]
+DESCRIPTOR = re.compile(r"/(?:dev|proc/[^/]+)/fd/(.+)")
 
 
 @dataclass(slots=True)
@@ -34,8 +37,20 @@ class State:
     """The host that commands run on when it is not this one."""
     fetched: tuple[str, ...] = ()
     """Directories that this command line cloned or unpacked from the network."""
+    references: dict[str, str] = field(default_factory=dict)
+    """Variables that stand for others (`declare -n`)."""
+    sinks: dict[str, Script] = field(default_factory=dict)
+    """The scripts behind `>( … )`, by the file names that stand for them."""
+    descriptors: dict[str, Data] = field(default_factory=dict)
+    """What can be read from open file descriptors."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """The files that open file descriptors write to."""
     many: bool = False
     """True for a command that runs once for each of many things that another command found."""
+    listing: bool = False
+    """True in the condition of a loop, where `read` takes one thing after another."""
+    input: Data | None = None
+    """What `exec <file` made the standard input of the following commands; a copy is told its input anew."""
 
     def copy(self) -> State:
         """A state that changes on its own, as a subshell does."""
@@ -52,8 +67,34 @@ class State:
             self.container,
             self.remote,
             self.fetched,
+            dict(self.references),
+            dict(self.sinks),
+            dict(self.descriptors),
+            dict(self.outputs),
             self.many,
+            self.listing,
         )
+
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable, or the one that it stands for."""
+        self.variables[self.target(name)] = value
+
+    def target(self, name: str) -> str:
+        """The variable that a name stands for in the end."""
+        for _ in range(8):
+            if name not in self.references:
+                return name
+            name = self.references[name]
+        return UNKNOWN
+
+    def written(self, path: str, given: str = "") -> Data | None:
+        """What is known about a file: written here, or an open descriptor; None for a file from elsewhere."""
+        found = self.files.get(path) or self.files.get(given)
+        if found is None and path.startswith(("/dev/fd/", "/proc/")):
+            descriptor = DESCRIPTOR.fullmatch(path)
+            if descriptor:
+                return self.descriptors.get(descriptor.group(1), Data(None))
+        return found
 
     def merge(self, other: State) -> None:
         """Take over what may have happened in `other`: a variable that differs is no longer known."""
@@ -69,6 +110,11 @@ class State:
         self.functions.update(other.functions)
         self.aliases.update(other.aliases)
         self.files.update(other.files)
+        self.references.update(other.references)
+        self.sinks.update(other.sinks)
+        self.descriptors.update(other.descriptors)
+        self.outputs.update(other.outputs)
+        self.input = other.input or self.input
         self.fetched = tuple(dict.fromkeys((*self.fetched, *other.fetched)))
         if other.cwd != self.cwd:
             self.cwd, self.cwd_known = other.cwd, other.cwd_known

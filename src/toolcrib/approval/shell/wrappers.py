@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from toolcrib.approval.shell.fold import ASSIGNMENT
 from toolcrib.approval.shell.lexer import tokenize
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import is_private, is_secret, resolve
+from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
-from toolcrib.approval.shell.rules.delete import finds_from_the_top
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 
 
@@ -285,97 +284,6 @@ def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(words, call.state, call.stdin, site) if words else None
 
 
-def xargs(runner: Runner, call: Call, site: Site) -> Data:
-    """Judge what xargs runs, with the words that it reads where they are known."""
-    values = name_set(
-        "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
-        "--max-chars --replace_ --process-slot-var"
-    )
-    arguments = parse_arguments(call.words, values, stop_early=True)
-    words = arguments.operands
-    if not words:
-        return call.stdin or ANYTHING
-    text = call.stdin.text if call.stdin is not None else None
-    origin = call.stdin.origin if call.stdin is not None else Origin.PROGRAM
-    inputs = (
-        [Field(part.strip("'\""), origin=origin) for part in text.split()][:256]
-        if text is not None
-        else [Field(UNKNOWN, origin=origin)]
-    )
-    replace = arguments.value("-I")
-    state = call.state.copy()
-    state.many = text is None
-    if origin & Origin.ENDLESS and arguments.has("-P", "--max-procs"):
-        runner.report("fork_bomb", "starts processes without end", site)
-    marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
-    if marker and any(marker in word.text for word in words):
-        lines = text.splitlines()[:8] if text else [UNKNOWN]
-        for line in lines:
-            replaced = [
-                Field(word.text.replace(marker, line), word.glob, word.origin | origin) if marker in word.text else word
-                for word in words
-            ]
-            runner.invoke(replaced, state, None, site)
-        return ANYTHING
-    inner = [*words, *inputs]
-    runner.invoke(inner, state, None, site)
-    return Data(None, origin)
-
-
-def find(runner: Runner, call: Call, site: Site) -> Data | None:
-    """Judge the commands that find runs on what it finds."""
-    words = call.words
-    roots = []
-    for word in words:
-        if word.text.startswith(("-", "(", "!", "\\(")) and word.text not in ("-H", "-L", "-P"):
-            break
-        if not word.text.startswith("-"):
-            roots.append(word)
-    root = roots[0] if roots else Field(".")
-    for number, word in enumerate(words):
-        if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
-            continue
-        end = next((at for at in range(number + 1, len(words)) if words[at].text in (";", "+", "\\;")), len(words))
-        found = Field(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
-        inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
-        if looks_for_secrets(call):
-            inner = [Field(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner]
-        if not inner:
-            continue
-        if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and finds_from_the_top(call):
-            reason = "deletes everything under the root or a system directory"
-            runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
-        state = call.state.copy()
-        state.many = True
-        runner.invoke(inner, state, None, site)
-        if end == len(words):
-            # Without its terminator find runs nothing; judging the rest once is enough.
-            break
-    return None
-
-
-def looks_for_secrets(call: Call) -> bool:
-    texts = [word.text for word in call.words]
-    named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
-    return any(
-        is_secret("/" + name.replace("*", "x")) or is_private(name) or name.endswith((".pem", ".key")) for name in named
-    )
-
-
-def fd(runner: Runner, call: Call, site: Site) -> Data | None:
-    texts = [word.text for word in call.words]
-    for flag in ("-x", "-X", "--exec", "--exec-batch"):
-        if flag in texts:
-            inner = call.words[texts.index(flag) + 1 :]
-            inner = inner[: next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))]
-            inner = [word.with_text(re.sub(r"\{[./]*\}", UNKNOWN, word.text)) for word in inner]
-            state = call.state.copy()
-            state.many = True
-            if inner:
-                runner.invoke([*inner, Field(UNKNOWN)], state, None, site)
-    return None
-
-
 def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
     """Judge `su -c 'command'`."""
     arguments = call.arguments
@@ -386,11 +294,5 @@ def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(WRAPPERS, unwrap),
     **dict.fromkeys(RUNNERS, run_project_command),
-    "xargs": xargs,
-    "gxargs": xargs,
-    "find": find,
-    "gfind": find,
-    "fd": fd,
-    "fdfind": fd,
     "su": substitute_user,
 }

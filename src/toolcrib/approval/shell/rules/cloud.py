@@ -150,12 +150,12 @@ RULES = (
         no="gcloud compute instances list",
     ),
     Rule(
-        "heroku flyctl fly",
+        "heroku flyctl fly railway",
         reason="deletes or restarts an application",
         where=lambda call: any(
             re.match(
                 r"(?:apps:destroy|pg:reset|pg:\w*delete|addons:destroy|ps:(?:stop|restart|kill)|"
-                r"domains:remove|destroy|maintenance:on|config:unset|releases:rollback|rollback)",
+                r"domains:remove|destroy|maintenance:on|config:unset|releases:rollback|rollback|down$)",
                 word.text,
             )
             for word in call.words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from toolcrib.approval.shell.model import Origin
 from toolcrib.approval.shell.paths import place, resolve, trimmed
 from toolcrib.approval.shell.rules.base import Call, Danger, Rule
 
@@ -63,6 +64,18 @@ def finds_from_the_top(call: Call) -> bool:
     return bool(roots) and not tests and place(resolve(roots[0], call.state), call.state) in CATASTROPHIC
 
 
+def takes_what_is_found(call: Call) -> bool:
+    """True behind `find | xargs`, and with what another command lists."""
+    return call.state.many or any(each.origin & Origin.LISTED and not each.known for each in call.arguments.operands)
+
+
+def mirrors_onto_the_top(call: Call) -> bool:
+    target = call.arguments.operands[-1:]
+    return mirrors_with_delete(call) and any(
+        place(resolve(each, call.state), call.state) in CATASTROPHIC for each in target
+    )
+
+
 def mirrors_with_delete(call: Call) -> bool:
     return any(name.startswith(("--del", "--remove-source")) for name, _ in call.arguments.options)
 
@@ -84,7 +97,7 @@ RULES = (
     Rule(
         "rm grm srm unlink shred",
         reason="deletes every file that another command finds",
-        where=lambda call: call.state.many,
+        where=takes_what_is_found,
         yes="find . -name '*.o' | xargs rm",
         no="find . -name '*.o' | xargs ls",
     ),
@@ -153,6 +166,32 @@ RULES = (
         unless="-n --dry-run",
         yes="rsync -a --delete src/ dst/",
         no="rsync -a src/ dst/",
+    ),
+    Rule(
+        "rsync",
+        reason="deletes what is in the root, the home or a system directory",
+        where=mirrors_onto_the_top,
+        unless="-n --dry-run",
+        severity="block",
+        yes="rsync -a --delete /tmp/empty/ /",
+        no="rsync -a --delete --dry-run /tmp/empty/ build/",
+    ),
+    Rule(
+        "tar bsdtar gtar",
+        reason="deletes the files that it packs",
+        flags="--remove-files",
+        yes="tar cf a.tar --remove-files uploads",
+        no="tar cf a.tar uploads",
+    ),
+    Rule(
+        "zip", reason="deletes the files that it packs", flags="-m --move", yes="zip -rm a.zip x", no="zip -r a.zip x"
+    ),
+    Rule(
+        "7z 7za 7zz 7zr",
+        reason="deletes the files that it packs",
+        where=lambda call: any(word.text == "-sdel" for word in call.words),
+        yes="7z a -sdel a.7z x",
+        no="7z a a.7z x",
     ),
     Rule(
         "rclone",
