@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import signal
 import sys
 import termios
@@ -102,6 +103,9 @@ def main() -> None:
     restored = told.get("ignore_hang_up") or before == termios.tcgetattr(0)
     result = {"answers": answers, "restored": restored, "threads": threads}
     Path(sys.argv[2]).write_text(json.dumps(result))
+    if told.get("ignore_hang_up"):
+        # The terminal is gone, so what is left in the buffer of stdout has nowhere to go at exit.
+        os._exit(0)
 
 
 main()
