@@ -1,7 +1,7 @@
 """Looks for commands that crash the analyser or hold it up: `scripts/fuzz_approval.py [--seconds 600] [--seed N]`.
 
 Commands are analysed as strings; nothing is ever run. What shows a new mixture of findings is kept in
-`tests/approval/data/fuzz_corpus.jsonl`, which the tests analyse again.
+`tests/approval/shell/fuzz_corpus.jsonl`, which the tests analyse again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from toolcrib.approval.shell.model import Assessment
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "approval" / "data"
-CORPUS = DATA / "fuzz_corpus.jsonl"
+CORPUS = ROOT / "tests" / "approval" / "shell" / "fuzz_corpus.jsonl"
 SLOW_SECONDS = 0.25
 MAX_KEPT = 400
 MAX_KEPT_CHARS = 300

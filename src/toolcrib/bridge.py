@@ -220,7 +220,15 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     of the loop, the parent's loop no longer hears other threads.
     """
     # In a context of its own: the loop keeps the one that it is made in, and with it the call that came first.
-    return contextvars.Context().run(_make_loop)
+    loop = contextvars.Context().run(_make_loop)
+    loop.set_exception_handler(_report)
+    return loop
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # An interrupt may hit a task inside the one that is waited for; the caller has it already.
+    if not isinstance(context.get("exception"), (KeyboardInterrupt, SystemExit)):
+        loop.default_exception_handler(context)
 
 
 def _make_loop() -> asyncio.AbstractEventLoop:

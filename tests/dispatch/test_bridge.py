@@ -329,3 +329,21 @@ def test_a_forked_child_gets_loops_and_threads_of_its_own():
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+
+
+def test_an_interrupt_inside_an_inner_task_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C that hits a task of the coroutine reaches the caller, and is not reported a second time by asyncio."""
+    bridge = Bridge()
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def wait() -> None:
+        await asyncio.wait_for(interrupted(), 10)
+
+    with pytest.raises(KeyboardInterrupt):
+        bridge.run(wait())
+    bridge.close()
+    gc.collect()
+
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

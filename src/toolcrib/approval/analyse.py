@@ -9,7 +9,7 @@ from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.grammar import parse
 from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import Assessment, Finding, NotUnderstood, VerdictName
-from toolcrib.approval.shell.prescan import deceiving_characters, join_lines, original_span
+from toolcrib.approval.shell.prescan import deceiving_characters, join_lines, original_positions, original_span
 from toolcrib.approval.shell.rules.table import DANGERS
 from toolcrib.approval.shell.state import State
 
@@ -51,7 +51,8 @@ def assess(evaluator: Evaluator, command: str, *, cwd: str = "", home: str = "",
     else:
         _evaluate(evaluator, joined, state)
     added = [row for row in DANGEROUS_PATTERNS if row not in _BUILT_IN]
-    findings = [_placed(finding, command, joined, backend) for finding in evaluator.findings]
+    positions = None if command == joined else original_positions(command, joined)
+    findings = [_placed(finding, positions, backend) for finding in evaluator.findings]
     findings += match_added(command, added) if added else []
     findings += [_not_understood(command, reason) for reason in evaluator.not_understood]
     return Assessment(
@@ -72,12 +73,13 @@ def _evaluate(evaluator: Evaluator, source: str, state: State) -> None:
         evaluator.not_understood.append(f"the analyser failed on it: {type(error).__name__}")
 
 
-def _placed(finding: Finding, command: str, joined: str, backend: str) -> Finding:
+def _placed(finding: Finding, positions: list[int] | None, backend: str) -> Finding:
     """The finding with its place in the command as it was given, and with the scope of its backend."""
-    if command == joined and backend == "local":
+    if positions is None and backend == "local":
         return finding
     scope = f"the {backend} environment" if backend != "local" and finding.scope == "this host" else finding.scope
-    return replace(finding, span=original_span(command, joined, finding.span), scope=scope)
+    span = finding.span if positions is None else original_span(positions, finding.span)
+    return replace(finding, span=span, scope=scope)
 
 
 def _verdict(findings: list[Finding]) -> VerdictName:

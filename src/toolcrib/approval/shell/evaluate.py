@@ -32,7 +32,7 @@ from toolcrib.approval.shell.tokens import Redirection, Script
 
 MAX_NESTED_SCRIPTS = 10
 MAX_CALLS = 8
-MAX_WRAPPED = 16
+MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_LOOP_VALUES = 16
 

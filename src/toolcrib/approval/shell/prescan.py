@@ -22,10 +22,8 @@ def deceiving_characters(command: str) -> list[str]:
     return [f"\\u{{{ord(character):x}}}" for character in found]
 
 
-def original_span(command: str, joined: str, span: tuple[int, int]) -> tuple[int, int]:
-    """Where a span of the joined text stands in the command as it was given."""
-    if command == joined:
-        return span
+def original_positions(command: str, joined: str) -> list[int]:
+    """Where each character of the joined text, and its end, stands in the command as it was given."""
     positions: list[int] = []
     at = 0
     for character in joined:
@@ -34,7 +32,12 @@ def original_span(command: str, joined: str, span: tuple[int, int]) -> tuple[int
         positions.append(at)
         at += 1
     positions.append(len(command))
-    start, end = (min(edge, len(joined)) for edge in span)
+    return positions
+
+
+def original_span(positions: list[int], span: tuple[int, int]) -> tuple[int, int]:
+    """Where a span of the joined text stands in the command as it was given."""
+    start, end = (min(edge, len(positions) - 1) for edge in span)
     return positions[start], positions[end - 1] + 1 if end > start else positions[end]
 
 
