@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from toolcrib.runtime import Runtime
+from toolcrib.testing import isolated_runtime
 
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
 
@@ -28,6 +33,40 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         monkeypatch.delenv(name, raising=False)
     return folder
+
+
+SCHEMA = {
+    "description": "A tool for tests",
+    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}, "text": {"type": "string"}}},
+}
+
+
+@pytest.fixture
+def make_runtime(tmp_path: Path) -> Iterator[Callable[..., Runtime]]:
+    """Runtimes over empty registries, each with a home of its own; `config` is the text of config.yaml."""
+    with ExitStack() as opened:
+        homes = iter(range(1_000))
+
+        def make(config: str = "", **options: Any) -> Runtime:
+            return opened.enter_context(isolated_runtime(tmp_path / f"home-{next(homes)}", config, **options))
+
+        yield make
+
+
+@pytest.fixture
+def runtime(make_runtime: Callable[..., Runtime]) -> Runtime:
+    return make_runtime()
+
+
+@pytest.fixture
+def add_tool() -> Callable[..., None]:
+    """Registers a handler in a runtime's registry, with a small schema unless told otherwise."""
+
+    def add(runtime: Runtime, name: str, handler: Callable[..., Any], **options: Any) -> None:
+        options.setdefault("schema", SCHEMA)
+        runtime.registry.register(name=name, toolset=options.pop("toolset", "test"), handler=handler, **options)
+
+    return add
 
 
 @pytest.hookimpl(wrapper=True)

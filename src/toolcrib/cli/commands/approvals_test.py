@@ -146,7 +146,7 @@ def _print(report: JsonObject, decision: Decision, policy: Policy) -> None:
     if report["grants"]:
         pairs.append(("covered by", report["grants"]))
     if decision.outcome == "ask" and policy.mode == "smart":
-        pairs.append(("first", "a model looks at it, which may agree to the kinds in approvals.smart_classes"))
+        pairs.append(("first", "a front end with a model may let it agree to the kinds in approvals.smart_classes"))
     if decision.outcome == "ask":
         pairs.append(("always allow", report["suggest"] or "not offered: it may mean something else the next time"))
     print_pairs(pairs)
