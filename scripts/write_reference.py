@@ -19,7 +19,7 @@ import click  # noqa: E402
 from reference_source import attribute_docs, class_summary, names, python_api, table  # noqa: E402
 
 from toolcrib.cli import app  # noqa: E402
-from toolcrib.config import env_vars, settings  # noqa: E402
+from toolcrib.config import env_vars, settings, terminal_variables  # noqa: E402
 from toolcrib.core import errors  # noqa: E402
 from toolcrib.hooks import specs  # noqa: E402
 from toolcrib.toolsets import catalog, distributions  # noqa: E402
@@ -33,6 +33,8 @@ OWN_VARIABLES = {
     "TOOLCRIB_SAFE_MODE": "`1` loads no plugins at all.",
     "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
     "TOOLCRIB_YOLO": "`1` asks no questions in this process; what is always denied stays denied.",
+    "TOOLCRIB_COMMAND_ID": "Set for the processes of a command, which are found by it wherever they hide.",
+    "TOOLCRIB_SANDBOX": "Set to `1` for commands in the `sandbox` backend.",
     "HERMES_HOME": "Read where `TOOLCRIB_HOME` is unset; keys of its config that are unknown here are left alone.",
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
@@ -129,7 +131,8 @@ def config() -> Iterator[str]:
 
 
 def _setting_rows(section: type, prefix: str) -> Iterator[tuple[str, ...]]:
-    docs = attribute_docs("config/settings.py", section.__name__)
+    file = section.__module__.removeprefix("toolcrib.").replace(".", "/") + ".py"
+    docs = attribute_docs(file, section.__name__)
     hints = get_type_hints(section)
     for field in dataclasses.fields(section):
         if not field.metadata.get("in_file", True):
@@ -226,6 +229,16 @@ def environment() -> Iterator[str]:
     yield "# Environment variables\n"
     yield "## Of toolcrib itself\n"
     yield from table(("variable", "meaning"), [(f"`{name}`", text) for name, text in OWN_VARIABLES.items()])
+    yield "## Of the terminal\n"
+    yield "Each wins over the key of `config.yaml` beside it, and may stand in `.env` too. A list is written as JSON or"
+    yield "with commas, a mapping as JSON. One that cannot be used is an error that names it.\n"
+    yield from table(
+        ("variable", "setting"),
+        [
+            (f"`{name}`", ", ".join(f"`terminal.{key}`" for key in keys))
+            for name, keys in terminal_variables.VARIABLES.items()
+        ],
+    )
     yield "## Keys and addresses that tools use\n"
     yield "`toolcrib setup` asks for these and keeps them in `.env` in the home, readable by its owner alone. Variables"
     yield "that are set already win over the file. Tool files and plugins add theirs to `OPTIONAL_ENV_VARS`.\n"

@@ -32,6 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "NO_COLOR",
     ):
         monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("TERMINAL_")]:
+        monkeypatch.delenv(name)
     return folder
 
 
@@ -75,7 +77,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where services are required, a skipped test that needs one has failed."""
     report = yield
-    if SERVICES_ARE_REQUIRED and report.skipped and item.get_closest_marker("services"):
+    is_required = item.get_closest_marker("services") and not item.get_closest_marker("may_skip")
+    if SERVICES_ARE_REQUIRED and report.skipped and is_required:
         report.outcome = "failed"
         report.longrepr = f"a required service is missing: {report.longrepr}"
     return report

@@ -79,7 +79,7 @@ class Bridge:
         self._notice_fork()
         with self._lock:
             if self._main_loop is None or self._main_loop.is_closed():
-                self._main_loop = _new_loop()
+                self._main_loop = new_loop()
             return self._main_loop
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class _LoopHolder:
     """Lives in a thread's local storage, so that the loop is closed when the thread ends."""
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        self.loop = new_loop()
         self._process = os.getpid()
 
     def __del__(self) -> None:
@@ -147,7 +147,7 @@ class _SpareThread:
 
     def __init__(self) -> None:
         self.retired = False
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._job: tuple[Coroutine[Any, Any, Any], contextvars.Context] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stop: asyncio.TimerHandle | None = None
@@ -213,7 +213,7 @@ class _SpareThread:
         _close_loop(self._loop)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     """A loop that a forked child can drop without harm.
 
     The state of epoll, which asyncio would choose, is shared with the child: when the child ends and closes its copy

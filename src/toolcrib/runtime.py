@@ -19,10 +19,11 @@ from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.options import GateOptions
 from toolcrib.bridge import Bridge
 from toolcrib.config.env_file import fill_environment
+from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
-from toolcrib.config.redact import known_secrets
+from toolcrib.config.redact import known_secrets, redact
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.errors import UsageError
@@ -44,10 +45,12 @@ from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile, ScanCache
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
+from toolcrib.service_loop import ServiceLoop
 from toolcrib.toolsets.resolve import ToolsetResolver
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
+    from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
 
@@ -89,9 +92,11 @@ class Runtime:
         self.problems: list[str] = []
         """What was wrong with the `.env` file, as sentences."""
         self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
+        self.workspace = _absolute(workspace)
+        """The folder that calls work in; empty when it was deleted."""
         options = GateOptions(
             settings=self.settings,
-            workspace=_absolute(workspace),
+            workspace=self.workspace,
             workspace_follows_cwd=workspace is None,
             entry_point=entry_point,
             approver=approver,
@@ -111,6 +116,8 @@ class Runtime:
         self._async_edge = AsyncEdge(self._pool)
         self._sync_edge = SyncEdge(self.bridge)
         self._services = _Services(self, dict(services or {}))
+        self._service_loop = ServiceLoop()
+        self._terminal: TerminalService | None = None
         self._on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = False
@@ -156,8 +163,11 @@ class Runtime:
         cache.save()
 
     def close(self) -> None:
-        """Give back loops and threads. The runtime cannot be used afterwards."""
+        """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
+        if self._terminal is not None:
+            self._terminal.close()
+        self._service_loop.close()
         self._pool.close()
         self.bridge.close()
         self._stop_logging()
@@ -234,6 +244,13 @@ class Runtime:
             ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
         return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
 
+    @property
+    def terminal(self) -> TerminalService:
+        """The environments and background processes of this runtime."""
+        if self._terminal is None:
+            self._terminal = _make_terminal(self, self._service_loop)
+        return self._terminal
+
     def answers_with_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
         if name not in AGENT_LOOP_TOOLS:
@@ -262,6 +279,36 @@ class Runtime:
             on_progress=self._on_progress,
         )
         return self.call_sync(name, arguments, ctx).content
+
+
+def _make_terminal(runtime: Runtime, loop: ServiceLoop) -> TerminalService:
+    # Many runtimes never run a command, and all that this needs would double the start of a process.
+    from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
+
+    options = TerminalOptions(
+        settings=runtime.settings,
+        workspace=Path(runtime.workspace or "/"),
+        environ=environment,
+        mask=redact if runtime.settings.security.redact_secrets else str,
+        transform=_terminal_hooks(runtime),
+    )
+    return TerminalService(options, loop)
+
+
+def _terminal_hooks(runtime: Runtime) -> Callable[[Any, JsonObject], str] | None:
+    def transform(call: Any, answer: JsonObject) -> str:
+        output: str = answer["output"]
+        answers = runtime.hooks.invoke(
+            "transform_terminal_output",
+            command=call.command,
+            output=output,
+            returncode=answer["exit_code"],
+            task_id=call.task_id,
+            env_type=runtime.settings.terminal.backend,
+        )
+        return next((text for text in answers if isinstance(text, str)), output)
+
+    return transform if runtime.hooks.has("transform_terminal_output") else None
 
 
 def _defer_policy(settings: Settings) -> DeferPolicy:
@@ -336,6 +383,10 @@ class _Services:
         return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
 
     def get(self, name: str) -> Any:
+        if name == "terminal" and name not in self._named:
+            return self._runtime.terminal
+        if name == "processes" and name not in self._named:
+            return self._runtime.terminal.processes
         try:
             return self._named[name]
         except KeyError:

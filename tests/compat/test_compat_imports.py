@@ -42,6 +42,16 @@ NAMES = {
     "hermes_constants": "get_hermes_home display_hermes_home",
     "tools.interrupt": "set_interrupt is_interrupted clear_current_thread_interrupt _interrupt_event",
     "tools.thread_context": "propagate_context_to_thread",
+    "tools.environments": "BaseEnvironment",
+    "tools.environments.base": (
+        "BaseEnvironment ProcessHandle set_activity_callback touch_activity_if_due get_sandbox_dir"
+    ),
+    "tools.environments.local": "LocalEnvironment",
+    "tools.environments.docker": "DockerEnvironment",
+    "tools.environments.ssh": "SSHEnvironment",
+    "tools.environments.singularity": "SingularityEnvironment",
+    "tools.environments.modal": "ModalEnvironment",
+    "tools.environments.daytona": "DaytonaEnvironment",
     "tools.tool_search": "TOOL_SEARCH_NAME TOOL_DESCRIBE_NAME TOOL_CALL_NAME BRIDGE_TOOL_NAMES",
 }
 

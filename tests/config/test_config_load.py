@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.config import settings as settings_module
+from toolcrib.config import terminal_settings
 from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.schema import Reader, find_setting, known_keys
@@ -230,9 +231,10 @@ def test_any_value_gives_settings_or_problems(key, value):
     assert all(re.search(r"should be|unknown key|is not text", message) for _, message in reader.problems)
 
 
-def test_every_setting_is_documented():
+@pytest.mark.parametrize("module", [settings_module, terminal_settings])
+def test_every_setting_is_documented(module):
     """Each field of each section has a text under it, from which the reference docs are made."""
-    tree = ast.parse(inspect.getsource(settings_module))
+    tree = ast.parse(inspect.getsource(module))
     for section in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for statement, following in zip(section.body, [*section.body[1:], None], strict=True):
             if isinstance(statement, ast.AnnAssign):

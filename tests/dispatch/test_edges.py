@@ -8,7 +8,7 @@ import pytest
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.context import CancelToken
-from toolcrib.dispatch.edges import AsyncEdge, CallCancelled, CallTimedOut, SyncEdge, drive
+from toolcrib.dispatch.edges import AsyncEdge, CallCancelled, CallTimedOut, Limit, SyncEdge, drive
 from toolcrib.dispatch.threads import DaemonPool
 
 
@@ -60,7 +60,7 @@ async def test_bounds_raise_what_stopped_the_wait(edges):
     for edge in edges:
 
         def act(seconds, cancel, edge=edge):
-            return drive(SyncEdge.wait_bounded(edge, waits_for_ever(), seconds, cancel))
+            return drive(SyncEdge.wait_bounded(edge, waits_for_ever(), Limit(seconds, cancel)))
 
         if isinstance(edge, SyncEdge):
             with pytest.raises(CallTimedOut):
@@ -69,9 +69,9 @@ async def test_bounds_raise_what_stopped_the_wait(edges):
                 await asyncio.to_thread(act, None, token)
         else:
             with pytest.raises(CallTimedOut):
-                await edge.wait_bounded(waits_for_ever(), 0.01, None)
+                await edge.wait_bounded(waits_for_ever(), Limit(0.01))
             with pytest.raises(CallCancelled):
-                await edge.wait_bounded(waits_for_ever(), None, token)
+                await edge.wait_bounded(waits_for_ever(), Limit(None, token))
 
 
 async def test_a_handler_may_answer_its_cancellation(edges):
@@ -81,14 +81,14 @@ async def test_a_handler_may_answer_its_cancellation(edges):
         raise ValueError("own reason")
 
     with pytest.raises(ValueError, match="own reason"):
-        await edges[0].wait_bounded(fails(), 5, CancelToken())
+        await edges[0].wait_bounded(fails(), Limit(5, CancelToken()))
 
 
 async def test_a_finished_call_leaves_its_token_alone(edges):
     """A token outlives thousands of calls and keeps nothing of them."""
     token = CancelToken()
     for _ in range(3):
-        await edges[0].wait_bounded(asyncio.sleep(0), 5, token)
+        await edges[0].wait_bounded(asyncio.sleep(0), Limit(5, token))
     assert token._callbacks == {}
 
 

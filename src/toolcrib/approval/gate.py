@@ -79,7 +79,7 @@ class ApprovalGate:
 
     async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
         dangers = _dangers_of(verdict)
-        request = self._request(entry, arguments, verdict.command, dangers, ctx)
+        request = self._request(entry, arguments, verdict, dangers, ctx)
         if verdict.decision != "ask":
             return self._record_decision(verdict, request)
         granted = self.grants.in_force(request.session_key)
@@ -177,18 +177,18 @@ class ApprovalGate:
         return verdict
 
     def _request(
-        self, entry: ToolEntry, arguments: JsonObject, command: str, dangers: tuple[Danger, ...], ctx: ToolContext
+        self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, dangers: tuple[Danger, ...], ctx: ToolContext
     ) -> ApprovalRequest:
         return ApprovalRequest(
             id=os.urandom(8).hex(),
             tool=entry.name,
-            command=command or _call_text(entry.name, arguments),
+            command=verdict.command or _call_text(entry.name, arguments),
             dangers=dangers,
             session_key=session_key(ctx),
             call_id=ctx.call_id,
             turn_id=ctx.turn_id,
             cwd=ctx.cwd or self.policy.workspace,
-            backend=self.policy.backend,
+            backend=verdict.backend or self.policy.backend,
             entry_point=self.policy.entry_point,
             asked_at=self._clock(),
             may_be_permanent=may_be_permanent(dangers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
@@ -80,6 +80,11 @@ class Action:
         """The commands that would run; empty for a call that runs none."""
         return "\n".join(effect.target for effect in self.effects or () if effect.kind == "exec")
 
+    @property
+    def backend(self) -> str:
+        """Where they would run; empty for this machine."""
+        return next((effect.backend for effect in self.effects or () if effect.kind == "exec"), "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -93,8 +98,10 @@ class Decision:
     reasons: tuple[str, ...] = ()
     command: str = ""
 
+    backend: str = ""
+
     def verdict(self) -> Verdict:
-        return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command)
+        return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend)
 
 
 @dataclass(slots=True)
@@ -111,6 +118,11 @@ class _Found:
 
 def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
     """Allow, ask or deny. Blocks and the user's deny rules come first; nothing lifts them."""
+    decision = _decide(policy, action, grants, read)
+    return replace(decision, backend=action.backend) if action.backend else decision
+
+
+def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
     found, command = _look(policy, action, read), action.command
     if found.refusals:
         refused_by = found.refusals[0][0]
@@ -171,7 +183,9 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     _look_at_tool(policy, action, found, place)
     for effect in action.effects:
         if effect.kind == "exec":
-            _look_at_command(policy, effect.target, found, place, read)
+            where = replace(place, cwd=effect.cwd) if effect.cwd else place
+            there = replace(policy, backend=effect.backend, isolated=effect.isolated) if effect.backend else policy
+            _look_at_command(there, effect.target, found, where, read)
         elif effect.kind in ("write", "delete"):
             _look_at_write(policy, action.tool, effect, found, place)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, place):

@@ -26,6 +26,7 @@ GROUPS = {
     "plugins": "See plugins and switch them on or off.",
     "config": "Read, change and check the settings.",
     "approvals": "See and test what is asked about, allowed and denied.",
+    "env": "See, check, enter and clean up the places where commands run.",
     "import": "Bring over what another program keeps.",
 }
 # Path of the command, its module under `cli/commands`, and the first line of its help: all that a listing needs.
@@ -53,6 +54,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approvals test": ("approvals_test", "Say what would happen to a command, without running any of it."),
     "approvals suggest": ("approvals_suggest", "Say what would allow a call, and others like it, for good."),
     "approvals revoke": ("approvals_revoke", "Take back what you allowed for good."),
+    "env list": ("env_list", "List the backends for commands: which can be used here, and why one cannot."),
+    "env check": ("env_check", "Put a backend, ours or your own, to every promise that one has to keep."),
+    "env shell": ("env_shell", "Open a shell where the commands of a backend run."),
+    "env clean": ("env_clean", "Remove what processes of ours that died left behind."),
     "setup": ("setup", "Enter the keys that tools need."),
     "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
     "import hermes": ("import_hermes", "Bring config, keys, skills and memories over from Hermes Agent."),

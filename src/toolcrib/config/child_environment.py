@@ -51,10 +51,9 @@ ALLOWED = frozenset(" ".join((_IDENTITY, _LANGUAGE, _TERMINAL, _FOLDERS, _TOOLCH
 _INTERPRETERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
 _GLOB = re.compile(r"[*?\[]")
-_SECRET_NAME = re.compile(
-    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN|API_?KEY|ACCESS_?KEY|(?:^|_)(?:KEY|PWD|PASS|PAT|AUTH|COOKIE|DSN)$",
-    re.IGNORECASE,
-)
+SECRET_NAMES = "SECRET|PASSW|PASSPHRASE|CREDENTIAL|TOKEN|API_?KEY|ACCESS_?KEY|(^|_)(KEY|PWD|PASS|PAT|AUTH|COOKIE|DSN)$"
+"""Names of variables that probably hold a secret, whatever the case: for Python, and for `[[ =~ ]]` of a shell."""
+_SECRET_NAME = re.compile(SECRET_NAMES, re.IGNORECASE)
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -66,19 +65,35 @@ def child_environment(
     A name in `passthrough` passes whatever it holds: naming it is consent. A pattern (`MY_*`) passes what it matches
     except what looks like a secret. A proxy loses the name and password in its address.
     """
+    usual = {
+        name: value for name in environ if name in ALLOWED and (value := _harmless(name, environ[name])) is not None
+    }
+    return usual | passed_through(environ, passthrough) | dict(extra)
+
+
+def passed_through(environ: Mapping[str, str], passthrough: Sequence[str]) -> dict[str, str]:
+    """Those variables alone that `passthrough` names, by the rule of `child_environment`."""
     names = {name for name in passthrough if not _GLOB.search(name)}
     patterns = [name for name in passthrough if _GLOB.search(name)]
-    child: dict[str, str] = {}
+    passed: dict[str, str] = {}
     for name, value in environ.items():
         if name in names:
-            child[name] = value
-        elif name in ALLOWED and not (name in _INTERPRETERS and value == sys.prefix):
-            value = _USER_INFO.sub("", value)
-            if not _holds_secret(value):
-                child[name] = value
-        elif any(fnmatchcase(name, pattern) for pattern in patterns) and not looks_secret(name, value):
-            child[name] = value
-    return child | dict(extra)
+            passed[name] = value
+        elif any(fnmatchcase(name, pattern) for pattern in patterns):
+            harmless = _harmless(name, value)
+            if harmless is not None:
+                passed[name] = harmless
+    return passed
+
+
+def _harmless(name: str, value: str) -> str | None:
+    """A variable as a child may have it without being named; None for one that it must not have."""
+    if name not in ALLOWED:
+        return None if looks_secret(name, value) else value
+    if name in _INTERPRETERS and value == sys.prefix:
+        return None
+    value = _USER_INFO.sub("", value)
+    return None if _holds_secret(value) else value
 
 
 def looks_secret(name: str, value: str) -> bool:

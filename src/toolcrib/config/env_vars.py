@@ -196,6 +196,20 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "tools": ["terminal"],
         "password": True,
     },
+    "VERCEL_TEAM_ID": {
+        "description": "The Vercel team that sandboxes belong to",
+        "prompt": "Vercel team id",
+        "url": "https://vercel.com/docs/accounts#find-your-team-id",
+        "tools": ["terminal"],
+        "password": False,
+    },
+    "VERCEL_PROJECT_ID": {
+        "description": "The Vercel project that sandboxes belong to",
+        "prompt": "Vercel project id",
+        "url": "https://vercel.com/docs/projects/overview#project-id",
+        "tools": ["terminal"],
+        "password": False,
+    },
     "SUDO_PASSWORD": {
         "description": "Let terminal commands use sudo without asking; leave it empty unless you mean that",
         "prompt": "Your sudo password",

@@ -15,12 +15,12 @@ from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.load import BOM, read_text
 from toolcrib.config.paths import Home
 from toolcrib.config.schema import Reader, Setting, find_setting
+from toolcrib.config.terminal_variables import our_keys
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
 
 Action = Literal["bring", "keep ours", "not carried over", "left in place"]
 NOT_YET = {
-    "terminal": "toolcrib has no settings for terminal backends yet",
     "mcp_servers": "toolcrib has no settings for MCP servers yet",
 }
 NO_SETTING = "toolcrib has no setting of that name"
@@ -104,24 +104,31 @@ def describe(plan: ImportPlan) -> str:
 def _plan_config(source: Path, home: Home) -> Iterator[ImportItem]:
     theirs = _config_data(Home(source))
     ours = _config_data(home)
-    for path, value in _settings_in(theirs, ()):
-        name = f"config.yaml: {dotted(path)}"
-        try:
-            setting = find_setting(path)
-        except ConfigError:
-            yield ImportItem(name=name, action="not carried over", reason=NOT_YET.get(str(path[0]), NO_SETTING))
-            continue
-        value = (
-            YAML_1_1_WORDS.get(value.lower(), value) if setting.expected is bool and isinstance(value, str) else value
-        )
-        reader = Reader()
-        if reader.setting(setting, value) is MISSING or reader.problems:
-            reason = "; ".join(message.partition(";")[0] for _, message in reader.problems)
-            yield ImportItem(name=name, action="not carried over", reason=reason)
-        elif (present := _written(ours, path)) is None:
-            yield ImportItem(name=name, action="bring", setting=setting.path, payload=value)
-        elif present != value:
-            yield ImportItem(name=name, action="keep ours", reason="it is set to something else here")
+    for written, value in _settings_in(theirs, ()):
+        for path in our_keys(written):
+            item = _plan_setting(written, path, value, _written(ours, path))
+            if item is not None:
+                yield item
+
+
+def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, present: Any) -> ImportItem | None:
+    """What becomes of one value that stands under `written` in the old config and under `path` in ours."""
+    name = f"config.yaml: {dotted(written)}" + ("" if path == written else f" (here: {dotted(path)})")
+    try:
+        setting = find_setting(path)
+    except ConfigError:
+        return ImportItem(name=name, action="not carried over", reason=NOT_YET.get(str(path[0]), NO_SETTING))
+    if setting.expected is bool and isinstance(value, str):
+        value = YAML_1_1_WORDS.get(value.lower(), value)
+    reader = Reader()
+    if reader.setting(setting, value) is MISSING or reader.problems:
+        reason = "; ".join(message.partition(";")[0] for _, message in reader.problems)
+        return ImportItem(name=name, action="not carried over", reason=reason)
+    if present is None:
+        return ImportItem(name=name, action="bring", setting=setting.path, payload=value)
+    if present != value:
+        return ImportItem(name=name, action="keep ours", reason="it is set to something else here")
+    return None
 
 
 def _config_data(home: Home) -> dict[str, Any]:

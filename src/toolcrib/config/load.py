@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
+from toolcrib.config.env_file import load_env_file
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.schema import Reader
 from toolcrib.config.settings import Settings
+from toolcrib.config.terminal_variables import with_our_keys, with_variables
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ConfigError
 
@@ -22,6 +24,7 @@ def load_settings(home: Home | None = None, environ: Mapping[str, str] | None = 
     settings, problems = read_config(read_text(home), home)
     if problems:
         raise ConfigError("\n".join(problems))
+    settings = with_variables(settings, _with_env_file(environ, home))
     if _switch(environ, "ENABLE_PROJECT_PLUGINS"):
         settings = replace(settings, plugins=replace(settings.plugins, project=True))
     yolo = _switch(environ, "YOLO", of_hermes="YOLO_MODE")
@@ -41,7 +44,8 @@ def read_config(text: str, home: Home) -> tuple[Settings, list[str]]:
     name = str(home.config_file)
     document = parse(text.removeprefix(BOM), name)
     reader = Reader(ignore_unknown=home.shared_with_hermes)
-    settings = Settings(home=home) if document.data is None else reader.section(Settings, document.data)
+    data = with_our_keys(document.data) if home.shared_with_hermes else document.data
+    settings = Settings(home=home) if data is None else reader.section(Settings, data)
     found = document.problems + [(document.line_of(path), message) for path, message in reader.problems]
     return settings, [f"{name}:{line}: {message}" for line, message in sorted(found)]
 
@@ -60,6 +64,13 @@ def read_text(home: Home) -> str:
         raise ConfigError(
             f"cannot read {str(path)!r} ({error.strerror}); check that it is a file you may read"
         ) from error
+
+
+def _with_env_file(environ: Mapping[str, str], home: Home) -> Mapping[str, str]:
+    """The variables with those of the `.env` file behind them; a broken line of it is reported by who loads it."""
+    variables = dict(environ)
+    load_env_file(home, variables)
+    return variables
 
 
 def _switch(environ: Mapping[str, str], name: str, of_hermes: str = "") -> bool:

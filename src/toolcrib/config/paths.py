@@ -51,6 +51,10 @@ class Home:
         return self.root / "approvals.jsonl"
 
     @property
+    def processes_dir(self) -> Path:
+        return self.root / "processes"
+
+    @property
     def results_dir(self) -> Path:
         return self.root / "cache" / "results"
 

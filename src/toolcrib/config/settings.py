@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolcrib.config.approval_entries import grant_text, rule_text
+from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, NOT_IN_FILE
 from toolcrib.config.paths import Home, find_home
+from toolcrib.config.terminal_settings import TerminalSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-AT_LEAST_ONE = {"minimum": 1}
-ABOVE_ZERO = {"above": 0}
-NOT_IN_FILE = {"in_file": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +103,6 @@ class ToolOutputSettings:
     """The most characters of one line; longer ones are cut."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TerminalSettings:
-    """How commands are run."""
-
-    env_passthrough: list[str] = field(default_factory=list)
-    """Variables that commands get besides the usual ones (PATH, HOME, LANG …). A full name passes even a secret; a
-    pattern like MY_* passes what it matches except what looks like one."""
-
-
 EntryPolicy = Literal["ask", "allow", "deny"]
 
 
@@ -186,7 +176,7 @@ class Settings:
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
     """How much of a tool's output reaches the model."""
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
-    """How commands are run."""
+    """Where and how commands run."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     """When a person is asked before a tool acts."""
     command_allowlist: list[str] = field(default_factory=list, metadata={"item_text": grant_text})

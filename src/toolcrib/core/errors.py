@@ -7,6 +7,7 @@
     ├── RegistrationError       a tool cannot be registered as its author wrote it (also a ValueError)
     ├── PluginError             a plugin cannot be found or loaded
     │   └── PluginToolOverrideError (also a PermissionError)
+    ├── EnvironmentFailed       a backend cannot be opened, or went away
     └── UsageError              a caller used the library in a way that it forbids
 
 A message says what happened, to which thing, and what to do about it. `exit_code` is what the
@@ -29,6 +30,10 @@ class ConfigError(ToolcribError):
 
 class UsageError(ToolcribError):
     exit_code = 2
+
+
+class EnvironmentFailed(ToolcribError):
+    """A place where commands run cannot be used; says what is missing and what to do."""
 
 
 class RegistrationError(ToolcribError, ValueError):

@@ -28,6 +28,12 @@ class Effect:
 
     kind: EffectKind
     target: str = ""
+    cwd: str = ""
+    """The folder that a command would run in, where the tool knows better than the context of the call."""
+    backend: str = ""
+    """Where a command would run; empty means this machine."""
+    isolated: bool = False
+    """What the command does cannot leave its backend, except by the network."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
@@ -160,13 +166,16 @@ class Verdict:
     """What a person would have to agree to, one by one."""
     command: str = ""
     """The command line that the dangers stand in, if the call runs one."""
+    backend: str = ""
+    """Where that command would run; empty means this machine."""
 
     def joined(self, other: Verdict) -> Verdict:
         """The stricter of two verdicts; two questions become one with both reasons."""
         rank = {"allow": 0, "ask": 1, "deny": 2}
         if self.decision == other.decision and self.decision != "deny":
             dangers, command = self.dangers + other.dangers, self.command or other.command
-            return Verdict(self.decision, self.reasons + other.reasons, self.rule or other.rule, dangers, command)
+            rule, backend = self.rule or other.rule, self.backend or other.backend
+            return Verdict(self.decision, self.reasons + other.reasons, rule, dangers, command, backend)
         return other if rank[other.decision] > rank[self.decision] else self
 
 

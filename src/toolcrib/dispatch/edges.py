@@ -18,7 +18,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.context import CancelToken
@@ -28,6 +28,20 @@ T = TypeVar("T")
 
 CLEAN_UP_SECONDS = 0.1
 """How long a stopped handler may take to clean up before its caller goes on without it."""
+CLEAN_UP_AFTER_EFFECTS_SECONDS = 5.0
+"""The same for one with effects, which may have processes to end."""
+
+
+class Limit(NamedTuple):
+    """What may stop a call before it ends by itself."""
+
+    seconds: float | None = None
+    cancel: CancelToken | None = None
+    clean_up_seconds: float = CLEAN_UP_SECONDS
+
+    @property
+    def is_none(self) -> bool:
+        return self.seconds is None and self.cancel is None
 
 
 class CallCancelled(Exception):
@@ -46,7 +60,7 @@ class Edge(Protocol):
         """The awaitable's result."""
         ...
 
-    async def wait_bounded(self, awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
         """The awaitable's result; raises CallTimedOut or CallCancelled when it is stopped first."""
         ...
 
@@ -78,16 +92,16 @@ class AsyncEdge:
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    async def wait_bounded(self, awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
-        if seconds is None and cancel is None:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+        if limit.is_none:
             return await awaitable
         try:
-            return await _bounded(_without_exit(awaitable), seconds, cancel)
+            return await _bounded(_without_exit(awaitable), limit)
         finally:
             _discard(awaitable)
 
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
-        return await self.wait_bounded(self._pool.run(function), seconds, cancel)
+        return await self.wait_bounded(self._pool.run(function), Limit(seconds, cancel))
 
     def within_wait(self) -> Edge:
         return self
@@ -121,10 +135,10 @@ class SyncEdge(_BlocksInline):
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return self._bridge.run(_as_coroutine(awaitable))
 
-    async def wait_bounded(self, awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
-        if seconds is None and cancel is None:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+        if limit.is_none:
             return self._bridge.run(_as_coroutine(awaitable))
-        return self._bridge.run(_bounded(awaitable, seconds, cancel))
+        return self._bridge.run(_bounded(awaitable, limit))
 
     def within_wait(self) -> Edge:
         return InlineEdge(self)
@@ -145,10 +159,10 @@ class InlineEdge(_BlocksInline):
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    async def wait_bounded(self, awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
-        if seconds is None and cancel is None:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+        if limit.is_none:
             return await awaitable
-        return await _bounded(awaitable, seconds, cancel)
+        return await _bounded(awaitable, limit)
 
     def within_wait(self) -> Edge:
         return self
@@ -179,9 +193,9 @@ class ThreadEdge(_BlocksInline):
             running.cancel()
         return running.result()
 
-    async def wait_bounded(self, awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
         try:
-            return await self.wait(self._outer.wait_bounded(awaitable, seconds, cancel))
+            return await self.wait(self._outer.wait_bounded(awaitable, limit))
         finally:
             _discard(awaitable)
 
@@ -233,16 +247,20 @@ def _discard(awaitable: Awaitable[Any]) -> None:
         awaitable.close()
 
 
-async def _bounded(awaitable: Awaitable[T], seconds: float | None, cancel: CancelToken | None) -> T:
+async def _bounded(awaitable: Awaitable[T], limit: Limit) -> T:
+    seconds = limit.seconds
     task = asyncio.ensure_future(awaitable)
     stopped = asyncio.get_running_loop().create_future()
-    forget = _settle_on_cancel(cancel, stopped)
+    forget = _settle_on_cancel(limit.cancel, stopped)
     try:
         await asyncio.wait({task, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
             # A handler that swallows the cancellation must not hold up its caller.
-            await asyncio.wait({task}, timeout=CLEAN_UP_SECONDS)
+            await asyncio.wait({task}, timeout=limit.clean_up_seconds)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                # It answered its own cancellation: a command that was stopped tells what it printed so far.
+                return task.result()
             if stopped.done():
                 raise CallCancelled
             raise CallTimedOut(f"no answer within {round(seconds or 0, 3):g} seconds; the call was cancelled")

@@ -21,7 +21,14 @@ from toolcrib.dispatch import outcome, tool_hooks
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.dispatch.budget import within_call_budget
 from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import CallCancelled, CallTimedOut, Edge
+from toolcrib.dispatch.edges import (
+    CLEAN_UP_AFTER_EFFECTS_SECONDS,
+    CLEAN_UP_SECONDS,
+    CallCancelled,
+    CallTimedOut,
+    Edge,
+    Limit,
+)
 from toolcrib.dispatch.effects import Footprint, effects_of
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
@@ -183,7 +190,7 @@ class Pipeline:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
             asking = self.gate.settle(entry, call.args, verdict, ctx)
-            verdict = await edge.wait_bounded(asking, _seconds_left(ctx), ctx.cancel)
+            verdict = await edge.wait_bounded(asking, Limit(_seconds_left(ctx), ctx.cancel))
         if verdict.decision != "allow":
             raise Refused(outcome.denied(verdict, entry.name, ctx))
         if effects:
@@ -250,7 +257,10 @@ class Pipeline:
             seconds = left if seconds is None else min(seconds, left)
         if entry.is_async:
             value = entry.handler(args, **keywords)
-            return await edge.wait_bounded(value, seconds, ctx.cancel) if inspect.isawaitable(value) else value
+            if not inspect.isawaitable(value):
+                return value
+            clean_up = CLEAN_UP_AFTER_EFFECTS_SECONDS if entry.effects else CLEAN_UP_SECONDS
+            return await edge.wait_bounded(value, Limit(seconds, ctx.cancel, clean_up))
         if edge.blocks_inline:
             return entry.handler(args, **keywords)
         return await edge.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)

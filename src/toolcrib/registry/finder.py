@@ -26,6 +26,14 @@ COMPATIBILITY_MODULES = {
     "tools.registry": "toolcrib.compat.tools_registry",
     "tools.approval": "toolcrib.compat.tools_approval",
     "tools.interrupt": "toolcrib.compat.tools_interrupt",
+    "tools.environments": "toolcrib.compat.tools_environments",
+    "tools.environments.base": "toolcrib.compat.tools_environments",
+    "tools.environments.local": "toolcrib.compat.tools_environments_backends",
+    "tools.environments.docker": "toolcrib.compat.tools_environments_backends",
+    "tools.environments.ssh": "toolcrib.compat.tools_environments_backends",
+    "tools.environments.singularity": "toolcrib.compat.tools_environments_backends",
+    "tools.environments.modal": "toolcrib.compat.tools_environments_backends",
+    "tools.environments.daytona": "toolcrib.compat.tools_environments_backends",
     "tools.thread_context": "toolcrib.compat.tools_thread_context",
     "tools.tool_search": "toolcrib.compat.tools_tool_search",
     "model_tools": "toolcrib.compat.model_tools",
@@ -38,7 +46,7 @@ COMPATIBILITY_MODULES = {
     "hermes_constants": "toolcrib.compat.hermes_constants",
 }
 # In a folder of that name somebody may keep modules of their own; `tools.registry` is answered beside them.
-PACKAGES = frozenset({"tools", "hermes_cli"})
+PACKAGES = frozenset({"tools", "tools.environments", "hermes_cli"})
 USER_TOOLS_NAMESPACE = "toolcrib_user_tools"
 
 

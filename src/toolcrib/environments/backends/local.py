@@ -1,0 +1,170 @@
+"""Commands on this machine, as the user who runs toolcrib."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolcrib.core.environments import (
+    BackendPath,
+    BackendStatus,
+    CommandRequest,
+    Ended,
+    Execution,
+    OnOutput,
+    TerminalSize,
+)
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.background import BackgroundExecution, HostWatcher, ended_by
+from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_files import HostFiles
+from toolcrib.environments.host_process import HostProcess, spawn_on_host
+from toolcrib.environments.process_tree import HostTree
+from toolcrib.environments.shell import PlaceParts, SessionOptions, ShellEnvironment
+
+BASH_REMEDY = "install bash 4.4 or later (Debian: apt-get install bash; macOS: brew install bash)"
+
+
+class LocalEngine:
+    """Starts programs on this machine; see Engine."""
+
+    kind = "local"
+    isolated = False
+    keeps_spare_shells = True
+    temporary = BackendPath("/tmp")
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self.shell = shutil.which("bash", path=self._environ.get("PATH")) or ""
+
+        self._for_programs: Mapping[str, str] = self._environ
+
+    async def open(self) -> None:
+        if not self.shell:
+            raise EnvironmentFailed(f"no bash was found; {BASH_REMEDY}")
+
+    def forget_environment(self) -> None:
+        """Start programs with no variables at all from now on: those of the session are in its state."""
+        self._for_programs = {}
+
+    async def close(self) -> None:
+        """Nothing: the environment ends its processes."""
+
+    async def spawn(
+        self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
+    ) -> HostProcess:
+        return await spawn_on_host(argv, on_output=on_output, environ=self._for_programs, terminal=terminal)
+
+    async def spawn_logged(self, argv: Sequence[str], log: Path) -> HostProcess:
+        """Start a program whose output goes to a file."""
+        return await spawn_on_host(argv, on_output=lambda _: None, environ=self._for_programs, log=log)
+
+    def address(self) -> Mapping[str, str]:
+        return {}
+
+
+class LocalEnvironment(ShellEnvironment):
+    """This machine. What other places do by programs inside them is done here directly."""
+
+    engine: LocalEngine
+
+    def __init__(self, environ: Mapping[str, str], options: SessionOptions | None = None) -> None:
+        options = options or SessionOptions()
+        if not options.folder:
+            folder = tempfile.mkdtemp(prefix="toolcrib-")
+            options = SessionOptions(**{**vars(options), "folder": folder})
+        super().__init__(LocalEngine(environ), options)
+
+    def _make_parts(self) -> PlaceParts:
+        folder = Path(self.folder)
+        self._tree = tree = HostTree(folder / "sessions")
+        self._watcher = HostWatcher(folder, self._options.max_log_bytes)
+        return PlaceParts(tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), left_behind=tree.left_by)
+
+    async def _begin_session(self) -> None:
+        await super()._begin_session()
+        self.engine.forget_environment()
+
+    async def start_in_background(
+        self, command_id: str, request: CommandRequest, on_output: OnOutput
+    ) -> BackgroundExecution:
+        exit_file = f"{self.folder}/{command_id}.exit"
+        blob = self._blob(command_id, request, input="open", exit_file=exit_file)
+        process = await self.engine.spawn_logged(self._runner(), Path(self.folder) / f"{command_id}.log")
+        execution = BackgroundExecution(
+            command_id,
+            pid=process.pid,
+            watcher=self._watcher,
+            tree=self.parts.tree,
+            waits=self.waits_for_input,
+            stdin=_PipeInput(process),
+        )
+        await execution.watch(on_output)
+        self._keep(asyncio.ensure_future(self._tell_end(command_id, process)))
+        await process.write(b"%d\n%b" % (len(blob), blob))
+        return execution
+
+    async def _tell_end(self, command_id: str, process: HostProcess) -> None:
+        code = await process.wait()
+        said = self._exit_file(command_id)
+        ended = ended_by(said) if said == "no_folder" else Ended(exit_code=code)
+        if not said:
+            # Killed, or replaced by `exec`: whoever looks after a crash of ours wants to know, too.
+            with contextlib.suppress(OSError):
+                (Path(self.folder) / f"{command_id}.exit").write_text(f"{code}\n")
+        self._watcher.finish(command_id, ended)
+        await process.abandon()
+
+    async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
+        execution = await super().reattach(command_id, on_output, offset=offset)
+        if execution is not None:
+            self._keep(asyncio.ensure_future(self._tell_end_of_orphan(command_id)))
+        return execution
+
+    async def _tell_end_of_orphan(self, command_id: str) -> None:
+        """Of a process that is no child of ours, nobody tells us the exit code; its shell has written it down."""
+        leader = self._tree.leader_of(command_id)
+        if leader is not None:
+            gone = asyncio.Event()
+            stop_watching = on_exit(leader, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                stop_watching()
+        self._watcher.finish(command_id, ended_by(self._exit_file(command_id)))
+
+    def _exit_file(self, command_id: str) -> str:
+        try:
+            return (Path(self.folder) / f"{command_id}.exit").read_text().strip()
+        except OSError:
+            return ""
+
+    def discard_draft(self, draft: str) -> None:
+        # Emptying a file that has content costs more than a new one.
+        (Path(self.folder) / draft).unlink(missing_ok=True)
+
+    async def _remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _PipeInput:
+    def __init__(self, process: HostProcess) -> None:
+        self._process = process
+
+    async def write(self, data: bytes) -> None:
+        await self._process.write(data)
+
+    async def close(self) -> None:
+        await self._process.close_input()
+
+
+def probe(environ: Mapping[str, str]) -> BackendStatus:
+    """Whether commands can run on this machine."""
+    bash = shutil.which("bash", path=environ.get("PATH"))
+    if bash is None:
+        return BackendStatus(kind="local", usable=False, detail="no bash was found", remedy=BASH_REMEDY)
+    return BackendStatus(kind="local", usable=True, detail=f"commands run here with your rights, by {bash}")

@@ -1,0 +1,290 @@
+"""The `sandbox` backend: this machine, with most of it out of reach, by bubblewrap or by Landlock.
+
+One sandbox stands for as long as the engine is open. A small spawner inside starts programs on request, so that
+commands see each other as they would on this machine, and one costs no more than its own start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from toolcrib.core.environments import BackendPath, BackendStatus, OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.backends import sandbox_landlock, sandbox_spawner
+from toolcrib.environments.backends.sandbox_bubblewrap import (
+    SPAWNER_INSIDE,
+    bubblewrap_arguments,
+    bubblewrap_trial,
+    find_bubblewrap,
+)
+from toolcrib.environments.backends.sandbox_folder import SandboxFolder, leftovers, remove
+from toolcrib.environments.backends.sandbox_landlock import (
+    OWN_MOUNTS,
+    keeps_signals_and_sockets_apart,
+    landlock_version,
+)
+from toolcrib.environments.backends.sandbox_policy import Visible, landlock_policy, what_is_visible
+from toolcrib.environments.backends.sandbox_process import SandboxProcess
+from toolcrib.environments.backends.sandbox_seccomp import LOCAL_SOCKETS, NETWORK_SOCKETS, seccomp_program
+from toolcrib.environments.backends.sandbox_session import SandboxSession, memory_file
+
+__all__ = ["SandboxEngine", "SandboxOptions", "leftovers", "probe", "remove"]
+
+SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run/current-system/sw/bin/bash")
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# This Python, without anything that users add to it.
+PYTHON = (str(Path(sys.executable).resolve()), "-I", "-S", "-X", "utf8")
+SPAWNER = Path(sandbox_spawner.__file__).resolve()
+LAUNCHER = Path(sandbox_landlock.__file__).resolve()
+REMEDY = "install bubblewrap (apt-get install bubblewrap), or choose another backend"
+NOT_LINUX = "the sandbox needs the kernel of Linux"
+
+Mechanism = Literal["bubblewrap", "landlock"]
+SpawnerSays = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOptions:
+    workspace: Path
+    """The folder that programs may write to, and start in. It has the same path inside."""
+    use: Literal["auto", "bubblewrap", "landlock"] = "auto"
+    network: bool = False
+    writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    home: Path | None = None
+    """The user's home, which is hidden; None means the one in the list of users."""
+    secrets: tuple[Path, ...] = ()
+    """What is never shown, besides the usual places of keys and passwords in the home."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The variables that programs start with; HOME and TMPDIR are the sandbox's own."""
+    max_processes: int = 4096
+    max_file_bytes: int = 0
+    """How large one file may become; 0 means no limit."""
+    max_memory_bytes: int = 0
+    """How much address space one process may have; 0 means no limit."""
+    temporary: Path | None = None
+    """Where on this machine the sandbox's own /tmp and home are kept; None means the usual folder for such things."""
+
+
+class SandboxEngine:
+    """Programs on this machine that cannot reach beyond their workspace; see Engine."""
+
+    kind = "sandbox"
+    keeps_spare_shells = True
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self._options = options
+        self._folder: SandboxFolder | None = None
+        self._session: SandboxSession | None = None
+        self._mechanism: Mechanism | None = None
+        self._starting = asyncio.Lock()
+        self.isolated = False
+        """Known once it is open: files elsewhere cannot be changed, and secrets cannot be read."""
+        self.in_force = ""
+        """For people: what keeps programs inside, and what it does not cover."""
+        self.temporary = BackendPath("/tmp")
+        """The folder inside for things that need not last; known once it is open."""
+        self.shell = next((path for path in SHELLS if Path(path).exists()), "bash")
+
+    async def open(self) -> None:
+        if self._folder is not None:
+            return
+        if sys.platform != "linux":
+            raise EnvironmentFailed(f"{NOT_LINUX}; choose another backend")
+        visible = self._visible()
+        self._folder = SandboxFolder(self._options.temporary)
+        try:
+            await self._open_with_any(visible, self._folder)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        folder, self._folder = self._folder, None
+        if session is not None:
+            await session.end()
+        if folder is not None:
+            await folder.remove()
+
+    async def spawn(
+        self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
+    ) -> SandboxProcess:
+        if self._folder is None or self._session is None or self._mechanism is None:
+            raise EnvironmentFailed("the sandbox is not open; open it first")
+        if not self._session.stands:
+            await self._start_again(self._mechanism, self._folder)
+        return await self._session.spawn(argv, on_output, terminal)
+
+    @property
+    def workspace(self) -> BackendPath:
+        """The path of the workspace inside, which has no symbolic links."""
+        return BackendPath(str(self._options.workspace.expanduser().resolve()))
+
+    def address(self) -> Mapping[str, str]:
+        return {"scratch": str(self._folder.path)} if self._folder is not None else {}
+
+    async def _start_again(self, mechanism: Mechanism, folder: SandboxFolder) -> None:
+        """Make a new sandbox around the files of one that was killed."""
+        async with self._starting:
+            if self._session is not None and not self._session.stands:
+                await self._session.end()
+                self._session = await self._start(mechanism, self._visible(), folder)
+
+    def _visible(self) -> Visible:
+        options = self._options
+        return what_is_visible(options.workspace, options.home, options.writable, options.readable, options.secrets)
+
+    async def _open_with_any(self, visible: Visible, folder: SandboxFolder) -> None:
+        """Take the best mechanism that works and is allowed."""
+        refused: list[str] = []
+        candidates: tuple[Mechanism, ...] = ("bubblewrap", "landlock")
+        for mechanism in candidates:
+            if self._options.use not in ("auto", mechanism):
+                continue
+            try:
+                self._session = await self._start(mechanism, visible, folder)
+            except EnvironmentFailed as error:
+                refused.append(f"{mechanism}: {error}")
+                continue
+            self._mechanism = mechanism
+            return
+        raise EnvironmentFailed(f"no sandbox can be made here ({'; '.join(refused)}); {REMEDY}")
+
+    async def _start(self, mechanism: Mechanism, visible: Visible, folder: SandboxFolder) -> SandboxSession:
+        session = SandboxSession(pids_are_ours=mechanism == "landlock")
+        if mechanism == "bubblewrap":
+            said = await self._start_bubblewrap(session, visible, folder)
+        else:
+            said = await self._start_landlock(session, visible, folder)
+        if said["refused"]:
+            await session.end()
+            raise EnvironmentFailed(
+                f"programs could not write to {said['refused'][0]!r}, which belongs to another user; "
+                "run toolcrib as that user, or chown the folder"
+            )
+        return session
+
+    async def _start_bubblewrap(self, session: SandboxSession, visible: Visible, folder: SandboxFolder) -> SpawnerSays:
+        found = find_bubblewrap()
+        if found is None:
+            raise EnvironmentFailed("it is not installed")
+        program, version = found
+        seccomp = seccomp_program(platform.machine(), sockets=LOCAL_SOCKETS | NETWORK_SOCKETS)
+        with memory_file(seccomp or b"") as rules:
+            sandbox = bubblewrap_arguments(
+                version,
+                visible,
+                scratch=folder.path,
+                network=self._options.network,
+                seccomp=rules.fileno() if seccomp else None,
+                spawner=SPAWNER,
+            )
+            said = await session.start(
+                lambda link: [program, *sandbox, *PYTHON, *self._spawner(SPAWNER_INSIDE, link, visible, others=0)],
+                self._environ(home=visible.home, temporary="/tmp"),
+                inherited=[rules.fileno()],
+            )
+        # Sockets without a file belong to the network.
+        apart = not self._options.network or keeps_signals_and_sockets_apart(landlock_version())
+        self.isolated = apart and not visible.whole_home
+        self.temporary = BackendPath("/tmp")
+        self._tell(
+            f"bubblewrap {'.'.join(map(str, version))}: own processes, /tmp and home",
+            "the system read-only, the rest hidden",
+            "" if apart else "abstract sockets of your other programs can be reached",
+            "seccomp" if seccomp else "no seccomp, which has no list for this processor",
+        )
+        return said
+
+    async def _start_landlock(self, session: SandboxSession, visible: Visible, folder: SandboxFolder) -> SpawnerSays:
+        version = landlock_version()
+        policy = landlock_policy(visible, folder.path, network=self._options.network, spawner=SPAWNER)
+        said = await session.start(
+            lambda link: [
+                *PYTHON,
+                str(LAUNCHER),
+                str(link),
+                json.dumps(policy),
+                *self._spawner(str(SPAWNER), link, visible, others=_tasks_of_this_user()),
+            ],
+            self._environ(home=folder.home, temporary=str(folder.temporary)),
+        )
+        own_mounts = OWN_MOUNTS in said["notes"]
+        apart = keeps_signals_and_sockets_apart(version)
+        self.isolated = own_mounts and apart and not visible.whole_home
+        self.temporary = BackendPath("/tmp" if own_mounts else str(folder.temporary))
+        self._tell(
+            f"Landlock {version}: own home{' and /tmp' if own_mounts else ''}",
+            "the system read-only, the rest hidden",
+            "" if own_mounts else "modes and times of your files elsewhere are not guarded",
+            "" if apart else "your other programs can be sent signals",
+            "no named sockets",
+            "seccomp",
+        )
+        return said
+
+    def _tell(self, *parts: str) -> None:
+        network = "network" if self._options.network else "no network"
+        self.in_force = "; ".join([part for part in parts if part] + [network, "limits"])
+
+    def _spawner(self, script: str, link: int, visible: Visible, *, others: int) -> list[str]:
+        """The spawner and its arguments; `others` tasks count against its limit on processes already."""
+        options = self._options
+        limits = {"RLIMIT_CORE": 0, "RLIMIT_NPROC": others + options.max_processes}
+        if options.max_file_bytes:
+            limits["RLIMIT_FSIZE"] = options.max_file_bytes
+        if options.max_memory_bytes:
+            limits["RLIMIT_AS"] = options.max_memory_bytes
+        told = {
+            "limits": limits,
+            "folder": str(visible.workspace),
+            "writable": [str(path) for path in visible.writable],
+        }
+        return [script, str(link), json.dumps(told)]
+
+    def _environ(self, *, home: Path, temporary: str) -> dict[str, str]:
+        usual = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "SHELL": self.shell}
+        own = {"HOME": str(home), "TMPDIR": temporary, "TOOLCRIB_SANDBOX": "1"}
+        return {**usual, **self._options.environ, **own}
+
+
+async def probe(options: SandboxOptions) -> BackendStatus:
+    """Whether a sandbox can be made here, and by what; quick, and leaves nothing behind."""
+    if sys.platform != "linux":
+        return BackendStatus(kind="sandbox", usable=False, detail=NOT_LINUX, remedy="choose another backend")
+    missing: list[str] = []
+    if options.use != "landlock":
+        found = find_bubblewrap()
+        trouble = bubblewrap_trial(found[0]) if found else "it is not installed"
+        if found and not trouble:
+            return BackendStatus(kind="sandbox", usable=True, detail=f"bubblewrap {'.'.join(map(str, found[1]))}")
+        missing.append(f"bubblewrap: {trouble}")
+    if options.use != "bubblewrap":
+        version = landlock_version()
+        if version and seccomp_program(platform.machine(), sockets=()):
+            detail = "; ".join([f"Landlock {version} with seccomp and limits", *missing])
+            return BackendStatus(kind="sandbox", usable=True, detail=detail, remedy=REMEDY if missing else "")
+        missing.append("landlock: this kernel has none, or it is switched off")
+    return BackendStatus(kind="sandbox", usable=False, detail="; ".join(missing), remedy=REMEDY)
+
+
+def _tasks_of_this_user() -> int:
+    """How many tasks the limit on processes counts already, where the user is shared with the rest of the machine."""
+    count = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == os.geteuid():
+                    count += len(os.listdir(f"{entry.path}/task"))  # noqa: PTH208
+            except OSError:
+                continue
+    return count

@@ -1,0 +1,257 @@
+"""A sandbox that stands: the process that keeps it, and the socket to the spawner inside."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from toolcrib.core.environments import OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.backends.sandbox_process import SandboxProcess
+from toolcrib.environments.exit_watch import on_exit
+
+START_SECONDS = 20.0
+ANSWER_SECONDS = 20.0
+END_SECONDS = 8.0
+# Longer requests travel as a file.
+LONGEST_MESSAGE = 64 * 1024
+DESCRIPTORS = 4
+LOST = "the sandbox ended, and every program in it; the next command starts a new one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Requested:
+    """A program that the spawner was asked for, with this side's ends of its streams."""
+
+    started: asyncio.Future[SandboxProcess]
+    on_output: OnOutput
+    ends: tuple[int, int] | None
+    """Standard input and output; None if the terminal is opened inside and comes with the answer."""
+    on_terminal: bool
+
+    def fail(self, reason: str) -> None:
+        for descriptor in self.ends or ():
+            os.close(descriptor)
+        if not self.started.done():
+            self.started.set_exception(EnvironmentFailed(reason))
+
+
+def memory_file(content: bytes = b"") -> BinaryIO:
+    """A file without a name, to be read from its beginning."""
+    file = os.fdopen(os.memfd_create("toolcrib-sandbox"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+class SandboxSession:
+    """Programs in one sandbox. Ends with it: a new sandbox is a new session."""
+
+    def __init__(self, *, pids_are_ours: bool) -> None:
+        """`pids_are_ours`: process ids inside are those of this machine, and so are its terminals."""
+        self._pids_are_ours = pids_are_ours
+        self._loop = asyncio.get_running_loop()
+        self._link: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._ready: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._sending = asyncio.Lock()
+        self._room: asyncio.Future[None] | None = None
+        self._numbers = 0
+        self._requested: dict[int, _Requested] = {}
+        self._running: dict[int, SandboxProcess] = {}
+
+    @property
+    def stands(self) -> bool:
+        return self._link is not None
+
+    async def start(
+        self, arguments: Callable[[int], Sequence[str]], environ: Mapping[str, str], inherited: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """Start the program that makes the sandbox; what its spawner says of itself, or EnvironmentFailed."""
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.setblocking(False)
+        self._loop.add_reader(self._link, self._receive)
+        with memory_file() as complaints, theirs:
+            try:
+                self._launch(arguments(theirs.fileno()), environ, complaints, [theirs.fileno(), *inherited])
+                theirs.close()
+                async with asyncio.timeout(START_SECONDS):
+                    return await asyncio.shield(self._ready)
+            except (OSError, TimeoutError, EnvironmentFailed) as error:
+                await self.end()
+                complaints.seek(0)
+                lines = complaints.read().decode(errors="replace").strip().splitlines()
+                raise EnvironmentFailed(lines[-1] if lines else str(error) or "no answer in time") from error
+            except asyncio.CancelledError:
+                await self.end()
+                raise
+
+    async def spawn(self, argv: Sequence[str], on_output: OnOutput, terminal: TerminalSize | None) -> SandboxProcess:
+        """Start a program; raises EnvironmentFailed when that cannot be done."""
+        given, ends = self._streams(terminal is not None)
+        self._numbers += 1
+        number = self._numbers
+        started: asyncio.Future[SandboxProcess] = self._loop.create_future()
+        self._requested[number] = _Requested(
+            started=started, on_output=on_output, ends=ends, on_terminal=terminal is not None
+        )
+        size = None if terminal is None else [terminal.rows, terminal.columns]
+        try:
+            await self._send(json.dumps({"id": number, "argv": list(argv), "size": size}).encode(), given)
+        except OSError as error:
+            self._lose()
+            raise EnvironmentFailed(LOST) from error
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await started
+        except TimeoutError as error:
+            raise EnvironmentFailed(f"the sandbox did not start {argv[0]!r} in time") from error
+
+    async def end(self) -> None:
+        """Close the sandbox; returns when no process of it is left."""
+        self._lose()
+        if self._child is None:
+            return
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await asyncio.shield(self._gone)
+        except TimeoutError:
+            self._child.send_signal(signal.SIGKILL)
+            await asyncio.wait([self._gone], timeout=END_SECONDS)
+
+    def _launch(
+        self, arguments: Sequence[str], environ: Mapping[str, str], complaints: BinaryIO, inherited: Sequence[int]
+    ) -> None:
+        self._child = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            env=environ,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+        on_exit(self._child.pid, self._reap)
+
+    def _streams(self, on_terminal: bool) -> tuple[list[int], tuple[int, int] | None]:
+        """What the program gets, and this side's ends."""
+        if not on_terminal:
+            their_input, our_input = os.pipe()
+            our_output, their_output = os.pipe()
+            return [their_input, their_output], (our_input, our_output)
+        if self._pids_are_ours:
+            master, terminal = os.openpty()
+            return [terminal], (os.dup(master), master)
+        return [], None
+
+    async def _send(self, message: bytes, descriptors: list[int]) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            with memory_file(message) as stored:
+                descriptors.append(os.dup(stored.fileno()))
+            message = b'{"stored": true}'
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        async with self._sending:
+            while self._link is not None:
+                try:
+                    self._link.sendmsg([message], rights)
+                    return
+                except BlockingIOError:
+                    await self._room_to_send(self._link)
+        raise BrokenPipeError
+
+    async def _room_to_send(self, link: socket.socket) -> None:
+        self._room = room = self._loop.create_future()
+        self._loop.add_writer(link, self._release_sender)
+        try:
+            await room
+        finally:
+            self._room = None
+            if self._link is not None:
+                self._loop.remove_writer(link)
+
+    def _release_sender(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _receive(self) -> None:
+        while self._link is not None:
+            try:
+                message, rights, _, _ = self._link.recvmsg(LONGEST_MESSAGE, socket.CMSG_SPACE(DESCRIPTORS * 4))
+            except BlockingIOError:
+                return
+            except OSError:
+                message, rights = b"", []
+            if not message:
+                self._lose()
+                return
+            came = array.array("i")
+            for _, _, data in rights:
+                came.frombytes(data[: len(data) - len(data) % came.itemsize])
+            self._take(json.loads(message), list(came))
+
+    def _take(self, answer: dict[str, Any], descriptors: list[int]) -> None:
+        if "ended" in answer:
+            process = self._running.pop(answer["ended"], None)
+            if process is not None:
+                process.ended(answer["code"])
+        elif "started" in answer:
+            self._begin(answer, descriptors)
+        elif "failed" in answer:
+            self._requested.pop(answer["failed"]).fail(f"it could not be started: {answer['why']}")
+        elif not self._ready.done():
+            self._ready.set_result(answer)
+
+    def _begin(self, answer: dict[str, Any], descriptors: list[int]) -> None:
+        number = answer["started"]
+        requested = self._requested.pop(number)
+        stdin, output = requested.ends or (os.dup(descriptors[0]), descriptors[0])
+        process = SandboxProcess(
+            answer["pid"] if self._pids_are_ours else None,
+            stdin=stdin,
+            output=output,
+            on_output=requested.on_output,
+            on_terminal=requested.on_terminal,
+        )
+        self._running[number] = process
+        if requested.started.done():
+            # Whoever asked has given up; without its streams the program ends.
+            process.let_go()
+        else:
+            requested.started.set_result(process)
+
+    def _lose(self) -> None:
+        """Let go of the sandbox, which ends it; whoever waits for a program in it is told."""
+        if self._link is not None:
+            self._loop.remove_reader(self._link)
+            self._loop.remove_writer(self._link)
+            self._link.close()
+            self._link = None
+            self._release_sender()
+        requested, self._requested = self._requested, {}
+        running, self._running = self._running, {}
+        for waiting in requested.values():
+            waiting.fail(LOST)
+        for process in running.values():
+            process.lost(LOST)
+        if not self._ready.done():
+            self._ready.set_exception(EnvironmentFailed("it ended at once"))
+            self._ready.exception()  # Nobody has to be waiting.
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.wait()
+        self._lose()
+        if not self._gone.done():
+            self._gone.set_result(None)

@@ -1,0 +1,312 @@
+"""Instances of apptainer or singularity, through their command-line client: one instance an environment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.backends.containers import (
+    PROBE_SECONDS,
+    ROOT_CAPABILITIES,
+    Answer,
+    Client,
+    Witnesses,
+    find_program,
+    finished,
+    is_alive,
+    this_process,
+)
+from toolcrib.environments.exit_watch import on_exit
+
+PROGRAMS = ("apptainer", "singularity")
+# An image from a registry is fetched and converted the first time that it is started.
+START_SECONDS = 1800.0
+STOP_SECONDS = 30.0
+# Limits need control groups that this user may write to; singularity of old does not know them at all.
+REFUSES_LIMITS = re.compile(r"cgroup|unknown flag: --(?:memory|cpus|pids-limit)", re.IGNORECASE)
+OUR_NAME = re.compile(r"^toolcrib-[0-9a-f]+-(\d+)-(\d*)$")
+MARK = "toolcrib|"
+LOOK_AROUND = f"""
+mkdir -p "$HOME" 2>/dev/null; [ -w "$HOME" ] && echo '{MARK}home'
+type -P setsid >/dev/null && echo '{MARK}setsid'
+exit 0
+"""
+WITH_A_HOME_IN_TMP = 'export HOME=/tmp; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingularityOptions:
+    """How instances are started. A limit of 0 is none; limits are kept where this user may set them."""
+
+    image: str = ""
+    """A file or folder of this machine, or an address such as docker://debian."""
+    binary: str = ""
+    """A name or path; empty means apptainer, or singularity where there is no apptainer."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """What the client sees (PATH, HOME …); nothing of it reaches the instance."""
+    binds: tuple[str, ...] = ()
+    """`source:target[:ro]`: a file or folder of this machine."""
+    overlay: Path | None = None
+    """A folder of this machine that keeps what is changed, for the next instance; without it, changes are lost."""
+    network: bool = True
+    cpus: float = 0
+    memory_mb: int = 0
+    pids_limit: int = 256
+    extra_args: tuple[str, ...] = ()
+    owner: str = ""
+    """Process id and start time, `pid:start`; empty means this process."""
+    instance: str = ""
+    """One that runs already, as `address()` names it: it is taken over, and nothing is started."""
+
+
+class SingularityEngine:
+    """An instance; see Engine."""
+
+    kind = "singularity"
+    shell = "bash"
+    keeps_spare_shells = True
+    temporary = BackendPath("/tmp")
+
+    def __init__(self, options: SingularityOptions) -> None:
+        self._options = options
+        self._instance = ""
+        self._is_new = False
+        self._in_home: tuple[str, ...] = ()
+        self._witnesses = Witnesses()
+        writable = any(not bind.endswith(":ro") for bind in options.binds)
+        self.isolated = not (writable or options.extra_args or options.instance)
+
+    async def open(self) -> None:
+        self._client = _client(self._options.binary, self._options.environ)
+        if self._options.instance:
+            if not await _described(self._client, self._options.instance):
+                raise EnvironmentFailed(f"there is no instance {self._options.instance!r} any more; start a new one")
+            self._instance = self._options.instance
+        else:
+            await self._start_instance()
+        try:
+            await self._look_around()
+        except BaseException:
+            await self.close()
+            raise
+        self._is_new = True
+
+    async def close(self) -> None:
+        instance, self._instance = self._instance, ""
+        if not instance:
+            return
+        try:
+            await _stop(self._client, instance)
+        finally:
+            await self._witnesses.release()
+
+    async def spawn(
+        self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
+    ) -> EngineProcess:
+        await self._make_sure_it_runs()
+        # The client's own session means nothing inside: there a program needs one of its own, and then its terminal.
+        if terminal is None:
+            arguments = self._exec_arguments(*self._in_home, "setsid", *argv)
+            process = await self._client.spawn(arguments, on_output=on_output)
+        else:
+            arguments = self._exec_arguments(*self._in_home, "setsid", "-c", *argv)
+            process = await self._client.spawn_lending_terminal(arguments, on_output=on_output, terminal=terminal)
+        self._witnesses.add(process)
+        return process
+
+    def address(self) -> Mapping[str, str]:
+        return {"instance": self._instance, "binary": self._options.binary}
+
+    def _exec_arguments(self, *argv: str) -> list[str]:
+        return ["exec", *_privileges(), "--cleanenv", "--pwd", "/", f"instance://{self._instance}", *argv]
+
+    async def _make_sure_it_runs(self) -> None:
+        if not self._instance:
+            raise EnvironmentFailed("the instance is not open")
+        if self._is_new or self._witnesses.any():
+            self._is_new = False
+            return
+        if not await _described(self._client, self._instance):
+            raise EnvironmentFailed(f"the instance {self._instance!r} is gone")
+
+    async def _start_instance(self) -> None:
+        owner = (self._options.owner or this_process()).replace(":", "-")
+        name = f"toolcrib-{secrets.token_hex(4)}-{owner}"
+        try:
+            answer = await finished(self._start(name, self._options))
+            if answer.exit_code:
+                image = self._options.image
+                raise EnvironmentFailed(
+                    f"{self._client.name} could not start {image!r}: {answer.last_line()}; "
+                    "check terminal.singularity.image"
+                )
+        except BaseException:
+            await _stop(self._client, name)
+            raise
+        self._instance = name
+
+    async def _start(self, name: str, options: SingularityOptions) -> Answer:
+        answer = await self._client.ask(*start_arguments(options, name), limit_seconds=START_SECONDS)
+        limited = options.cpus or options.memory_mb or options.pids_limit
+        if answer.exit_code and limited and REFUSES_LIMITS.search(answer.text):
+            return await self._start(name, replace(options, cpus=0, memory_mb=0, pids_limit=0))
+        return answer
+
+    async def _look_around(self) -> None:
+        """Find out whether the image has what programs need: bash, setsid, a home that can be written to."""
+        answer = await self._client.ask(*self._exec_arguments(self.shell, "-c", LOOK_AROUND))
+        found = answer.lines(MARK)
+        if answer.exit_code or "setsid" not in found:
+            why = answer.last_line() if answer.exit_code else "it has no setsid"
+            raise EnvironmentFailed(
+                f"{self._client.name} cannot run commands in {self._options.image!r}: {why}; "
+                "choose an image that has bash and setsid (terminal.singularity.image)"
+            )
+        self._in_home = () if "home" in found else (self.shell, "-c", WITH_A_HOME_IN_TMP, self.shell)
+
+
+def start_arguments(options: SingularityOptions, name: str) -> list[str]:
+    """The client's arguments that start an instance of that name."""
+    home = options.environ.get("HOME", "~")
+    return [
+        *("instance", "start", "--containall", "--no-home", *_privileges()),
+        *(("--overlay", str(options.overlay)) if options.overlay else ("--writable-tmpfs",)),
+        *(() if options.network else ("--net", "--network", "none")),
+        *_limits(options),
+        *(part for bind in options.binds for part in ("--bind", _bind(bind, home))),
+        *options.extra_args,
+        _image(options.image, home),
+        name,
+    ]
+
+
+def _privileges() -> tuple[str, ...]:
+    """Root in an instance would otherwise be root of this machine, with all it may do."""
+    if os.getuid() != 0:
+        return ()
+    return "--no-privs", "--add-caps", ",".join(f"CAP_{capability}" for capability in ROOT_CAPABILITIES)
+
+
+def _limits(options: SingularityOptions) -> Iterator[str]:
+    if options.cpus:
+        yield from ("--cpus", f"{options.cpus:g}")
+    if options.memory_mb:
+        yield from ("--memory", f"{options.memory_mb}M")
+    if options.pids_limit:
+        yield from ("--pids-limit", str(options.pids_limit))
+
+
+def _bind(bind: str, home: str) -> str:
+    source, colon, rest = bind.partition(":")
+    if source == "~" or source.startswith("~/"):
+        source = home + source[1:]
+    if not source.startswith("/") or not rest.startswith("/"):
+        raise EnvironmentFailed(f"{bind!r} is not of the form '/source:/target' or '/source:/target:ro'")
+    if not Path(source).exists():
+        raise EnvironmentFailed(f"{source!r} is to be mounted, but does not exist; make it first")
+    return source + colon + rest
+
+
+def _image(image: str, home: str) -> str:
+    if not image:
+        raise EnvironmentFailed("no singularity image is chosen; set terminal.singularity.image")
+    if "://" in image:
+        return image
+    path = Path(home + image[1:] if image.startswith("~/") else image)
+    if not path.exists():
+        raise EnvironmentFailed(
+            f"singularity image {image!r} not found; set terminal.singularity.image to a file, a folder, "
+            "or an address such as docker://debian"
+        )
+    return str(path)
+
+
+def _client(binary: str, environ: Mapping[str, str]) -> Client:
+    program = find_program([binary] if binary else PROGRAMS, environ)
+    if program is None:
+        missing = f"{binary!r} is not" if binary else "neither apptainer nor singularity is"
+        raise EnvironmentFailed(f"{missing} installed, or on PATH; install apptainer")
+    return Client(program, environ)
+
+
+async def _described(client: Client, name: str = "") -> list[dict[str, Any]]:
+    """What the client knows of the instances of this user: of one, or of all."""
+    answer = await client.ask("instance", "list", "--json", *([name] if name else []))
+    found = re.search(r"^\{.*^\}", answer.text, re.DOTALL | re.MULTILINE)
+    if answer.exit_code or found is None:
+        raise EnvironmentFailed(f"{client.name} cannot list its instances: {answer.last_line()}")
+    instances: list[dict[str, Any]] = json.loads(found[0])["instances"] or []
+    return instances
+
+
+async def _stop(client: Client, name: str) -> None:
+    """End an instance with all that runs in it, and remove the logs that the client keeps of it."""
+    for instance in await _described(client, name):
+        ended = asyncio.Event()
+        stop_watching = on_exit(int(instance["pid"]), ended.set)
+        try:
+            # Without a time to wait for, the client does not look once a second whether the instance has ended.
+            answer = await client.ask("instance", "stop", "-s", "KILL", "-t", "0", name, limit_seconds=STOP_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await ended.wait()
+        finally:
+            stop_watching()
+        if not ended.is_set() or await _described(client, name):
+            raise EnvironmentFailed(
+                f"the instance {name!r} could not be stopped: {answer.last_line()}; "
+                f"run `{client.name} instance stop -F {name}`"
+            )
+        _remove_logs(instance)
+
+
+def _remove_logs(instance: Mapping[str, Any]) -> None:
+    for log in ("logErrPath", "logOutPath"):
+        if instance.get(log):
+            Path(instance[log]).unlink(missing_ok=True)
+
+
+async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
+    """Whether instances can be started here, within a second."""
+    try:
+        client = _client(binary, environ)
+        answer = await client.ask("--version", limit_seconds=PROBE_SECONDS)
+    except EnvironmentFailed as error:
+        detail, _, remedy = str(error).partition("; ")
+        return BackendStatus(kind="singularity", usable=False, detail=detail, remedy=remedy)
+    if answer.exit_code:
+        remedy = f"run `{client.name} --version` to see why"
+        return BackendStatus(kind="singularity", usable=False, detail=answer.last_line(), remedy=remedy)
+    return BackendStatus(kind="singularity", usable=True, detail=answer.last_line())
+
+
+async def leftovers(binary: str, environ: Mapping[str, str]) -> list[Leftover]:
+    """Instances of ours, of this user, that still run."""
+    if find_program([binary] if binary else PROGRAMS, environ) is None:
+        return []
+    client = _client(binary, environ)
+    return [
+        Leftover(
+            kind="singularity instance",
+            name=instance["instance"],
+            detail=f"image {instance['img']}, made by process {ours[1]}",
+            owner_alive=is_alive(f"{ours[1]}:{ours[2]}"),
+        )
+        for instance in await _described(client)
+        if (ours := OUR_NAME.match(instance["instance"]))
+    ]
+
+
+async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) -> None:
+    """End an instance, whatever runs in it; raises EnvironmentFailed when it still runs afterwards."""
+    await _stop(_client(binary, environ), leftover.name)

@@ -1,0 +1,275 @@
+"""Commands on another machine, over one ssh connection that comes back after it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolcrib.core.environments import BackendPath, BackendStatus, OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.backends.ssh_login import Login, SshOptions, log_in
+from toolcrib.environments.backends.ssh_package import ssh_package
+from toolcrib.environments.backends.ssh_process import SshProcess
+
+if TYPE_CHECKING:
+    import asyncssh
+
+__all__ = ["SshEngine", "SshOptions", "probe", "quoted_for_any_shell"]
+
+CLOSE_SECONDS = 2.0
+FREED_SESSION_SECONDS = 0.05
+# Linux refuses a longer single argument, and sshd hands the whole line to the login shell as one.
+LONGEST_COMMAND_BYTES = 131_000
+TERMINAL_TYPE = "xterm-256color"
+
+
+def probe(options: SshOptions) -> BackendStatus:
+    """Whether ssh can be tried here; the host itself is not asked."""
+    if importlib.util.find_spec("asyncssh") is None:
+        return BackendStatus(
+            kind="ssh", usable=False, detail="asyncssh is not installed", remedy="pip install 'toolcrib[ssh]'"
+        )
+    if not options.host:
+        return BackendStatus(kind="ssh", usable=False, detail="no host is set", remedy="set terminal.ssh.host")
+    where = f"{options.user}@{options.host}" if options.user else options.host
+    return BackendStatus(kind="ssh", usable=True, detail=f"{where} port {options.port}" if options.port else where)
+
+
+def quoted_for_any_shell(argument: str) -> str:
+    """One word that bash, dash, zsh and fish all read back as `argument`.
+
+    Inside single quotes fish gives the backslash a meaning and the others do not, so it stands outside of them.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_./:,@%+-]+", argument):
+        return argument
+    pieces = re.split(r"([\\'])", argument)
+    return "".join(f"\\{piece}" if piece in ("\\", "'") else f"'{piece}'" for piece in pieces if piece) or "''"
+
+
+class _Line:
+    """A connection with the programs that run over it."""
+
+    def __init__(self) -> None:
+        self.login: Login | None = None
+        self.processes: set[SshProcess] = set()
+        self.is_full = False
+        """The server refused a further session; true until one ends."""
+        self.sessions_ended = 0
+        self.lost_because = ""
+
+    @property
+    def connection(self) -> asyncssh.SSHClientConnection:
+        if self.login is None:
+            raise EnvironmentFailed("the ssh connection is not open")
+        return self.login.connection
+
+
+class SshEngine:
+    """Another machine, reached as `ssh` would reach it; see Engine."""
+
+    kind = "ssh"
+    isolated = False
+    shell = "bash"
+    keeps_spare_shells = True
+    temporary = BackendPath("/tmp")
+
+    def __init__(self, options: SshOptions) -> None:
+        self._options = options
+        self._lines: list[_Line] = []
+        self._connecting = asyncio.Lock()
+        self._session_ended = asyncio.Event()
+        self._starting: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def open(self) -> None:
+        await self._line_with_room(self._session_deadline())
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._session_ended.set()
+        lines, self._lines = self._lines, []
+        for line in lines:
+            for process in tuple(line.processes):
+                process.let_go("the environment was closed")
+        await asyncio.gather(*(self._hang_up(line) for line in lines))
+        if self._starting:
+            await asyncio.wait(self._starting, timeout=CLOSE_SECONDS)
+
+    def address(self) -> Mapping[str, str]:
+        login = self._lines[0].login if self._lines else None
+        options = self._options
+        return {
+            "host": options.host,
+            "port": str(login.port if login else options.port or ""),
+            "user": login.user if login else options.user,
+            "key": options.key,
+            "known_hosts": options.known_hosts,
+            "config": options.config,
+        }
+
+    async def spawn(
+        self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
+    ) -> SshProcess:
+        # `exec`: the login shell becomes the program, so that its signals and exit codes reach us.
+        # Over pipes the two streams become one over there: only there is the order of what they carry still known.
+        command = " ".join(["exec", *map(quoted_for_any_shell, argv), *(() if terminal else ("2>&1",))])
+        if len(command.encode()) > LONGEST_COMMAND_BYTES:
+            raise EnvironmentFailed(f"{argv[0]!r} cannot be started over ssh: its arguments are too long")
+        deadline = self._session_deadline()
+        reconnects_left = 1
+        while True:
+            line = await self._line_with_room(deadline)
+            process = await self._try_to_start(line, command, on_output, terminal)
+            if process is not None:
+                return process
+            if line.lost_because:
+                if not reconnects_left:
+                    raise EnvironmentFailed(f"{self._where} hangs up when a program is started: {line.lost_because}")
+                reconnects_left -= 1
+            elif not line.processes:
+                # The server frees a session an instant after it told us about its end.
+                line.is_full = False
+                await asyncio.sleep(FREED_SESSION_SECONDS)
+                if asyncio.get_running_loop().time() > deadline:
+                    raise EnvironmentFailed(
+                        f"{self._where} lets us log in but allows no session; check MaxSessions in its sshd_config"
+                    )
+
+    async def _try_to_start(
+        self, line: _Line, command: str, on_output: OnOutput, terminal: TerminalSize | None
+    ) -> SshProcess | None:
+        """The started program; None when the line had no session to give, or broke before anything was started."""
+        sdk = ssh_package()
+        process = SshProcess(
+            self._where, on_output, on_terminal=terminal is not None, on_closed=lambda: self._forget(line, process)
+        )
+        line.processes.add(process)
+        ended_before = line.sessions_ended
+        starting = asyncio.ensure_future(
+            line.connection.create_session(
+                lambda: process,  # type: ignore[arg-type, return-value]  # it has the methods, not the base class
+                command,
+                encoding=None,
+                request_pty="force" if terminal else False,
+                term_type=TERMINAL_TYPE if terminal else None,
+                term_size=(terminal.columns, terminal.rows) if terminal else None,
+            )
+        )
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_seconds):
+                # Shielded: asyncssh forgets to close a channel whose opening is cancelled.
+                await asyncio.shield(starting)
+        except TimeoutError:
+            line.lost_because = f"no answer within {self._options.connect_timeout_seconds:g} seconds"
+            await self._hang_up(line)
+            self._not_started(line, process, line.lost_because)
+            return None
+        except sdk.ChannelOpenError as error:
+            await asyncio.sleep(0)  # A connection that has just broken tells us in the next turn of the loop.
+            if terminal and process.was_opened and not line.lost_because:
+                self._forget(line, process)
+                raise EnvironmentFailed(f"{self._where} gives no terminal ({error.reason}); see PermitTTY") from error
+            line.is_full = not process.was_opened and line.sessions_ended == ended_before
+            self._not_started(line, process, error.reason)
+            return None
+        except (sdk.Error, OSError) as error:
+            self._not_started(line, process, str(error))
+            return None
+        except asyncio.CancelledError:
+            starting.add_done_callback(lambda done: self._drop_started(line, process, done))
+            raise
+        return process
+
+    def _not_started(self, line: _Line, process: SshProcess, reason: str) -> None:
+        """Forget a program whose start failed; raises when it may have been started all the same."""
+        self._forget(line, process, frees_a_session=False)
+        if line.lost_because and line in self._lines:
+            self._lines.remove(line)
+        if process.was_opened:
+            process.let_go(reason)
+            raise EnvironmentFailed(f"{self._where} did not start a program, or we lost it while it started: {reason}")
+
+    def _drop_started(self, line: _Line, process: SshProcess, started: asyncio.Task[Any]) -> None:
+        if not started.cancelled():
+            started.exception()  # Nobody waits for it any more.
+        process.let_go("its start was cancelled")
+        if not process.was_opened:
+            self._forget(line, process, frees_a_session=False)
+
+    async def _line_with_room(self, deadline: float) -> _Line:
+        """A connection that may have a session for us: an old one, a new one, or one that somebody leaves in time."""
+        while True:
+            self._session_ended.clear()
+            line = self._open_line_with_room()
+            if line is not None:
+                return line
+            async with self._connecting:
+                line = self._open_line_with_room()
+                if line is not None:
+                    return line
+                if len(self._lines) < max(1, self._options.max_connections):
+                    return await self._connect()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._session_ended.wait()
+            except TimeoutError as error:
+                open_sessions = sum(len(line.processes) for line in self._lines)
+                raise EnvironmentFailed(
+                    f"{self._where} allows no further session: {open_sessions} programs run there through us. "
+                    "End some of them, or raise MaxSessions in its sshd_config"
+                ) from error
+
+    def _open_line_with_room(self) -> _Line | None:
+        if self._is_closed:
+            raise EnvironmentFailed(f"the environment on {self._where} is closed")
+        return next((line for line in self._lines if not line.is_full), None)
+
+    async def _connect(self) -> _Line:
+        line = _Line()
+
+        def lost(reason: str) -> None:
+            line.lost_because = line.lost_because or reason
+            if line in self._lines:
+                self._lines.remove(line)
+            self._session_ended.set()
+
+        line.login = await log_in(self._options, lost)
+        if self._is_closed:
+            await self._hang_up(line)
+            raise EnvironmentFailed(f"the environment on {self._where} is closed")
+        self._lines.append(line)
+        return line
+
+    def _forget(self, line: _Line, process: SshProcess, *, frees_a_session: bool = True) -> None:
+        line.processes.discard(process)
+        if not frees_a_session:
+            return
+        line.sessions_ended += 1
+        line.is_full = False
+        self._session_ended.set()
+        if not line.processes and line in self._lines[1:]:
+            # It was opened only because the first was full.
+            self._lines.remove(line)
+            asyncio.get_running_loop().call_soon(line.connection.close)
+
+    async def _hang_up(self, line: _Line) -> None:
+        if line in self._lines:
+            self._lines.remove(line)
+        line.connection.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await line.connection.wait_closed()
+        except TimeoutError:
+            line.connection.abort()
+
+    def _session_deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._options.session_wait_seconds
+
+    @property
+    def _where(self) -> str:
+        return f"{self._options.user}@{self._options.host}" if self._options.user else self._options.host

@@ -1,0 +1,311 @@
+"""Background commands: their output lies in a log where they run, so that it outlives this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from toolcrib.core.environments import BackendPath, Ended, Engine, EngineProcess, OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput
+from toolcrib.environments.process_tree import ProcessTree
+from toolcrib.environments.scripts import script
+
+TICK_SECONDS = 0.05
+READ_BYTES = 1024 * 1024
+
+OnEnd = Callable[[Ended], None]
+
+
+class LogWatcher(Protocol):
+    """Tells what background commands print, and how they end."""
+
+    async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None: ...
+
+    async def forget(self, command_id: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Input(Protocol):
+    """How a background command is typed to."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class BackgroundExecution:
+    """A command that runs by itself; see Execution."""
+
+    def __init__(
+        self,
+        command_id: str,
+        *,
+        pid: int | None,
+        watcher: LogWatcher,
+        tree: ProcessTree,
+        waits: WaitsForInput,
+        stdin: Input,
+    ) -> None:
+        self.id = command_id
+        self.pid = pid
+        self._watcher = watcher
+        self._tree = tree
+        self._waits = waits
+        self._stdin = stdin
+        self._killed = False
+        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+
+    async def watch(self, on_output: OnOutput, offset: int = 0) -> None:
+        await self._watcher.follow(self.id, offset, on_output, self._on_end)
+
+    async def wait(self) -> Ended:
+        return await asyncio.shield(self._ended)
+
+    async def write(self, data: bytes) -> None:
+        if self._ended.done():
+            raise BrokenPipeError("it has ended")
+        await self._stdin.write(data)
+
+    async def close_input(self) -> None:
+        if not self._ended.done():
+            await self._stdin.close()
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Nothing: it has no terminal."""
+
+    async def terminate(self, grace_seconds: float = 1.0) -> None:
+        self._killed = True
+        await self._tree.end([self.id], grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await self.wait()
+        if not self._ended.done():
+            self._ended.set_result(Ended(exit_code=LOST, reason="lost"))
+            await self._watcher.forget(self.id)
+
+    async def settled(self) -> None:
+        await self.wait()
+        await self._tree.settled([self.id])
+
+    async def waits_for_input(self) -> bool:
+        return not self._ended.done() and await self._waits(self.id)
+
+    async def abandon(self) -> None:
+        await self._watcher.forget(self.id)
+
+    def _on_end(self, ended: Ended) -> None:
+        if not self._ended.done():
+            reason = "killed" if self._killed and ended.reason == "exited" else ended.reason
+            self._ended.set_result(Ended(exit_code=ended.exit_code, reason=reason, note=ended.note))
+
+
+def ended_by(text: str) -> Ended:
+    """From what the exit file of a command says."""
+    word = text.strip()
+    if word.isdigit():
+        return Ended(exit_code=int(word))
+    return Ended(exit_code=1, reason="no_folder") if word == "no_folder" else Ended(exit_code=LOST, reason="lost")
+
+
+@dataclass(slots=True)
+class _Followed:
+    on_output: OnOutput
+    on_end: OnEnd
+    offset: int
+    log: int = -1
+    wants: int = 0
+    """Bytes that still belong to the frame being read."""
+
+
+class BackendWatcher:
+    """By one program in the place for all of its background commands; see `scripts/watcher.sh`."""
+
+    def __init__(self, engine: Engine, folder: BackendPath, max_log_bytes: int) -> None:
+        self._engine = engine
+        self._argv = [engine.shell, "--norc", "--noprofile", "-c", script("watcher"), "toolcrib", folder]
+        self._argv.append(str(max_log_bytes))
+        self._followed: dict[str, _Followed] = {}
+        self._process: EngineProcess | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._buffer = b""
+        self._frame: tuple[str, int] = ("", 0)
+        self._closed = False
+
+    async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
+        self._followed[command_id] = _Followed(on_output, on_end, offset)
+        async with self._starting:
+            if self._process is None:
+                await self._start()
+            else:
+                await self._say(f"follow {command_id} {offset}\n")
+
+    async def forget(self, command_id: str) -> None:
+        if self._followed.pop(command_id, None) is not None:
+            await self._say(f"forget {command_id}\n")
+
+    async def close(self) -> None:
+        self._closed = True
+        self._followed.clear()
+        process, self._process = self._process, None
+        if process is not None:
+            await process.close_input()
+            with contextlib.suppress(TimeoutError, EnvironmentFailed):
+                async with asyncio.timeout(END_SECONDS):
+                    await process.wait()
+            await process.abandon()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _say(self, line: str) -> None:
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):
+                await self._process.write(line.encode())
+
+    async def _start(self) -> None:
+        self._buffer, self._frame = b"", ("", 0)
+        self._process = await self._engine.spawn(self._argv, on_output=self._feed)
+        for command_id, followed in list(self._followed.items()):
+            await self._say(f"follow {command_id} {followed.offset}\n")
+        self._waiting = asyncio.ensure_future(self._restart_when_lost(self._process))
+
+    async def _restart_when_lost(self, process: EngineProcess) -> None:
+        """A connection that dropped is made anew once; a place that is gone ends all its commands."""
+        with contextlib.suppress(EnvironmentFailed):
+            await process.wait()
+        if self._closed:
+            return
+        async with self._starting:
+            self._process = None
+            if not self._followed:
+                return
+            try:
+                await self._start()
+            except EnvironmentFailed as error:
+                followed, self._followed = self._followed, {}
+                for one in followed.values():
+                    one.on_end(Ended(exit_code=LOST, reason="lost", note=str(error)))
+
+    def _feed(self, data: bytes) -> None:
+        self._buffer += data
+        while self._buffer:
+            command_id, wants = self._frame
+            if wants:
+                chunk, self._buffer = self._buffer[:wants], self._buffer[wants:]
+                self._frame = (command_id, wants - len(chunk))
+                followed = self._followed.get(command_id)
+                if followed is not None:
+                    followed.offset += len(chunk)
+                    followed.on_output(chunk)
+                continue
+            line, newline, rest = self._buffer.partition(b"\n")
+            if not newline:
+                return
+            self._buffer = rest
+            self._hear(line.decode(errors="replace").split())
+
+    def _hear(self, words: list[str]) -> None:
+        match words:
+            case ["data", command_id, length]:
+                self._frame = (command_id, int(length))
+            case ["end", command_id, code]:
+                followed = self._followed.pop(command_id, None)
+                if followed is not None:
+                    followed.on_end(ended_by(code))
+            case _:
+                # Something that the place itself says, such as a warning of its shell.
+                return
+
+
+class BackendInput:
+    """Through the FIFO that the keeper of the command holds open; see `scripts/keeper.sh`."""
+
+    def __init__(self, engine: Engine, folder: BackendPath, command_id: str) -> None:
+        self._engine = engine
+        self._stem = f"{folder}/{command_id}"
+
+    async def write(self, data: bytes) -> None:
+        # Without a reader the write would wait for ever: the FIFO goes away with the command.
+        code = await self._run('[ -p "$1.in" ] && exec cat >"$1.in"', data)
+        if code != 0:
+            raise BrokenPipeError("its input is closed")
+
+    async def close(self) -> None:
+        await self._run('read -r keeper <"$1.keeper" && kill -USR1 "$keeper" && rm -f "$1.in"', b"")
+
+    async def _run(self, text: str, data: bytes) -> int:
+        argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "toolcrib", self._stem]
+        process = await self._engine.spawn(argv, on_output=lambda _: None)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                with contextlib.suppress(BrokenPipeError):
+                    await process.write(data)
+                await process.close_input()
+                return await process.wait()
+        except TimeoutError:
+            raise BlockingIOError("it does not read its input, and the buffer is full") from None
+        finally:
+            await process.abandon()
+
+
+class HostWatcher:
+    """Of this machine: looks at the sizes of the logs, many times a second while anything runs."""
+
+    def __init__(self, folder: Path, max_log_bytes: int) -> None:
+        self._folder = folder
+        self._max_log_bytes = max_log_bytes
+        self._followed: dict[str, _Followed] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
+        log = os.open(self._folder / f"{command_id}.log", os.O_RDWR | os.O_CLOEXEC)
+        self._followed[command_id] = _Followed(on_output, on_end, offset, log)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    async def forget(self, command_id: str) -> None:
+        followed = self._followed.pop(command_id, None)
+        if followed is not None:
+            os.close(followed.log)
+
+    async def close(self) -> None:
+        for command_id in list(self._followed):
+            await self.forget(command_id)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def finish(self, command_id: str, ended: Ended) -> None:
+        """The command has ended: hand over the rest of its output, then tell."""
+        followed = self._followed.pop(command_id, None)
+        if followed is None:
+            return
+        while self._read(followed):
+            pass
+        os.close(followed.log)
+        followed.on_end(ended)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for followed in list(self._followed.values()):
+            self._read(followed)
+        if self._followed:
+            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def _read(self, followed: _Followed) -> bool:
+        """Hand over what is new; True when there may be more."""
+        data = os.pread(followed.log, READ_BYTES, followed.offset)
+        if data:
+            followed.offset += len(data)
+            followed.on_output(data)
+        if len(data) < READ_BYTES and followed.offset > self._max_log_bytes:
+            # It appends, so it goes on at the start of an empty file.
+            os.ftruncate(followed.log, 0)
+            followed.offset = 0
+        return len(data) == READ_BYTES

@@ -1,0 +1,25 @@
+"""The promises of an environment as checks that any backend can be put to, ours or a third party's.
+
+    from toolcrib.environments.conformance import Subject, run_suite
+
+    report = await run_suite(Subject(name="mine", make=lambda: MyEnvironment(...)))
+    assert report.passed, [result for result in report.results if result.state == "failed"]
+
+`toolcrib env check BACKEND` does the same from the command line.
+"""
+
+from toolcrib.environments.conformance.check import Check, ConformanceFailure, Need, Subject, Trial
+from toolcrib.environments.conformance.suite import CHECKS, Report, Result, run_check, run_suite
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "ConformanceFailure",
+    "Need",
+    "Report",
+    "Result",
+    "Subject",
+    "Trial",
+    "run_check",
+    "run_suite",
+]

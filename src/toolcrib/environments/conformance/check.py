@@ -1,0 +1,219 @@
+"""What a check is, and what it has at hand: an open environment, and ways to run commands in it and to look inside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolcrib.core.environments import BackendPath, CommandRequest, Ended, Environment, Execution, OnOutput
+from toolcrib.core.errors import ToolcribError
+
+Need = Literal["pty", "secrets"]
+COMMAND_SECONDS = 30.0
+"""A command of a check that takes longer has hung."""
+GONE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
+
+# The pattern comes on standard input, so that the one who looks does not find himself.
+_FIND_PROCESSES = r"""
+if [ -r /proc/self/cmdline ]; then
+    command grep -laF -f - /proc/[0-9]*/cmdline 2>/dev/null
+else
+    command ps -A -o args= | command grep -F -f -
+fi
+:
+"""
+
+
+class ConformanceFailure(ToolcribError):
+    """An environment does not do what the rule says; the message has what was expected and what was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The backend that is checked, and what is known about it from outside."""
+
+    name: str
+    make: Callable[[], Environment]
+    """A new environment, not yet open."""
+    can: frozenset[Need] = frozenset({"pty"})
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this process that must not be seen inside, by name."""
+    leftovers: Callable[[], Awaitable[Sequence[str]]] | None = None
+    """What exists outside because of environments of this backend: containers, connections, files, each named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One promise of an environment, and how to find out whether it is kept."""
+
+    name: str
+    rule: str
+    run: Callable[[Trial], Awaitable[None]]
+    needs: frozenset[Need] = frozenset()
+    alone: bool = False
+    """It wants an environment that no other check has used, or will."""
+    seconds: float = 90.0
+
+
+def check(
+    name: str, *needs: Need, alone: bool = False, seconds: float = 90.0
+) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
+    """Make a coroutine function a check; its docstring is the rule."""
+
+    def make(run: Callable[[Trial], Awaitable[None]]) -> Check:
+        rule = " ".join((run.__doc__ or "").split())
+        return Check(name=name, rule=rule, run=run, needs=frozenset(needs), alone=alone, seconds=seconds)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A command that ended: all of its output, and how it ended."""
+
+    output: bytes
+    ended: Ended
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.output.decode(errors="replace")
+
+
+class Printed:
+    """Takes what a command prints, and lets a check wait for a part of it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._changed = asyncio.Event()
+
+    def __call__(self, data: bytes) -> None:
+        self.data += data
+        self._changed.set()
+
+    async def wait_for(self, part: bytes, seconds: float = COMMAND_SECONDS) -> None:
+        """Return once `part` has been printed."""
+        try:
+            async with asyncio.timeout(seconds):
+                while part not in self.data:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise ConformanceFailure(
+                f"expected {part!r} to be printed within {seconds:.0f} s; seen {_short(bytes(self.data))}"
+            ) from None
+
+
+class Trial:
+    """One check at work on one environment."""
+
+    def __init__(self, subject: Subject, environment: Environment) -> None:
+        self.subject = subject
+        self.environment = environment
+
+    async def run(
+        self, command: str, *, stdin: bytes | None = None, cwd: str | None = None, seconds: float = COMMAND_SECONDS
+    ) -> Outcome:
+        """Run a command in the foreground to its end."""
+        request = CommandRequest(command=command, stdin=stdin, cwd=None if cwd is None else BackendPath(cwd))
+        printed = Printed()
+        started = time.monotonic()
+        execution = await self.environment.start(request, printed)
+        ended = await self.ended(execution, seconds=seconds, what=command)
+        return Outcome(output=bytes(printed.data), ended=ended, seconds=time.monotonic() - started)
+
+    async def prints(
+        self, command: str, expected: str | bytes, *, exit_code: int = 0, stdin: bytes | None = None
+    ) -> None:
+        """Expect a command to print exactly that and to end with that code."""
+        outcome = await self.run(command, stdin=stdin)
+        wanted = expected.encode() if isinstance(expected, str) else expected
+        equal(f"output of {_short(command)}", outcome.output, wanted)
+        equal(f"exit code of {_short(command)}", outcome.ended.exit_code, exit_code)
+
+    async def does(self, command: str) -> None:
+        """Run a command that prepares something; it must work."""
+        outcome = await self.run(command)
+        if outcome.ended.exit_code != 0:
+            raise ConformanceFailure(f"{_short(command)} ended with {outcome.ended.exit_code}: {_short(outcome.text)}")
+
+    async def ended(self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command") -> Ended:
+        """How a command ended; one that does not end in time is a failure."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await execution.wait()
+        except TimeoutError:
+            raise ConformanceFailure(f"expected {_short(what)} to end within {seconds:.0f} s; it did not") from None
+
+    @contextlib.asynccontextmanager
+    async def started(self, request: CommandRequest, on_output: OnOutput) -> AsyncIterator[Execution]:
+        """A command that is ended with the block, whatever happened in it."""
+        execution = await self.environment.start(request, on_output)
+        try:
+            yield execution
+        finally:
+            await execution.terminate(0.1)
+
+    async def running(self, mark: str) -> int:
+        """How many processes with `mark` in their arguments run inside."""
+        outcome = await self.run(_FIND_PROCESSES, stdin=mark.encode() + b"\n")
+        return len(outcome.output.splitlines())
+
+    async def becomes_running(self, mark: str, count: int) -> None:
+        """Wait until at least so many processes with `mark` run inside."""
+        seen = await self._settled(mark, lambda found: found >= count)
+        if seen < count:
+            raise ConformanceFailure(f"expected {count} processes to run inside; seen {seen}")
+
+    async def none_left(self, mark: str, *, at_once: bool = False) -> None:
+        """Expect that no process with `mark` runs inside any more."""
+        seen = await self.running(mark) if at_once else await self._settled(mark, lambda found: found == 0)
+        if seen:
+            raise ConformanceFailure(f"expected the whole tree to be gone inside; {seen} of its processes still run")
+
+    async def _settled(self, mark: str, enough: Callable[[int], bool]) -> int:
+        deadline = time.monotonic() + GONE_SECONDS
+        while True:
+            seen = await self.running(mark)
+            if enough(seen) or time.monotonic() > deadline:
+                return seen
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def folder(self) -> AsyncIterator[str]:
+        """A new folder inside, which the session is not in; gone afterwards."""
+        above = (await self.run('(builtin cd -P "${TMPDIR:-/tmp}" && builtin pwd)')).text.strip()
+        name = f"{above}/toolcrib-check-{secrets.token_hex(6)}"
+        await self.does(f"mkdir -m 700 {name}")
+        try:
+            yield name
+        finally:
+            await self.run(f"command cd / ; command chmod -R u+rwx {name}; command rm -rf {name}", cwd="/")
+
+
+def a_mark() -> str:
+    """A number of seconds that nobody else sleeps for: processes are found by it."""
+    return f"{7_000_000 + secrets.randbelow(1_000_000)}.{secrets.randbelow(1_000_000):06}"
+
+
+def equal(what: str, seen: object, expected: object) -> None:
+    """Expect two values to be equal."""
+    if seen != expected:
+        raise ConformanceFailure(f"{what}: expected {_short(expected)}, seen {_short(seen)}")
+
+
+def expect(condition: bool, what: str, seen: object) -> None:
+    """Expect a condition, said in words, to hold."""
+    if not condition:
+        raise ConformanceFailure(f"expected {what}; seen {_short(seen)}")
+
+
+def _short(value: object, limit: int = 300) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"

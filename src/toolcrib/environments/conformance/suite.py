@@ -1,0 +1,162 @@
+"""Runs the checks on a backend and reports what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from toolcrib.core.environments import Environment
+from toolcrib.core.errors import EnvironmentFailed, UnknownName
+from toolcrib.environments.conformance import (
+    commands,
+    endings,
+    hygiene,
+    odd_sessions,
+    overlap,
+    session,
+    streams,
+    transfer,
+)
+from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
+
+CHECKS: tuple[Check, ...] = (
+    *commands.CHECKS,
+    *session.CHECKS,
+    *odd_sessions.CHECKS,
+    *streams.CHECKS,
+    *endings.CHECKS,
+    *overlap.CHECKS,
+    *transfer.CHECKS,
+    *hygiene.CHECKS,
+)
+CLOSE_SECONDS = 15.0
+"""An environment that takes longer to close waits for something that does not come."""
+
+
+class UnknownCheck(UnknownName):
+    kind = "check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one check."""
+
+    check: Check
+    state: Literal["passed", "failed", "skipped"]
+    detail: str = ""
+    """Why it failed or was skipped."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of all checks, in their order."""
+
+    subject: str
+    results: tuple[Result, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(result.state != "failed" for result in self.results)
+
+    def count(self, state: str) -> int:
+        return sum(result.state == state for result in self.results)
+
+
+async def run_suite(
+    subject: Subject,
+    *,
+    only: Collection[str] | None = None,
+    on_result: Callable[[Result], None] = lambda _result: None,
+) -> Report:
+    """Run all checks, or those of the names in `only`, one after the other; raises UnknownCheck for a wrong name.
+
+    Checks share an environment where they can; after a failure the next one gets a new one.
+    """
+    results: list[Result] = []
+    shared: Environment | None = None
+    try:
+        for each in chosen(only):
+            if missing := each.needs - subject.can:
+                result = Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+            elif each.alone:
+                result = await run_check(each, subject)
+            else:
+                result, shared = await _run_shared(each, subject, shared)
+            results.append(result)
+            on_result(result)
+    finally:
+        if shared is not None:
+            await close(shared)
+    return Report(subject=subject.name, results=tuple(results))
+
+
+async def run_check(each: Check, subject: Subject) -> Result:
+    """Run one check in an environment of its own."""
+    if missing := each.needs - subject.can:
+        return Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+    result, environment = await _run_shared(each, subject, None)
+    if environment is None:
+        return result
+    problem = await close(environment)
+    if problem and result.state == "passed":
+        return Result(check=each, state="failed", detail=problem, seconds=result.seconds)
+    return result
+
+
+def chosen(only: Collection[str] | None) -> list[Check]:
+    """The checks of these names, all without any."""
+    if only is None:
+        return list(CHECKS)
+    known = [each.name for each in CHECKS]
+    for name in only:
+        if name not in known:
+            raise UnknownCheck(name, known, advice="`toolcrib env check --list` shows all of them")
+    return [each for each in CHECKS if each.name in only]
+
+
+async def _run_shared(
+    each: Check, subject: Subject, environment: Environment | None
+) -> tuple[Result, Environment | None]:
+    """The result, and the environment for the next check: None after a failure."""
+    started = time.monotonic()
+    problem = ""
+    try:
+        async with asyncio.timeout(each.seconds):
+            if environment is None:
+                environment = subject.make()
+                await environment.open()
+            await each.run(Trial(subject, environment))
+    except TimeoutError:
+        problem = f"it took longer than {each.seconds:.0f} s"
+    except ConformanceFailure as error:
+        problem = str(error)
+    except EnvironmentFailed as error:
+        problem = f"the environment could not be used: {error}"
+    except asyncio.CancelledError:
+        if environment is not None:
+            await close(environment)
+        raise
+    except Exception as error:  # noqa: BLE001 - a backend under test may raise anything, and that is its failure
+        problem = f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - started
+    if not problem:
+        return Result(check=each, state="passed", seconds=seconds), environment
+    if environment is not None:
+        await close(environment)
+    return Result(check=each, state="failed", detail=problem, seconds=seconds), None
+
+
+async def close(environment: Environment) -> str:
+    """Close an environment under test; what went wrong with that, if anything."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await environment.close()
+    except TimeoutError:
+        return f"closing it took longer than {CLOSE_SECONDS:.0f} s"
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"closing it raised {type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,259 @@
+"""Starts programs on this machine and carries their bytes, on an event loop, without a thread per program."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from toolcrib.core.environments import OnOutput, TerminalSize
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.exit_watch import on_exit
+
+READ_BYTES = 256 * 1024
+LARGE_PIPE_BYTES = 1024 * 1024
+# A child that floods the pipe after its parent ended must not keep us reading for ever.
+READS_AFTER_THE_END = 64
+END_OF_TRANSMISSION = b"\x04"
+
+
+async def spawn_on_host(
+    argv: Sequence[str],
+    *,
+    on_output: OnOutput,
+    environ: Mapping[str, str],
+    terminal: TerminalSize | None = None,
+    cwd: Path | None = None,
+    log: Path | None = None,
+) -> HostProcess:
+    """Start a program in a session of its own; raises EnvironmentFailed when it cannot be started.
+
+    With `log` its output is appended to that file, and `on_output` hears nothing.
+    """
+    try:
+        if log is not None:
+            return _into_file(argv, on_output, environ, log)
+        if terminal is None:
+            return _with_pipes(argv, on_output, environ, cwd)
+        return _on_terminal(argv, on_output, environ, cwd, terminal)
+    except OSError as error:
+        raise EnvironmentFailed(f"{argv[0]!r} could not be started: {error.strerror or error}") from error
+
+
+def _with_pipes(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], cwd: Path | None) -> HostProcess:
+    read_end, stdin = os.pipe()
+    output, write_end = os.pipe()
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=read_end,
+            stdout=write_end,
+            stderr=write_end,
+            env=environ,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(stdin)
+        os.close(output)
+        raise
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return HostProcess(child, stdin=stdin, output=output, on_output=on_output)
+
+
+def _into_file(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], log: Path) -> HostProcess:
+    read_end, stdin = os.pipe()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        child = subprocess.Popen(
+            argv, stdin=read_end, stdout=output, stderr=output, env=environ, start_new_session=True
+        )
+    except OSError:
+        os.close(stdin)
+        raise
+    finally:
+        os.close(read_end)
+        os.close(output)
+    return HostProcess(child, stdin=stdin, output=None, on_output=on_output)
+
+
+def _on_terminal(
+    argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], cwd: Path | None, size: TerminalSize
+) -> HostProcess:
+    master, slave = os.openpty()
+    try:
+        _set_size(slave, size)
+        # A session leader gets a controlling terminal by opening one; the shell does that, then becomes the program.
+        opening = ["/bin/sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", os.ttyname(slave), *argv]
+        child = subprocess.Popen(
+            opening, stdin=slave, stdout=slave, stderr=slave, env=environ, cwd=cwd, start_new_session=True
+        )
+    except OSError:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    return HostProcess(child, stdin=os.dup(master), output=master, on_output=on_output, on_terminal=True)
+
+
+def _set_size(descriptor: int, size: TerminalSize) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
+
+
+class HostProcess:
+    """A program on this machine; see EngineProcess."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        *,
+        stdin: int,
+        output: int | None,
+        on_output: OnOutput,
+        on_terminal: bool = False,
+    ) -> None:
+        self._child = child
+        self._loop = asyncio.get_running_loop()
+        self._on_output = on_output
+        self._on_terminal = on_terminal
+        self._stdin: int | None = stdin
+        self._output = output
+        self._writing = asyncio.Lock()
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._pipe_is_large = on_terminal
+        os.set_blocking(stdin, False)
+        if output is not None:
+            os.set_blocking(output, False)
+            self._loop.add_reader(output, self._read)
+        self._stop_watching = on_exit(child.pid, self._reap)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._exited.done()
+
+    def redirect(self, on_output: OnOutput) -> None:
+        """Hand what it prints from now on to somebody else."""
+        self._on_output = on_output
+
+    async def write(self, data: bytes) -> None:
+        async with self._writing:
+            rest = memoryview(data)
+            while rest:
+                if self._stdin is None:
+                    raise BrokenPipeError(errno.EPIPE, "its input is closed")
+                try:
+                    rest = rest[os.write(self._stdin, rest) :]
+                except BlockingIOError:
+                    await self._writable(self._stdin)
+                except OSError as error:
+                    if error.errno == errno.EIO:
+                        raise BrokenPipeError(errno.EPIPE, "its terminal is closed") from error
+                    raise
+
+    async def close_input(self) -> None:
+        if self._stdin is None:
+            return
+        if self._on_terminal and not self.has_ended:
+            await self.write(END_OF_TRANSMISSION)
+            return
+        self._close_stdin()
+
+    async def resize(self, size: TerminalSize) -> None:
+        if self._on_terminal and self._output is not None:
+            _set_size(self._output, size)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._exited)
+
+    async def wait_for_end_of_output(self) -> None:
+        """Returns when nobody holds the other end of its output any more."""
+        await asyncio.shield(self._closed)
+
+    async def abandon(self) -> None:
+        self._close_stdin()
+        self._close_output()
+
+    def signal_session(self, number: signal.Signals) -> None:
+        """Signal the process group that it leads; one that has gone is fine."""
+        try:
+            os.killpg(self._child.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    async def _writable(self, descriptor: int) -> None:
+        ready = asyncio.Event()
+        self._loop.add_writer(descriptor, ready.set)
+        waiting: asyncio.Future[object] = asyncio.ensure_future(ready.wait())
+        try:
+            await asyncio.wait((waiting, asyncio.ensure_future(self.wait())), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._loop.remove_writer(descriptor)
+            waiting.cancel()
+        if self.has_ended:
+            raise BrokenPipeError(errno.EPIPE, "it has ended")
+
+    def _read(self) -> bool:
+        """Hand over what has arrived; False when there is nothing (more) to read now."""
+        if self._output is None:
+            return False
+        try:
+            data = os.read(self._output, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # EIO: the last process on the terminal has gone.
+        if not data:
+            self._close_output()
+            return False
+        if not self._pipe_is_large and len(data) >= 65536:
+            self._enlarge_pipe(self._output)
+        self._on_output(data)
+        return True
+
+    def _enlarge_pipe(self, output: int) -> None:
+        """More room means fewer switches between the program and us, which is most of the cost of large output."""
+        self._pipe_is_large = True
+        try:
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
+        except (AttributeError, OSError):
+            return  # Not on this system, or the user's share is used up.
+
+    def _reap(self) -> None:
+        code = self._child.poll()
+        if code is None:
+            # The pidfd was ready an instant before the process could be waited for.
+            code = self._child.wait()
+        for _ in range(READS_AFTER_THE_END):
+            if not self._read():
+                break
+        self._close_stdin()
+        if not self._exited.done():
+            self._exited.set_result(code if code >= 0 else 128 - code)
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            self._loop.remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = None
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = None
+        if not self._closed.done():
+            self._closed.set_result(None)

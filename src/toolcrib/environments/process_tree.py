@@ -1,0 +1,303 @@
+"""Finds and ends the processes of commands: natively on this machine, by a script inside any other place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from toolcrib.core.environments import BackendPath, Engine, LeftBehind
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.programs import answer_of
+from toolcrib.environments.scripts import ENTRY, script
+
+_MARK = b"\0TOOLCRIB_COMMAND_ID="
+MAX_ENVIRON_BYTES = 256 * 1024
+KILL_SECONDS = 5.0
+BEGIN_SECONDS = 2.0
+"""How long a shell may take to write down that it runs a command."""
+FEW_PROCESSES = 200
+SHOWN_COMMAND_CHARS = 200
+RUNNER_WORDS = f"--norc --noprofile -c {ENTRY}"
+A_SHELL = "bash (a part of the command)"
+NAP_SECONDS = (0.005, 0.01, 0.02, 0.05)
+SETTLED_NAP_SECONDS = 1.0
+
+
+ALL = "*"
+"""Stands for every command that the session file knows, in `end`."""
+
+
+class ProcessTree(Protocol):
+    """The processes of a place, by the commands that they belong to."""
+
+    async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
+        """TERM, after the grace KILL, for every process of the commands; returns when none is left.
+
+        Raises EnvironmentFailed for processes that refuse to go.
+        """
+        ...
+
+    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+        """What runs of the commands now."""
+        ...
+
+    async def settled(self, ids: Sequence[str]) -> None:
+        """Returns when nothing runs of the commands any more."""
+        ...
+
+
+class BackendTree:
+    """By a second program in the place: what runs there cannot be reached from outside."""
+
+    def __init__(self, engine: Engine, folder: BackendPath) -> None:
+        self._engine = engine
+        self._folder = folder
+
+    async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
+        tenths = str(max(0, round(grace_seconds * 10)))
+        answer = await self._answer("end", tenths, *ids, seconds=grace_seconds + 4 * KILL_SECONDS)
+        if answer[0] != "gone":
+            raise EnvironmentFailed(f"processes {answer[1:]} in the {self._engine.kind} environment refuse to end")
+
+    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+        answer = await self._answer("look", *ids, seconds=4 * KILL_SECONDS)
+        return read_left_behind(answer[1]) if len(answer) > 1 else []
+
+    async def _answer(self, name: str, *arguments: str, seconds: float) -> list[str]:
+        text = script("find") + script(name)
+        argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "bash", self._folder, *arguments]
+        return await answer_of(self._engine, argv, timeout_seconds=seconds)
+
+    async def settled(self, ids: Sequence[str]) -> None:
+        while await self.remaining(ids):  # noqa: ASYNC110 - nothing in there tells us
+            await asyncio.sleep(SETTLED_NAP_SECONDS)
+
+
+def read_left_behind(text: str) -> list[LeftBehind]:
+    """From the `pid command` lines of the scripts."""
+    pairs = (line.partition(" ") for line in text.splitlines())
+    return [LeftBehind(pid=int(pid), command=_shown(words)) for pid, _, words in pairs if pid.isdigit()]
+
+
+def _shown(words: str) -> str:
+    """A command line for people; a part of the command that runs in the shell itself has no words of its own."""
+    return A_SHELL if RUNNER_WORDS in words else words[:SHOWN_COMMAND_CHARS]
+
+
+class Seen(NamedTuple):
+    """One process, as /proc tells it."""
+
+    pid: int
+    parent: int
+    session: int
+    started: str
+
+
+class HostTree:
+    """Of this machine. Looks through /proc once for all who ask at the same moment."""
+
+    def __init__(self, sessions_file: Path) -> None:
+        self._file = sessions_file
+        self._read_bytes = 0
+        self._leaders: dict[str, tuple[int, str]] = {}
+        self._ended: set[str] = set()
+        self._looking: asyncio.Task[_Look] | None = None
+
+    async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        told = False
+        for nap in itertools.chain(NAP_SECONDS, itertools.repeat(NAP_SECONDS[-1])):
+            found = await self._find(ids)
+            waited = loop.time() - started
+            # One that was asked for an instant ago has not said yet who it is.
+            if not found and (self._all_have_begun(ids) or waited > BEGIN_SECONDS):
+                return
+            if waited > grace_seconds + KILL_SECONDS:
+                pids = [process.pid for process in found]
+                raise EnvironmentFailed(f"processes {pids} refuse to end; look at them with `ps`")
+            if waited >= grace_seconds:
+                _signal(found, signal.SIGKILL)
+            elif found and not told:
+                told = True
+                _signal(found, signal.SIGTERM)
+                # What is stopped cannot hear it.
+                _signal(found, signal.SIGCONT)
+            await asyncio.sleep(nap)
+
+    def _all_have_begun(self, ids: Sequence[str]) -> bool:
+        return all(command_id in self._leaders or command_id == ALL for command_id in ids)
+
+    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+        return [_left(process) for process in await self._find(ids)]
+
+    async def settled(self, ids: Sequence[str]) -> None:
+        loop = asyncio.get_running_loop()
+        while found := await self._find(ids):
+            ended: asyncio.Future[None] = loop.create_future()
+            stop_watching = on_exit(found[0].pid, partial(_set, ended))
+            try:
+                await ended
+            finally:
+                stop_watching()
+
+    def left_by(self, command_id: str, shell_pid: int) -> list[LeftBehind]:
+        """What a command left behind whose shell has just ended; quick, because it looks only at newer processes."""
+        mark = command_id.encode()
+        return [
+            _left(process)
+            for process in _newer_processes(shell_pid)
+            if process.session == shell_pid or mark_of(process.pid) == mark
+        ]
+
+    def leader_of(self, command_id: str) -> int | None:
+        """The shell of a command, if it still runs."""
+        self._read_leaders()
+        pid, started = self._leaders.get(command_id, (0, ""))
+        seen = _read_stat(pid) if pid else None
+        return pid if seen is not None and seen.started == started else None
+
+    async def _find(self, ids: Sequence[str]) -> list[Seen]:
+        self._read_leaders()
+        names = [*self._leaders] if ALL in ids else ids
+        # Of all commands that there ever were: the session number of one that has ended may be somebody else's by now.
+        led = [name for name in names if name in self._leaders and not (ALL in ids and name in self._ended)]
+        sessions = {pid for pid, started in map(self._leaders.__getitem__, led) if _is_same_or_gone(pid, started)}
+        return (await self._look()).of_commands(names, sessions)
+
+    async def _look(self) -> _Look:
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look_soon())
+        return await asyncio.shield(self._looking)
+
+    async def _look_soon(self) -> _Look:
+        # Whoever asks in this turn of the loop shares the look.
+        await asyncio.sleep(0)
+        self._looking = None
+        return _Look(_processes())
+
+    def _read_leaders(self) -> None:
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        # A line that is just being written is read the next time.
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            command_id, _, place = line.partition(" ")
+            pid, _, started = place.partition(" ")
+            if pid.isdigit():
+                self._leaders[command_id] = (int(pid), started)
+            else:
+                self._ended.add(command_id)
+
+
+class _Look:
+    """All processes at one moment, by session and by the command whose name they carry."""
+
+    def __init__(self, processes: list[Seen]) -> None:
+        self._children: dict[int, list[Seen]] = defaultdict(list)
+        self.by_session: dict[int, list[Seen]] = defaultdict(list)
+        self.by_mark: dict[bytes, list[Seen]] = defaultdict(list)
+        for process in processes:
+            self._children[process.parent].append(process)
+            self.by_session[process.session].append(process)
+            mark = mark_of(process.pid)
+            if mark:
+                self.by_mark[mark].append(process)
+
+    def of_commands(self, names: Sequence[str], sessions: set[int]) -> list[Seen]:
+        """Those that carry one of the names, are in one of the sessions, or were started by one that is."""
+        found = {process for name in names for process in self.by_mark.get(name.encode(), ())}
+        found.update(process for session in sessions for process in self.by_session.get(session, ()))
+        to_look_at = [*found]
+        while to_look_at:
+            children = {child for child in self._children.get(to_look_at.pop().pid, ()) if child not in found}
+            found |= children
+            to_look_at += children
+        return [*found]
+
+
+def _left(process: Seen) -> LeftBehind:
+    return LeftBehind(pid=process.pid, command=_command_line(process.pid))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _is_same_or_gone(pid: int, started: str) -> bool:
+    # The number of a session is not used again while it has members; a new process with it is somebody else.
+    seen = _read_stat(pid)
+    return seen is None or seen.started == started
+
+
+def _processes() -> list[Seen]:
+    seen = (_read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - the quickest way
+    return [process for process in seen if process is not None]
+
+
+def _newer_processes(pid: int) -> list[Seen]:
+    """Those that were started after this one."""
+    newest = int(_read_system("loadavg").split()[-1] or 0)
+    if not pid <= newest < pid + FEW_PROCESSES:
+        return [process for process in _processes() if process.pid != pid]
+    seen = (_read_stat(number) for number in range(pid + 1, newest + 1))
+    return [process for process in seen if process is not None]
+
+
+def _read_stat(pid: int) -> Seen | None:
+    """The process, unless it has ended; one that waits to be reaped has."""
+    fields = _read_proc(pid, "stat").rpartition(b") ")[2].split()
+    if len(fields) < 20 or fields[0] in (b"Z", b"X"):
+        return None
+    return Seen(pid, int(fields[1]), int(fields[3]), fields[19].decode())
+
+
+def mark_of(pid: int) -> bytes:
+    """The command whose name the process carries in its environment; empty when it carries none."""
+    environ = b"\0" + _read_proc(pid, "environ")
+    start = environ.find(_MARK)
+    return environ[start + len(_MARK) :].split(b"\0", 1)[0] if start >= 0 else b""
+
+
+def _read_proc(pid: int, name: str) -> bytes:
+    """What /proc tells; nothing for a process that has gone or is somebody else's."""
+    return _read_system(f"{pid}/{name}")
+
+
+def _read_system(name: str) -> bytes:
+    try:
+        descriptor = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, MAX_ENVIRON_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _command_line(pid: int) -> str:
+    words = _read_proc(pid, "cmdline")
+    return _shown(words.replace(b"\0", b" ").decode(errors="replace").strip())
+
+
+def _signal(processes: list[Seen], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)

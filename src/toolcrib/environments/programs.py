@@ -1,0 +1,62 @@
+"""Runs small programs of our own in a place and reads their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from toolcrib.core.environments import Engine
+from toolcrib.core.errors import EnvironmentFailed
+
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+
+
+END = b"\0\4\0"
+"""The last field of every answer, so that it is known to be whole before the program is reported as ended."""
+
+
+async def answer_of(
+    engine: Engine, argv: Sequence[str], *, timeout_seconds: float, stdin: bytes | None = None
+) -> list[str]:
+    """The NUL-separated fields that a script prints after its first NUL byte, up to the end field.
+
+    Its input stays open until it ends, unless `stdin` is given. Raises EnvironmentFailed when it gives no answer.
+    """
+    output = bytearray()
+    answered = asyncio.Event()
+
+    def keep(data: bytes) -> None:
+        if len(output) < MAX_ANSWER_BYTES:
+            output.extend(data)
+        if output.endswith(END):
+            answered.set()
+
+    process = await engine.spawn(argv, on_output=keep)
+    waiting: list[asyncio.Future[Any]] = []
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            if stdin is not None:
+                await process.write(stdin)
+                await process.close_input()
+            waiting = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(process.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not answered.is_set():
+                await waiting[1]
+    except TimeoutError:
+        raise EnvironmentFailed(
+            f"the {engine.kind} environment did not answer within {timeout_seconds:g} seconds"
+        ) from None
+    finally:
+        for one in waiting:
+            one.cancel()
+        await process.abandon()
+    return _fields(bytes(output), engine.kind)
+
+
+def _fields(output: bytes, kind: str) -> list[str]:
+    noise, found, answer = output.partition(b"\0")
+    if not found or not output.endswith(END):
+        said = noise.decode(errors="replace").strip() or "it said nothing"
+        raise EnvironmentFailed(f"a shell in the {kind} environment failed: {said}")
+    return answer[: -len(END)].decode(errors="surrogateescape").split("\0")

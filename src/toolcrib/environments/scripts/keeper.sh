@@ -1,0 +1,32 @@
+# Starts a background command and stays with it, as `bash -c TEXT bash FOLDER ID ENTRY RUNNER`, with the blob of the
+# command on standard input as `LENGTH newline BLOB`. Answers `\0started\0`, or `\0failed\0`.
+# Its output goes to ID.log and its exit code to ID.exit, so that both outlive whoever asked for it; what is written to
+# ID.in is its input, which ends when this shell is told so by USR1.
+folder=$1 id=$2 entry=$3 runner=$4
+if [[ ${5-} != detached ]]; then
+    umask 077
+    read -r length && LC_ALL=C IFS= read -r -d '' -N "$length" blob
+    printf '%s' "$blob" >"$folder/$id.blob" && mkfifo "$folder/$id.in" && : >"$folder/$id.log" || {
+        printf '\0failed\0\4\0'
+        exit 1
+    }
+    setsid "$BASH" --norc --noprofile -c "$BASH_EXECUTION_STRING" bash "$@" detached </dev/null >/dev/null 2>&1 &
+    printf '\0started\0\4\0'
+    exit 0
+fi
+# Held open in both directions: a writer that comes and goes does not end the input.
+exec 9<>"$folder/$id.in"
+trap 'exec 9>&-' USR1
+echo $$ >"$folder/$id.keeper"
+setsid "$BASH" --norc --noprofile -c "$entry" bash "$runner" "$folder" "$folder/$id.blob" \
+    <"$folder/$id.in" >>"$folder/$id.log" 2>&1 9>&- &
+child=$!
+while :; do
+    wait "$child"
+    code=$?
+    # A signal to this shell ends the wait, but not the command.
+    kill -0 "$child" 2>/dev/null || break
+done
+# The runner writes the code down itself unless it was killed or replaced.
+[[ -s $folder/$id.exit ]] || echo "$code" >|"$folder/$id.exit"
+rm -f "$folder/$id.in" "$folder/$id.keeper" "$folder/$id.blob"

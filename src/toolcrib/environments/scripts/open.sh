@@ -1,0 +1,48 @@
+# Makes the folder of a session and its first state, as `bash -c TEXT bash FOLDER CWD LOGIN VARIABLES SECRETS`.
+# Answers `\0ready\0new|old\0CWD\0HOME\0`, or `\0failed\0REASON\0`.
+__tc_fail() {
+    printf '\0failed\0%s\0\4\0' "$1"
+    exit 1
+}
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || __tc_fail "bash $BASH_VERSION is too old; 4.4 or later is needed"
+__tc_folder=$1 __tc_cwd=$2 __tc_login=$3 __tc_variables=$4 __tc_secrets=$5
+__tc_was=new
+[[ ! -e $__tc_folder/sessions ]] || __tc_was=old
+(umask 077 && command mkdir -p -- "$__tc_folder") || __tc_fail "the folder $__tc_folder cannot be made"
+# As the shell writes it, which is how it is found again in what a command leaves.
+declare -f trap >|"$__tc_folder/trap"
+unset -f trap
+set --
+if [[ -n $__tc_login ]]; then
+    # What a login would read, and what an interactive shell would; whatever they print or break is theirs alone.
+    shopt -s expand_aliases
+    while IFS= read -r __tc_file; do
+        [[ $__tc_file != "~/"* ]] || __tc_file=$HOME/${__tc_file:2}
+        # Without `-e`: the files of a profile often fail somewhere.
+        [[ ! -r $__tc_file ]] || builtin source "$__tc_file" </dev/null >/dev/null 2>&1
+    done <<<"$__tc_login"
+    set +CEefTuvx +o posix
+    builtin trap - EXIT DEBUG ERR RETURN
+    shopt -s nocasematch
+    while IFS= read -r __tc_name; do
+        [[ ! $__tc_name =~ $__tc_secrets ]] || unset -v "$__tc_name"
+    done < <(compgen -e)
+    shopt -u nocasematch
+fi
+eval "$__tc_variables"
+[[ $__tc_cwd != "~" && $__tc_cwd != "~/"* ]] || __tc_cwd=$HOME${__tc_cwd:1}
+builtin cd -- "${__tc_cwd:-$HOME}" 2>/dev/null || {
+    [[ -z $__tc_cwd ]] || __tc_fail "the folder $__tc_cwd does not exist there"
+    builtin cd /
+}
+unset -v OLDPWD
+unset -f __tc_fail
+{
+    builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
+    builtin export -p
+    builtin declare -f
+    builtin declare -Fx
+    builtin alias -p
+} >|"$__tc_folder/state" || exit 1
+: >>"$__tc_folder/sessions"
+builtin printf '\0ready\0%s\0%s\0%s\0\4\0' "$__tc_was" "$PWD" "${HOME-}"

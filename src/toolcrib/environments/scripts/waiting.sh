@@ -1,0 +1,22 @@
+# Whether a process of a command is reading from its terminal or standard input, as `bash -c TEXT bash FOLDER ID`.
+# Answers `\0yes\0` or `\0no\0`.
+folder=$1 wanted=$2
+sessions=" "
+while read -r id pid _; do
+    [[ $id != "$wanted" ]] || sessions+="$pid "
+done <"$folder/sessions"
+for pid in /proc/[0-9]*; do
+    { read -r stat <"$pid/stat"; } 2>/dev/null || continue
+    read -r state _ _ session _ <<<"${stat##*) }"
+    [[ $state == S && $sessions == *" $session "* ]] || continue
+    where= call= descriptor=
+    { read -r where <"$pid/wchan"; } 2>/dev/null
+    case $where in
+    n_tty_read | wait_woken | *pipe_read | fifo_read)
+        # In `read` of descriptor 0, where the kernel lets us see that much.
+        { read -r call descriptor _ <"$pid/syscall"; } 2>/dev/null
+        [[ -z $call || $descriptor == 0x0 ]] && printf '\0yes\0\4\0' && exit
+        ;;
+    esac
+done
+printf '\0no\0\4\0'

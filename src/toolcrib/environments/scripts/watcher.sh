@@ -1,0 +1,47 @@
+# Tells what background commands print and how they end, as `bash -c TEXT bash FOLDER LIMIT`.
+# Reads `follow ID OFFSET` and `forget ID` lines; writes `data ID LENGTH` lines, each with that many bytes after it, and
+# `end ID CODE` lines. Ends with its standard input.
+folder=$1 limit=$2
+declare -A offsets
+while :; do
+    if ((${#offsets[@]})); then
+        read -r -t 0.1 verb id offset
+    else
+        read -r verb id offset
+    fi
+    case $? in
+    0)
+        case $verb in
+        follow) offsets[$id]=$offset ;;
+        forget) unset -v "offsets[$id]" ;;
+        esac
+        continue
+        ;;
+    1) exit 0 ;;
+    esac
+    for id in "${!offsets[@]}"; do
+        # First the end, then the size: what was printed before the end is then surely seen.
+        code=
+        { read -r code <"$folder/$id.exit"; } 2>/dev/null
+        size=$(stat -c %s "$folder/$id.log" 2>/dev/null) || size=0
+        offset=${offsets[$id]}
+        # The log was cut short, below or by another watcher.
+        ((offset <= size)) || offset=0
+        if ((size > offset)); then
+            length=$((size - offset < 1048576 ? size - offset : 1048576))
+            echo "data $id $length"
+            tail -c "+$((offset + 1))" "$folder/$id.log" | head -c "$length"
+            offset=$((offset + length))
+        elif [[ -n $code ]]; then
+            echo "end $id $code"
+            unset -v "offsets[$id]"
+            continue
+        fi
+        if ((offset == size && offset > limit)); then
+            # It appends, so it goes on at the start of an empty file.
+            : >"$folder/$id.log"
+            offset=0
+        fi
+        offsets[$id]=$offset
+    done
+done

@@ -1,0 +1,1 @@
+"""Commands that run in the background: started, watched, talked to, ended, and found again after a crash of ours."""

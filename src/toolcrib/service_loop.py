@@ -1,0 +1,89 @@
+"""One event loop on a thread of its own, for services that outlive single calls: commands, connections, processes.
+
+Callers come from any loop or thread; what a service holds is only ever touched on this loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from toolcrib.bridge import new_loop
+
+T = TypeVar("T")
+
+JOIN_SECONDS = 5.0
+
+
+class ServiceLoop:
+    """Started with its first use. After a fork the child starts its own: threads do not survive one."""
+
+    def __init__(self, name: str = "toolcrib-services") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._loop is not None and self._process == os.getpid()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._process != os.getpid():
+                self._forget()
+            if self._loop is None:
+                self._loop = new_loop()
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result; cancelling the caller cancels it."""
+        if asyncio.get_running_loop() is self.loop:
+            return await coroutine
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+    def run_sync(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
+        """The coroutine's result, for callers that are not on a loop that this one waits for."""
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout_seconds)
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Stop the loop, and wait a moment for its thread."""
+        if not self.is_started:
+            return
+        loop, thread = self._loop, self._thread
+        assert loop is not None
+        assert thread is not None
+        self._forget()
+        loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join(JOIN_SECONDS)
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=JOIN_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

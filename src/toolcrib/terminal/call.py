@@ -1,0 +1,70 @@
+"""One call of the `terminal` tool, checked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from toolcrib.config.terminal_settings import TerminalSettings
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import UsageError
+from toolcrib.core.types import JsonObject
+
+DEFAULT_SESSION = "default"
+ANSWER_SECONDS = 1.5
+"""How long before a call's deadline its command is ended, so that its answer still arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalCall:
+    """What is to be run, for whom, and how long it may take."""
+
+    command: str
+    session_key: str
+    task_id: str = ""
+    background: bool = False
+    pty: bool = False
+    workdir: str = ""
+    workspace: str = ""
+    """The folder that the session of the caller works in; empty means the Runtime's."""
+    timeout_seconds: float = 180.0
+    notify_on_complete: bool = False
+    watch_patterns: tuple[str, ...] = ()
+
+
+def session_key_of(ctx: ToolContext) -> str:
+    """The session whose environment and processes a call uses."""
+    return ctx.session_id or ctx.task_id or DEFAULT_SESSION
+
+
+def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings) -> TerminalCall:
+    """The call that the arguments mean; raises UsageError for one that makes no sense."""
+    command = args["command"]
+    if not command.strip():
+        raise UsageError("the command is empty")
+    background = bool(args.get("background"))
+    return TerminalCall(
+        command=command,
+        session_key=session_key_of(ctx),
+        task_id=ctx.task_id,
+        background=background,
+        pty=bool(args.get("pty")),
+        workdir=args.get("workdir") or "",
+        workspace=ctx.cwd,
+        timeout_seconds=_seconds(args.get("timeout"), ctx.deadline, settings, background=background),
+        notify_on_complete=bool(args.get("notify_on_complete")),
+        watch_patterns=tuple(pattern for pattern in args.get("watch_patterns") or () if pattern),
+    )
+
+
+def _seconds(asked: float | None, deadline: float | None, settings: TerminalSettings, *, background: bool) -> float:
+    longest = settings.max_foreground_timeout
+    if asked is not None and asked > longest and not background:
+        raise UsageError(
+            f"a command in the foreground may take {longest:g} seconds at most; run it with background=true and "
+            "notify_on_complete=true, or ask for less"
+        )
+    seconds = min(settings.timeout, longest) if asked is None or asked <= 0 else asked
+    if deadline is not None:
+        seconds = min(seconds, max(0.1, deadline - time.monotonic() - ANSWER_SECONDS))
+    return seconds

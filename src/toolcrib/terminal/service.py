@@ -1,0 +1,304 @@
+"""The environments and background processes of one Runtime, for callers on any loop or thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import (
+    BackendPath,
+    CommandRequest,
+    Environment,
+    EnvironmentSpec,
+    TerminalSize,
+)
+from toolcrib.core.errors import EnvironmentFailed, ToolcribError
+from toolcrib.core.types import Effect, JsonObject
+from toolcrib.environments.create import create_environment, open_address, resolve
+from toolcrib.environments.foreground import ForegroundResult, Limits, run_foreground
+from toolcrib.environments.pool import EnvironmentPool
+from toolcrib.environments.specs import ON_THIS_MACHINE, keeps_everything_inside
+from toolcrib.processes.recovery import Recovered, recover
+from toolcrib.processes.registry import ProcessRegistry
+from toolcrib.processes.service import ProcessService
+from toolcrib.processes.session import Adoption
+from toolcrib.service_loop import ServiceLoop
+from toolcrib.terminal import answers
+from toolcrib.terminal.call import TerminalCall, read_call, session_key_of
+
+logger = logging.getLogger(__name__)
+
+MEGABYTE = 1024 * 1024
+CLOSE_SECONDS = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminalOptions:
+    """What a TerminalService goes by."""
+
+    settings: Settings
+    workspace: Path
+    environ: Callable[[], Mapping[str, str]]
+    """The variables of this process, as they are now."""
+    mask: Callable[[str], str]
+    transform: Callable[[TerminalCall, JsonObject], str] | None
+    """The output of an answer as the hooks leave it; may block. None where there are no hooks."""
+
+
+class TerminalService:
+    """What the `terminal` and `process` tools, front ends and old names ask. One for each Runtime."""
+
+    def __init__(self, options: TerminalOptions, loop: ServiceLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self._folders: dict[str, str] = {}
+        self._made: _OnLoop | None = None
+
+    # The tool
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
+        """Run what the `terminal` tool was called with. A call that is cancelled ends its command and says so."""
+        try:
+            call = read_call(args, ctx, self.options.settings.terminal)
+        except ToolcribError as error:
+            return _text(answers.failed(str(error)))
+        answer = await self._interruptible(call, ctx)
+        transform = self.options.transform
+        if transform is not None and not call.background:
+            answer["output"] = await asyncio.to_thread(transform, call, answer)
+        return _text(answer)
+
+    async def _interruptible(self, call: TerminalCall, ctx: ToolContext) -> JsonObject:
+        loop = self.loop.loop
+        interrupt = asyncio.Event()
+        future = asyncio.wrap_future(self.loop.submit(self._on_loop().run(call, interrupt)))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(interrupt.set)
+            answer = await asyncio.shield(future)
+            if ctx.cancelled:
+                return answer
+            raise
+
+    def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
+        """The command of a call, with the place and folder that it would run in; for whoever judges it."""
+        spec = self._on_loop().spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
+        here = spec.backend in ON_THIS_MACHINE
+        isolated = keeps_everything_inside(spec, self.options.settings.terminal)
+        folder = self._folder_of(args, ctx) if here else ""
+        return Effect("exec", args["command"], folder, "" if here else spec.backend, isolated)
+
+    def _folder_of(self, args: JsonObject, ctx: ToolContext) -> str:
+        """The folder that a call's command would run in, as far as is known."""
+        folder = self._folders.get(session_key_of(ctx), "") or ctx.cwd
+        workdir = args.get("workdir")
+        return os.path.join(folder or str(self.options.workspace), workdir) if workdir else folder  # noqa: PTH118
+
+    # For front ends
+
+    @property
+    def processes(self) -> ProcessService:
+        return self._on_loop().process_service
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of one of the parts where they live, from synchronous code."""
+        return self.loop.run_sync(coroutine)
+
+    def environment_of(self, session_key: str) -> Environment | None:
+        """The open environment of a session, if there is one."""
+        return self._on_loop().environment_of(session_key)
+
+    def set_override(self, task: str, overrides: Mapping[str, str]) -> None:
+        self._on_loop().pool.set_override(task, overrides)
+
+    def clear_override(self, task: str) -> None:
+        self._on_loop().pool.clear_override(task)
+
+    def override_of(self, task: str) -> Mapping[str, str]:
+        return self._on_loop().pool.override_of(task)
+
+    def recover(self) -> Recovered:
+        """End or take over what earlier processes of ours left running, once; says what was found."""
+        made = self._on_loop()
+        return self.loop.run_sync(made.recovered())
+
+    def close(self) -> None:
+        """End everything that runs, and give back every environment."""
+        made, self._made = self._made, None
+        if made is not None and self.loop.is_started:
+            self.loop.run_sync(made.close(), CLOSE_SECONDS)
+
+    def _on_loop(self) -> _OnLoop:
+        if self._made is None:
+            self._made = self.loop.run_sync(self._make())
+        return self._made
+
+    async def _make(self) -> _OnLoop:
+        return _OnLoop(self.options, self._folders)
+
+
+class _OnLoop:
+    """What lives on the service loop."""
+
+    def __init__(self, options: TerminalOptions, folders: dict[str, str]) -> None:
+        self._options = options
+        self._settings = options.settings
+        self._folders = folders
+        home = self._settings.home
+        self.registry = ProcessRegistry(home.processes_dir)
+        self.process_service = ProcessService(self.registry, asyncio.get_running_loop(), mask=options.mask)
+        self.pool = EnvironmentPool(
+            self._create,
+            lifetime_seconds=self._settings.terminal.lifetime_seconds,
+            is_busy=self._is_busy,
+            on_open=lambda environment: self.registry.ledger.place_opened(environment.address()),
+            on_close=lambda environment: self.registry.ledger.place_closed(environment.address()),
+        )
+        self._recovery = asyncio.ensure_future(self._recover())
+
+    async def run(self, call: TerminalCall, interrupt: asyncio.Event) -> JsonObject:
+        try:
+            async with self.pool.acquire(self.spec(call.session_key, call.task_id, call.workspace)) as environment:
+                return await self._run_in(environment, call, interrupt)
+        except ToolcribError as error:
+            return answers.failed(str(error))
+
+    async def _run_in(self, environment: Environment, call: TerminalCall, interrupt: asyncio.Event) -> JsonObject:
+        request = CommandRequest(
+            command=call.command,
+            terminal=TerminalSize() if call.pty else None,
+            cwd=BackendPath(call.workdir) if call.workdir else None,
+        )
+        if call.background:
+            record = await self.registry.start(
+                environment,
+                request,
+                session_key=call.session_key,
+                task_id=call.task_id,
+                notify_on_complete=call.notify_on_complete,
+                watch_patterns=call.watch_patterns,
+            )
+            return answers.started(call, record)
+        sink = _Sink()
+        try:
+            result = await run_foreground(environment, request, self._limits(call), interrupt=interrupt, on_output=sink)
+        except EnvironmentFailed:
+            await self.pool.discard(environment)
+            raise
+        return await self._tell(environment, call, result, sink)
+
+    async def _tell(
+        self, environment: Environment, call: TerminalCall, result: ForegroundResult, sink: _Sink
+    ) -> JsonObject:
+        mask = self._options.mask
+        if result.ended is None:
+            record = self._adopt(environment, call, result, sink, pids=())
+            return answers.waiting(result, record, mask)
+        if result.ended.reason == "lost":
+            await self.pool.discard(environment)
+        self._folders[call.session_key] = environment.cwd
+        answer = answers.ended(call, result, mask)
+        left = result.ended.left_behind
+        if not left or result.timed_out or result.interrupted:
+            return answer
+        record = self._adopt(environment, call, result, sink, pids=tuple(one.pid for one in left))
+        return answers.with_left_behind(answer, record, left)
+
+    def _adopt(
+        self, environment: Environment, call: TerminalCall, result: ForegroundResult, sink: _Sink, pids: tuple[int, ...]
+    ) -> Any:
+        record = self.registry.adopt(
+            Adoption(
+                execution=result.execution,
+                session_key=call.session_key,
+                command=call.command,
+                task_id=call.task_id,
+                cwd=environment.cwd,
+                kind=environment.kind,
+                address=environment.address(),
+                pids=pids,
+                output=b"" if pids else result.text.encode(),
+                has_terminal=call.pty,
+                notify_on_complete=call.notify_on_complete,
+                watch_patterns=call.watch_patterns,
+            )
+        )
+        sink.target = self.registry.sink(record.id)
+        return record
+
+    def _limits(self, call: TerminalCall) -> Limits:
+        output, terminal = self._settings.tool_output, self._settings.terminal
+        name = f"terminal-{os.urandom(6).hex()}.txt"
+        return Limits(
+            timeout_seconds=call.timeout_seconds,
+            limit_bytes=output.max_bytes,
+            save_to=self._settings.home.results_dir / name,
+            max_saved=terminal.max_saved_output_mb * MEGABYTE,
+            return_when_waiting=True,
+        )
+
+    def spec(self, session_key: str, task_id: str, workspace: str) -> EnvironmentSpec:
+        """The environment that a call of this session and task would run in."""
+        return resolve(
+            self._settings,
+            self.pool.override_of(task_id),
+            session=session_key,
+            workspace=Path(workspace) if workspace else self._options.workspace,
+            environ=self._options.environ(),
+        )
+
+    def environment_of(self, session_key: str) -> Environment | None:
+        entries = (entry for entry in self.pool.entries() if entry.spec.session == session_key)
+        return next((entry.environment for entry in entries if entry.environment is not None), None)
+
+    def _create(self, spec: EnvironmentSpec) -> Environment:
+        return create_environment(spec, self._settings, self._options.environ())
+
+    def _is_busy(self, environment: Environment) -> bool:
+        return self.registry.is_used(environment.address())
+
+    async def recovered(self) -> Recovered:
+        return await asyncio.shield(self._recovery)
+
+    async def _recover(self) -> Recovered:
+        return await recover(self.registry, self._open_again, self._settings.terminal.orphans)
+
+    async def _open_again(self, address: Mapping[str, str]) -> Environment | None:
+        environment = open_address(address, self._settings, self._options.environ())
+        try:
+            await environment.open()
+        except EnvironmentFailed as error:
+            logger.info("what was left in %s is gone: %s", dict(address), error)
+            return None
+        return environment
+
+    async def close(self) -> None:
+        if not self._recovery.done():
+            self._recovery.cancel()
+        await asyncio.wait([self._recovery])
+        await self.registry.close()
+        await self.pool.close_all()
+
+
+class _Sink:
+    """Hands output on to whoever listens now: nobody, until the command goes on in the background."""
+
+    def __init__(self) -> None:
+        self.target: Callable[[bytes], None] | None = None
+
+    def __call__(self, data: bytes) -> None:
+        if self.target is not None:
+            self.target(data)
+
+
+def _text(answer: JsonObject) -> str:
+    return json.dumps(answer, ensure_ascii=False)

@@ -1,0 +1,86 @@
+"""Runs commands where the settings say: on this machine, in a sandbox or container, on another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import Effect, JsonObject, Unavailable
+from toolcrib.registry import registry
+
+USUAL_PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+
+
+async def terminal(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
+    return await ctx.services.get("terminal").handle(args, ctx)
+
+
+def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+    """The command, in the place and folder that its session is in."""
+    effect: Effect = ctx.services.get("terminal").effect_of(args, ctx)
+    return (effect,)
+
+
+def check_terminal() -> bool | Unavailable:
+    """Whether there is a shell. Asked often, so it looks at the usual places first."""
+    if any(map(os.path.exists, USUAL_PLACES)) or shutil.which("bash"):
+        return True
+    return Unavailable("there is no bash on this machine", "install bash 4.4 or later")
+
+
+TERMINAL_SCHEMA: JsonObject = {
+    "name": "terminal",
+    "description": (
+        "Run a shell command (bash) and get its output and exit code. Folder, exported variables, functions and "
+        "aliases are kept between commands of a session. Start servers, watchers and other long work with "
+        "background=true and follow them with the process tool; what a command leaves running is kept there, too. "
+        "Commands have no input unless pty=true. Prefer the file tools for reading, searching and editing files."
+    ),
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "The command line, as for bash"},
+            "background": {
+                "type": "boolean",
+                "description": "Return at once and let it run; the answer has a session_id for the process tool",
+                "default": False,
+            },
+            "timeout": {
+                "type": "number",
+                "minimum": 0,
+                "description": "Seconds that it may take in the foreground (180 unless set otherwise, 600 at most)",
+            },
+            "workdir": {"type": "string", "description": "The folder to run it in, for this command alone"},
+            "pty": {
+                "type": "boolean",
+                "description": "Run it on a pseudo-terminal, for programs that ask questions or draw on the screen",
+                "default": False,
+            },
+            "notify_on_complete": {
+                "type": "boolean",
+                "description": "With background=true: tell this session when it has ended",
+                "default": False,
+            },
+            "watch_patterns": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "With background=true: tell this session when a line of output contains one of these",
+            },
+        },
+        "required": ["command"],
+    },
+}
+
+registry.register(
+    name="terminal",
+    toolset="terminal",
+    schema=TERMINAL_SCHEMA,
+    handler=terminal,
+    check_fn=check_terminal,
+    is_async=True,
+    emoji="💻",
+    max_result_size_chars=100_000,
+    effects=effects,
+)

@@ -1,0 +1,111 @@
+"""Every backend keeps every promise of an environment, and the suite notices one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from factories import FACTORIES, SECRET, Factory, host_environ
+
+from toolcrib.core.environments import CommandRequest, Execution, OnOutput
+from toolcrib.core.errors import EnvironmentFailed, UnknownName
+from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.conformance import CHECKS, Check, Need, Subject, Trial, run_check, run_suite
+
+
+@pytest.fixture(params=[pytest.param(row, id=row.name, marks=row.marks) for row in FACTORIES])
+async def subject(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Subject]:
+    """One backend; a key is in our own environment, as it is on a user's machine."""
+    factory: Factory = request.param
+    monkeypatch.setenv(*SECRET)
+    async with factory.make(request) as made:
+        yield made
+
+
+@pytest.mark.parametrize("check", [pytest.param(each, id=each.name) for each in CHECKS])
+async def test_the_backend_keeps_the_promise(subject: Subject, check: Check) -> None:
+    """What a check's rule says holds in an environment of its own."""
+    result = await run_check(check, subject)
+
+    if result.state == "skipped":
+        pytest.skip(result.detail)
+    assert result.state == "passed", f"{check.rule}\n{result.detail}"
+
+
+class Forgetful(LocalEnvironment):
+    """A backend that loses exit codes."""
+
+    async def start(self, request: CommandRequest, on_output: OnOutput) -> Execution:
+        return await super().start(replace(request, command=f"{{ {request.command}\n}}; true"), on_output)
+
+
+class Closed(LocalEnvironment):
+    """A backend that cannot be opened."""
+
+    async def open(self) -> None:
+        raise EnvironmentFailed("the moon is not full; wait")
+
+
+def of(kind: type[LocalEnvironment], can: frozenset[Need] = frozenset()) -> Subject:
+    return Subject(name=kind.__name__, make=lambda: kind(host_environ()), can=can)
+
+
+async def test_a_broken_promise_is_reported_and_the_others_go_on() -> None:
+    """A failed check says what was expected and seen; the checks after it run."""
+    told: list[str] = []
+
+    report = await run_suite(
+        of(Forgetful), only=["exit-codes", "output-order", "terminal"], on_result=lambda r: told.append(r.check.name)
+    )
+
+    failed, passed, skipped = report.results
+    assert (failed.state, passed.state, skipped.state) == ("failed", "passed", "skipped")
+    assert "expected 1, seen 0" in failed.detail
+    assert skipped.detail == "needs pty"
+    assert not report.passed
+    assert told == ["exit-codes", "output-order", "terminal"]
+
+
+async def test_an_environment_that_does_not_open_fails_its_checks_with_the_reason() -> None:
+    """What the backend says when it cannot be opened reaches the report."""
+    report = await run_suite(of(Closed), only=["quotes"])
+
+    assert "the moon is not full" in report.results[0].detail
+
+
+async def test_a_check_that_hangs_fails() -> None:
+    """No backend can hold up the suite."""
+
+    async def hang(trial: Trial) -> None:
+        await asyncio.Event().wait()
+
+    result = await run_check(Check(name="hang", rule="", run=hang, seconds=0.1), of(LocalEnvironment))
+
+    assert (result.state, result.detail) == ("failed", "it took longer than 0 s")
+
+
+async def test_anything_that_a_backend_raises_is_its_failure() -> None:
+    """An exception of a third party's code is reported with its type."""
+
+    async def burst(trial: Trial) -> None:
+        raise ZeroDivisionError("burst")
+
+    result = await run_check(Check(name="burst", rule="", run=burst), of(LocalEnvironment))
+
+    assert (result.state, result.detail) == ("failed", "ZeroDivisionError: burst")
+
+
+async def test_an_unknown_check_is_named_with_the_nearest() -> None:
+    """A name that no check has is refused before anything runs."""
+    with pytest.raises(UnknownName, match="did you mean 'exit-codes'"):
+        await run_suite(of(LocalEnvironment), only=["exit-code"])
+
+
+def test_every_check_has_a_name_of_its_own_and_a_rule() -> None:
+    """Names are used on the command line, rules in its output."""
+    names = [each.name for each in CHECKS]
+
+    assert len(set(names)) == len(names)
+    assert all(each.rule.endswith(".") for each in CHECKS)
