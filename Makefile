@@ -23,7 +23,7 @@ help:
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
 	@echo 'make docs          write the reference docs anew from the code'
-	@echo 'make bench         measure speed and the approval gate beside the reference; writes docs/trust.md'
+	@echo 'make bench         measure speed, the terminal and the approval gate beside the reference; writes docs/trust.md'
 
 chat: .venv/.runtime
 	@printf 'Asking: %s\n' "$$Q"
@@ -52,8 +52,9 @@ docs: .venv/.dev
 	$(VENV) scripts/write_reference.py
 
 bench: .venv/.dev
-	@# Both run, and the page is written, also where a figure is missed.
+	@# All run, and the page is written, also where a figure is missed.
 	@missed=0; $(VENV) bench/run.py $(ARGS) || missed=1; echo; \
+	$(VENV) bench/terminal.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev

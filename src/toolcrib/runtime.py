@@ -27,7 +27,7 @@ from toolcrib.config.redact import known_secrets, redact
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
+from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore, SecretAsker
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
 from toolcrib.definitions.search import ToolIndex
@@ -291,8 +291,15 @@ def _make_terminal(runtime: Runtime, loop: ServiceLoop) -> TerminalService:
         environ=environment,
         mask=redact if runtime.settings.security.redact_secrets else str,
         transform=_terminal_hooks(runtime),
+        secret_asker=lambda: _secret_asker(runtime.gate),
     )
     return TerminalService(options, loop)
+
+
+def _secret_asker(gate: Gate) -> SecretAsker | None:
+    """Whom the gate asks, if he can be told a secret."""
+    approver = gate.options.approver if isinstance(gate, DeferredGate) else None
+    return approver if isinstance(approver, SecretAsker) else None
 
 
 def _terminal_hooks(runtime: Runtime) -> Callable[[Any, JsonObject], str] | None:

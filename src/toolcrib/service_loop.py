@@ -6,6 +6,7 @@ Callers come from any loop or thread; what a service holds is only ever touched 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine
@@ -30,6 +31,7 @@ class ServiceLoop:
     def _forget(self) -> None:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: set[asyncio.Task[Any]] = set()
         self._thread: threading.Thread | None = None
 
     @property
@@ -49,6 +51,27 @@ class ServiceLoop:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """The result to come, as a future of the calling loop; nothing that happens to that stops the coroutine.
+
+        Leaner than `run_coroutine_threadsafe` with its two chains of callbacks.
+        """
+        caller = asyncio.get_running_loop()
+        given: asyncio.Future[T] = caller.create_future()
+
+        def begin() -> None:
+            task = self.loop.create_task(coroutine)
+            self._running.add(task)
+            task.add_done_callback(hand_over)
+
+        def hand_over(task: asyncio.Task[T]) -> None:
+            self._running.discard(task)
+            with contextlib.suppress(RuntimeError):  # The caller's loop may be closed by now.
+                caller.call_soon_threadsafe(_settle, given, task)
+
+        self.loop.call_soon_threadsafe(begin)
+        return given
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result; cancelling the caller cancels it."""
@@ -87,3 +110,17 @@ class ServiceLoop:
             loop.run_until_complete(asyncio.wait(left, timeout=JOIN_SECONDS))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _settle(given: asyncio.Future[T], task: asyncio.Task[T]) -> None:
+    """Give the outcome of a task to a future of another loop, unless nobody waits for it any more."""
+    if given.cancelled():
+        return
+    if task.cancelled():
+        given.cancel()
+        return
+    error = task.exception()
+    if error is not None:
+        given.set_exception(error)
+    else:
+        given.set_result(task.result())

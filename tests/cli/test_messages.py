@@ -256,7 +256,7 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(rf"\b{re.escape(__version__)}\b", "VERSION", text)
     # How many tools are built in, and which optional packages happen to be installed, is no matter of ours.
     text = re.sub(r"\b\d+ tools", "N tools", text)
-    return re.sub(r"(openai|anthropic|mcp|docker|ssh): \S.*", r"\1: …", text)
+    return re.sub(r"(openai|anthropic|mcp|ssh|modal|daytona|vercel): \S.*", r"\1: …", text)
 
 
 def section(scenario: Scenario, outcome: Outcome, root: Path) -> str:

@@ -41,6 +41,13 @@ NAMES = {
     ),
     "hermes_constants": "get_hermes_home display_hermes_home",
     "tools.interrupt": "set_interrupt is_interrupted clear_current_thread_interrupt _interrupt_event",
+    "tools.terminal_tool": (
+        "terminal_tool register_task_env_overrides clear_task_env_overrides resolve_task_overrides record_session_cwd "
+        "get_session_cwd clear_session_cwd get_active_env is_persistent_env cleanup_vm cleanup_all_environments "
+        "check_terminal_requirements FOREGROUND_MAX_TIMEOUT TERMINAL_SCHEMA _get_env_config _create_environment "
+        "_active_environments _interrupt_event"
+    ),
+    "tools.process_registry": "process_registry ProcessRegistry ProcessSession format_process_notification",
     "tools.thread_context": "propagate_context_to_thread",
     "tools.environments": "BaseEnvironment",
     "tools.environments.base": (

@@ -82,6 +82,14 @@ def ssh_server() -> SshServer:
     )
 
 
+def sudo_password() -> str:
+    """What sudo wants from the user of the ssh server."""
+    password = _state("sudo").get("SUDO_PASSWORD", "")
+    if not password:
+        _skip("sudo", "not set up")
+    return password
+
+
 def apptainer() -> Apptainer:
     """Its tests are marked `may_skip`: it comes from a source that moves, so it may be missing where all else is up."""
     state = _state("apptainer")

@@ -31,7 +31,7 @@ class HostEngine:
     kind = "host"
     isolated = False
     shell = "bash"
-    keeps_spare_shells = False
+    spare_shells = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, *, noise: bytes = b"", prefix: Sequence[str] = ()) -> None:

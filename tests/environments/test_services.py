@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engines import IMAGE, Apptainer, Podman, SshServer
+from engines import IMAGE, Apptainer, Podman, SshServer, sudo_password
 
 pytestmark = pytest.mark.services
 
@@ -43,6 +43,17 @@ def test_ssh_logs_in_by_key_without_a_question(ssh_server: SshServer):
     options = ("-F", "none", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={ssh_server.known_hosts}")
     login = ("-i", str(ssh_server.key), "-p", str(ssh_server.port), f"{ssh_server.user}@{ssh_server.host}")
     assert_ran(run("ssh", *options, *login, LOOK_AROUND))
+
+
+def test_sudo_wants_the_password_of_the_ssh_user(ssh_server: SshServer):
+    """The right one is accepted, no other."""
+    password = sudo_password()
+    sudo = ("runuser", "--user", ssh_server.user, "--", "sudo", "-k", "-S", "-p", "", "true")
+    codes = [
+        subprocess.run(sudo, input=f"{typed}\n".encode(), capture_output=True, timeout=60, check=False).returncode
+        for typed in (password, "wrong")
+    ]
+    assert codes == [0, 1]
 
 
 @pytest.mark.may_skip

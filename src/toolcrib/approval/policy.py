@@ -66,6 +66,10 @@ class Policy:
         return Place(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
 
 
+REMOTE_HOME = "/home/…"
+"""Stands for the home folder on another machine."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What a call is about to do."""
@@ -183,8 +187,7 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     _look_at_tool(policy, action, found, place)
     for effect in action.effects:
         if effect.kind == "exec":
-            where = replace(place, cwd=effect.cwd) if effect.cwd else place
-            there = replace(policy, backend=effect.backend, isolated=effect.isolated) if effect.backend else policy
+            there, where = _where(policy, place, effect)
             _look_at_command(there, effect.target, found, where, read)
         elif effect.kind in ("write", "delete"):
             _look_at_write(policy, action.tool, effect, found, place)
@@ -195,6 +198,19 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
             reason = f"{action.tool} {does} {effect.target}".rstrip()
             found.dangers.append(_by_tool(effect.kind, description, action.tool, reason))
     return _without_allowed_tool(policy, action, found, place)
+
+
+def _where(policy: Policy, place: Place, effect: Effect) -> tuple[Policy, Place]:
+    """What a command is judged by in the place where it would run."""
+    if not effect.backend:
+        return policy, replace(place, cwd=effect.cwd) if effect.cwd else place
+    # The folders of another machine are not ours: its workspace is where its session began, its links are unknown.
+    there = Place(cwd=effect.cwd or "/", workspace=effect.workspace, home=REMOTE_HOME, real=_as_written)
+    return replace(policy, backend=effect.backend, isolated=effect.isolated, home=REMOTE_HOME), there
+
+
+def _as_written(path: str) -> str:
+    return path
 
 
 def _look_at_tool(policy: Policy, action: Action, found: _Found, place: Place) -> None:

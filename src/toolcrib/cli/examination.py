@@ -22,7 +22,15 @@ from toolcrib.registry.discovery import LoadedFile
 from toolcrib.runtime import Runtime
 from toolcrib.version import __version__
 
-EXTRAS = {"openai": "openai", "anthropic": "anthropic", "mcp": "mcp", "docker": "docker", "ssh": "asyncssh"}
+EXTRAS = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "mcp": "mcp",
+    "ssh": "asyncssh",
+    "modal": "modal",
+    "daytona": "daytona",
+    "vercel": "vercel-sandbox",
+}
 """The optional parts of the distribution, each with the package that it needs."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from toolcrib.core.context import current_context
+from toolcrib.core.context import CancelToken, current_context
 
 
 class _InterruptedThreads:
@@ -17,6 +18,7 @@ class _InterruptedThreads:
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
+        self._tokens: dict[int, list[CancelToken]] = {}
         self._changed = threading.Condition()
 
     def change(self, active: bool, thread_id: int) -> None:
@@ -25,7 +27,27 @@ class _InterruptedThreads:
                 self._ids.add(thread_id)
             else:
                 self._ids.discard(thread_id)
+            stopped = list(self._tokens.get(thread_id, ())) if active else []
             self._changed.notify_all()
+        for token in stopped:
+            token.cancel("interrupted")
+
+    @contextmanager
+    def stopping(self, token: CancelToken) -> Iterator[None]:
+        """Meanwhile a request to stop this thread cancels the token; one that is open already does so now."""
+        thread_id = threading.get_ident()
+        with self._changed:
+            self._tokens.setdefault(thread_id, []).append(token)
+            is_asked = thread_id in self._ids
+        if is_asked:
+            token.cancel("interrupted")
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._tokens[thread_id].remove(token)
+                if not self._tokens[thread_id]:
+                    del self._tokens[thread_id]
 
     def has(self, thread_id: int) -> bool:
         return thread_id in self._ids
@@ -54,6 +76,15 @@ def is_interrupted() -> bool:
         return True
     ctx = current_context.get()
     return ctx is not None and ctx.cancelled
+
+
+@contextmanager
+def cancelled_with_thread() -> Iterator[CancelToken]:
+    """A token that is cancelled when this thread is asked to stop, or the call that it serves is cancelled."""
+    ctx = current_context.get()
+    token = CancelToken(ctx.cancel if ctx is not None else None)
+    with _interrupted.stopping(token):
+        yield token
 
 
 def clear_current_thread_interrupt() -> None:

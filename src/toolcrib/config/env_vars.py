@@ -210,13 +210,6 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "tools": ["terminal"],
         "password": False,
     },
-    "SUDO_PASSWORD": {
-        "description": "Let terminal commands use sudo without asking; leave it empty unless you mean that",
-        "prompt": "Your sudo password",
-        "url": "https://www.sudo.ws/docs/man/sudo.man/",
-        "tools": ["terminal"],
-        "password": True,
-    },
     "TINKER_API_KEY": {
         "description": "Train models with Tinker",
         "prompt": "Tinker API key",

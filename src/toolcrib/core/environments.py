@@ -66,8 +66,8 @@ class Engine(Protocol):
     """The name of the backend in the settings: local, docker …"""
     shell: str
     """The bash in that place, as a path or name that `spawn` understands."""
-    keeps_spare_shells: bool
-    """Whether a shell may be started ahead of the next command. False where a waiting program costs money."""
+    spare_shells: int
+    """How many shells are started ahead of the next command. None where a waiting program costs money."""
 
     @property
     def temporary(self) -> BackendPath:

@@ -8,6 +8,7 @@
     ├── PluginError             a plugin cannot be found or loaded
     │   └── PluginToolOverrideError (also a PermissionError)
     ├── EnvironmentFailed       a backend cannot be opened, or went away
+    │   └── PlaceGone           a place that was left does not exist any more, and never will
     └── UsageError              a caller used the library in a way that it forbids
 
 A message says what happened, to which thing, and what to do about it. `exit_code` is what the
@@ -34,6 +35,10 @@ class UsageError(ToolcribError):
 
 class EnvironmentFailed(ToolcribError):
     """A place where commands run cannot be used; says what is missing and what to do."""
+
+
+class PlaceGone(EnvironmentFailed):
+    """A place that an earlier process of ours left does not exist any more, so that nothing in it runs on."""
 
 
 class RegistrationError(ToolcribError, ValueError):

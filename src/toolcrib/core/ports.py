@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # Only named here: a process that asks nothing does not load them.
     from toolcrib.core.approvals import Answer, ApprovalRequest
 
-__all__ = ["Approver", "Gate", "Invoker", "Recorder", "ResultStore", "Services"]
+__all__ = ["Approver", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
 
 
 class Invoker(Protocol):
@@ -25,6 +25,15 @@ class Approver(Protocol):
     """Asks whoever is responsible. A time-out is an answer of its own, and no yes."""
 
     async def ask(self, request: ApprovalRequest) -> Answer: ...
+
+
+@runtime_checkable
+class SecretAsker(Protocol):
+    """An approver that can also be told a secret, such as a password for sudo, without anybody else seeing it."""
+
+    async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
+        """What the person typed; None when there is nobody, or no answer in time, or he gives none."""
+        ...
 
 
 class Gate(Protocol):

@@ -34,6 +34,8 @@ class Effect:
     """Where a command would run; empty means this machine."""
     isolated: bool = False
     """What the command does cannot leave its backend, except by the network."""
+    workspace: str = ""
+    """With `backend`: the folder there that the session works in, where it was named."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]

@@ -94,7 +94,7 @@ def docker_options(order: Order) -> Any:
     return backend_module("docker").DockerOptions(
         image=order.spec.image,
         binary=order.address.get("binary", "" if settings.engine == "auto" else settings.engine),
-        environ=child_environment(order.environ, passthrough=DOCKER_VARIABLES),
+        environ=_docker_environ(order),
         volumes=volumes,
         workspace=order.workspace,
         network=settings.network,
@@ -108,6 +108,15 @@ def docker_options(order: Order) -> Any:
         persistent=settings.persistent,
         container=order.address.get("container", ""),
     )
+
+
+def _docker_environ(order: Order) -> dict[str, str]:
+    """The client's variables; those of a container that is there already lead to the engine that it was made by."""
+    environ = child_environment(order.environ, passthrough=DOCKER_VARIABLES)
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        if name.lower() in order.address:
+            environ[name] = order.address[name.lower()]
+    return {name: value for name, value in environ.items() if value}
 
 
 def ssh_options(order: Order) -> Any:

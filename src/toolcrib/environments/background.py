@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,10 @@ from toolcrib.environments.process_tree import ProcessTree
 from toolcrib.environments.scripts import script
 
 TICK_SECONDS = 0.05
+BUSY_TICK_SECONDS = 0.001
 READ_BYTES = 1024 * 1024
+KILLED = 137
+"""The exit code of a command that was killed outright."""
 
 OnEnd = Callable[[Ended], None]
 
@@ -60,10 +63,18 @@ class BackgroundExecution:
         self._waits = waits
         self._stdin = stdin
         self._killed = False
+        self._is_abandoned = False
+        self._heard_bytes = 0
+        self.is_over = False
+        """It had ended when it was found again; only its output is still on the way."""
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
 
     async def watch(self, on_output: OnOutput, offset: int = 0) -> None:
-        await self._watcher.follow(self.id, offset, on_output, self._on_end)
+        def hear(data: bytes) -> None:
+            self._heard_bytes += len(data)
+            on_output(data)
+
+        await self._watcher.follow(self.id, offset, hear, self._on_end)
 
     async def wait(self) -> Ended:
         return await asyncio.shield(self._ended)
@@ -83,12 +94,19 @@ class BackgroundExecution:
     async def terminate(self, grace_seconds: float = 1.0) -> None:
         self._killed = True
         await self._tree.end([self.id], grace_seconds)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                await self.wait()
+        heard = -1
+        while not self._ended.done() and not self._is_abandoned and heard != self._heard_bytes:
+            # What it printed may take a while to arrive.
+            heard = self._heard_bytes
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self.wait()
         if not self._ended.done():
             self._ended.set_result(Ended(exit_code=LOST, reason="lost"))
             await self._watcher.forget(self.id)
+
+    def when_ended(self, callback: Callable[[Ended], None]) -> None:
+        self._ended.add_done_callback(lambda ended: callback(ended.result()))
 
     async def settled(self) -> None:
         await self.wait()
@@ -98,12 +116,57 @@ class BackgroundExecution:
         return not self._ended.done() and await self._waits(self.id)
 
     async def abandon(self) -> None:
+        self._is_abandoned = True
         await self._watcher.forget(self.id)
 
     def _on_end(self, ended: Ended) -> None:
-        if not self._ended.done():
-            reason = "killed" if self._killed and ended.reason == "exited" else ended.reason
-            self._ended.set_result(Ended(exit_code=ended.exit_code, reason=reason, note=ended.note))
+        if self._ended.done():
+            return
+        if self._killed and ended.reason == "exited":
+            ended = replace(ended, reason="killed")
+        elif self._killed and ended.reason == "lost" and not ended.note:
+            # Who is killed outright says nothing, but we know.
+            ended = Ended(exit_code=KILLED, reason="killed")
+        self._ended.set_result(ended)
+
+
+class LeftBehindExecution:
+    """What runs on of a command that is not watched any more; see Execution. Nobody hears it."""
+
+    pid: int | None = None
+
+    def __init__(self, command_id: str, tree: ProcessTree) -> None:
+        self.id = command_id
+        self._tree = tree
+        self._killed = False
+
+    async def wait(self) -> Ended:
+        await self._tree.settled([self.id])
+        if self._killed:
+            return Ended(exit_code=KILLED, reason="killed")
+        return Ended(exit_code=LOST, reason="lost", note="it ended after it was found again; nobody knows how")
+
+    async def settled(self) -> None:
+        await self._tree.settled([self.id])
+
+    async def terminate(self, grace_seconds: float = 1.0) -> None:
+        self._killed = True
+        await self._tree.end([self.id], grace_seconds)
+
+    async def write(self, data: bytes) -> None:
+        raise BrokenPipeError("its input is closed")
+
+    async def close_input(self) -> None:
+        """Nothing: it has none."""
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Nothing: it has no terminal."""
+
+    async def waits_for_input(self) -> bool:
+        return False
+
+    async def abandon(self) -> None:
+        """Nothing: nobody listens."""
 
 
 def ended_by(text: str) -> Ended:
@@ -122,6 +185,8 @@ class _Followed:
     log: int = -1
     wants: int = 0
     """Bytes that still belong to the frame being read."""
+    is_told: bool = False
+    """Whether the program in the place knows about it."""
 
 
 class BackendWatcher:
@@ -140,11 +205,13 @@ class BackendWatcher:
         self._closed = False
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
-        self._followed[command_id] = _Followed(on_output, on_end, offset)
+        followed = self._followed[command_id] = _Followed(on_output, on_end, offset)
         async with self._starting:
             if self._process is None:
                 await self._start()
-            else:
+            elif not followed.is_told:
+                # Twice would be heard twice.
+                followed.is_told = True
                 await self._say(f"follow {command_id} {offset}\n")
 
     async def forget(self, command_id: str) -> None:
@@ -173,6 +240,7 @@ class BackendWatcher:
         self._buffer, self._frame = b"", ("", 0)
         self._process = await self._engine.spawn(self._argv, on_output=self._feed)
         for command_id, followed in list(self._followed.items()):
+            followed.is_told = True
             await self._say(f"follow {command_id} {followed.offset}\n")
         self._waiting = asyncio.ensure_future(self._restart_when_lost(self._process))
 
@@ -293,13 +361,19 @@ class HostWatcher:
 
     def _tick(self) -> None:
         self._timer = None
-        for followed in list(self._followed.values()):
-            self._read(followed)
+        # One that prints more than was read is looked at again at once.
+        behind = [self._read(followed) for followed in list(self._followed.values())]
         if self._followed:
-            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+            seconds = BUSY_TICK_SECONDS if any(behind) else TICK_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _read(self, followed: _Followed) -> bool:
         """Hand over what is new; True when there may be more."""
+        size = os.fstat(followed.log).st_size
+        if size - followed.offset > self._max_log_bytes:
+            # It prints faster than anybody reads: the middle is left out.
+            followed.on_output(b"\n[... %d bytes left out ...]\n" % (size - self._max_log_bytes - followed.offset))
+            followed.offset = size - self._max_log_bytes
         data = os.pread(followed.log, READ_BYTES, followed.offset)
         if data:
             followed.offset += len(data)

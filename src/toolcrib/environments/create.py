@@ -11,7 +11,7 @@ from typing import Any, cast
 from toolcrib.config.child_environment import SECRET_NAMES
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import BackendStatus, Engine, Environment, EnvironmentSpec, Leftover
-from toolcrib.core.errors import EnvironmentFailed, ToolcribError
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
 from toolcrib.environments.backend_options import (
     WORKSPACE_INSIDE,
     Order,
@@ -47,7 +47,7 @@ def open_address(address: Mapping[str, str], settings: Settings, environ: Mappin
     """The environment that another process of ours left at that address, not open yet; opening takes it over."""
     kind = backend_name(address.get("kind", ""))
     if kind == "sandbox":
-        raise EnvironmentFailed("a sandbox ends with the process that made it; start a new environment")
+        raise PlaceGone("a sandbox ends with the process that made it; start a new environment")
     spec = EnvironmentSpec(backend=kind, session="", cwd=address.get("cwd", ""))
     return _make(_order(spec, settings, environ, address), settings)
 

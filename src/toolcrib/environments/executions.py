@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from toolcrib.core.environments import (
     BackendPath,
     Ended,
+    EndReason,
     EngineProcess,
     LeftBehind,
-    OnOutput,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.process_tree import A_SHELL, ProcessTree, read_left_behind
-from toolcrib.environments.trailer import NO_FOLDER, TrailerReader
+from toolcrib.environments.trailer import DONE, NO_FOLDER
 
 LOST = 255
 END_SECONDS = 5.0
@@ -29,9 +29,11 @@ WaitsForInput = Callable[[str], Coroutine[Any, Any, bool]]
 class EngineExecution:
     """What all commands share that run as a program of an engine, with its streams in our hands."""
 
-    def __init__(self, command_id: str, process: EngineProcess, tree: ProcessTree, waits: WaitsForInput) -> None:
+    process: EngineProcess
+    """Whose streams are the command's."""
+
+    def __init__(self, command_id: str, tree: ProcessTree, waits: WaitsForInput) -> None:
         self.id = command_id
-        self._process = process
         self._tree = tree
         self._waits = waits
         self._killed = False
@@ -39,29 +41,36 @@ class EngineExecution:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid
+        return self.process.pid
 
     async def wait(self) -> Ended:
         return await asyncio.shield(self._ended)
 
     async def write(self, data: bytes) -> None:
-        await self._process.write(data)
+        await self.process.write(data)
 
     async def close_input(self) -> None:
-        await self._process.close_input()
+        await self.process.close_input()
 
     async def resize(self, size: TerminalSize) -> None:
-        await self._process.resize(size)
+        await self.process.resize(size)
 
     async def terminate(self, grace_seconds: float = 1.0) -> None:
         self._killed = True
         await self._tree.end([self.id], grace_seconds)
-        # Its end is heard at once; only a place that went away keeps silent.
+        await self._hear_the_end()
+        await self.process.abandon()
+
+    async def _hear_the_end(self) -> None:
+        # It is heard at once; only a place that went away keeps silent.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await self.wait()
         self._end(Ended(exit_code=LOST, reason="lost"))
-        await self._process.abandon()
+
+    def when_ended(self, callback: Callable[[Ended], None]) -> None:
+        """Call back with how it ended, as soon as that is known."""
+        self._ended.add_done_callback(lambda ended: callback(ended.result()))
 
     async def settled(self) -> None:
         """Returns when nothing of it runs any more, what it left behind included."""
@@ -72,7 +81,7 @@ class EngineExecution:
         return not self._ended.done() and await self._waits(self.id)
 
     async def abandon(self) -> None:
-        await self._process.abandon()
+        await self.process.abandon()
 
     def _end(self, ended: Ended) -> None:
         if not self._ended.done():
@@ -81,7 +90,7 @@ class EngineExecution:
     async def _end_of_program(self) -> Ended:
         """How the program itself ended; a place that went away is told as such."""
         try:
-            code = await self._process.wait()
+            code = await self.process.wait()
         except EnvironmentFailed as error:
             return Ended(exit_code=LOST, reason="lost", note=str(error))
         return Ended(exit_code=code, reason="killed" if self._killed else "exited")
@@ -90,89 +99,114 @@ class EngineExecution:
 class TerminalExecution(EngineExecution):
     """A command on a pseudo-terminal; the terminal's end is its end."""
 
-    def watch(self) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self._watch())
-
-    async def _watch(self) -> None:
-        self._end(await self._end_of_program())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
-    """A shell that was started ahead and waits for its command."""
-
-    version: int
-    """Of the session state that it has loaded."""
-    reader: TrailerReader
-    process: EngineProcess
+    async def watch(self, said: Callable[[], Coroutine[Any, Any, bytes]] | None) -> None:
+        """Wait for the end; `said` reads what its shell wrote down, where that may be that its folder is missing."""
+        ended = await self._end_of_program()
+        if said is not None and ended.exit_code == 1:
+            with contextlib.suppress(OSError, EnvironmentFailed):
+                if (await said()).strip() == NO_FOLDER:
+                    ended = Ended(exit_code=1, reason="no_folder", note="its folder does not exist there")
+        self._end(ended)
 
 
 class ForegroundExecution(EngineExecution):
-    """A command in a shell of its own, which tells the end itself; see `scripts/runner.sh`."""
+    """A command in a fork of its session's shell, which tells the end itself; see `scripts/runner.sh`."""
 
     def __init__(
         self,
         command_id: str,
-        process: EngineProcess,
         tree: ProcessTree,
         waits: WaitsForInput,
         *,
-        reader: TrailerReader,
-        left_behind: Callable[[str, int], list[LeftBehind]] | None,
+        left_behind: Callable[[str, int | None], list[LeftBehind]] | None,
         on_change: Callable[[BackendPath | None], None],
+        on_done: Callable[[ForegroundExecution], None],
     ) -> None:
-        super().__init__(command_id, process, tree, waits)
-        self._reader = reader
+        super().__init__(command_id, tree, waits)
         self._left_behind = left_behind
         self._on_change = on_change
+        self._on_done = on_done
         self._told: Ended | None = None
-        self._trailer = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
 
-    def begin(self, marker: str, on_output: OnOutput) -> None:
-        self._reader.begin(marker, on_output, self._on_trailer)
+    @property
+    def pid(self) -> int | None:
+        """Not known here: it is a fork."""
+        return None
 
-    def watch(self) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self._watch())
+    @property
+    def leaves_shell_free(self) -> bool:
+        """Whether nothing that it left behind holds the output of its shell."""
+        return self._ended.done() and not self._ended.result().left_behind
+
+    async def terminate(self, grace_seconds: float = 1.0) -> None:
+        self._killed = True
+        await self._tree.end([self.id], grace_seconds)
+        await self._hear_the_end()
+        if not self.leaves_shell_free:
+            await self.process.abandon()
+
+    async def abandon(self) -> None:
+        if not self.leaves_shell_free:
+            await self.process.abandon()
+
+    def on_message(self, fields: list[str]) -> None:
+        """What its shell says: the trailer of the command, then that it is done with it."""
+        if fields[0] == DONE.decode():
+            self._on_done_message(int(fields[1]))
+        elif fields[0] == NO_FOLDER.decode():
+            self._end(Ended(exit_code=1, reason="no_folder", note=f"the folder {fields[1]!r} does not exist there"))
+        else:
+            self._on_trailer(fields)
+
+    def on_shell_end(self, code: int | None, reason: str) -> None:
+        """A command that kills the shell of its session (`kill $$`) ends with it."""
+        if code is None:
+            self._end(Ended(exit_code=LOST, reason="lost", note=reason))
+        elif not self._ended.done() and self._ending is None:
+            self._ending = asyncio.ensure_future(self._end_with_shell(code))
 
     def _on_trailer(self, fields: list[str]) -> None:
-        reason = "killed" if self._killed else "exited"
-        if fields[0] == NO_FOLDER:
-            self._told = Ended(exit_code=1, reason="no_folder", note=f"the folder {fields[1]!r} does not exist there")
-        else:
-            code, changed, cwd, gone, left = fields
-            note = f"the folder {gone!r} had vanished; the command started in the nearest one above it" if gone else ""
-            if changed == "1":
-                self._on_change(BackendPath(cwd))
-            self._told = Ended(
-                exit_code=int(code),
-                reason="killed" if reason == "killed" else "exited",
-                cwd=BackendPath(cwd),
-                left_behind=tuple(read_left_behind(left)),
-                note=note,
-            )
-        self._trailer.set()
+        code, pid, changed, cwd, gone, left = fields
+        if changed == "1":
+            self._on_change(BackendPath(cwd))
+        self._told = Ended(
+            exit_code=int(code),
+            reason="killed" if self._killed else "exited",
+            cwd=BackendPath(cwd),
+            left_behind=tuple(read_left_behind(left)) if left else (),
+            note=f"the folder {gone!r} had vanished; the command started in the nearest one above it" if gone else "",
+        )
+        self._end_unless_nameless(self._with_left_behind(self._told, int(pid)))
 
-    async def _watch(self) -> None:
-        """Ends with the trailer; without one (`exec`, `kill -9`) with the program."""
-        program = asyncio.ensure_future(self._end_of_program())
-        told: asyncio.Future[Any] = asyncio.ensure_future(self._trailer.wait())
-        await asyncio.wait((program, told), return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-        if self._told is None:
-            ended = await program
-            self._reader.finish()
-            # It may have written the session back before it ended in its own EXIT trap.
+    def _on_done_message(self, code: int) -> None:
+        if self._told is None and not self._ended.done():
+            # `exec`, or `kill -9`. It may have written the session back before it ended in its own EXIT trap.
             self._on_change(None)
-        else:
-            ended = self._told
-        if self._left_behind is not None and self._process.pid is not None:
-            ended = replace(ended, left_behind=tuple(self._left_behind(self.id, self._process.pid)))
-        if any(one.command == A_SHELL for one in ended.left_behind):
+            reason: EndReason = "killed" if self._killed else "exited"
+            self._end_unless_nameless(self._with_left_behind(Ended(exit_code=code, reason=reason), None))
+        self._on_done(self)
+
+    def _with_left_behind(self, ended: Ended, pid: int | None) -> Ended:
+        found = self._left_behind(self.id, pid) if self._left_behind is not None else []
+        return replace(ended, left_behind=tuple(found)) if found else ended
+
+    def _end_unless_nameless(self, ended: Ended) -> None:
+        if any(one.command in ("", A_SHELL) for one in ended.left_behind):
             # It has most likely not become its program yet.
-            await asyncio.sleep(BECOMING_SECONDS)
-            with contextlib.suppress(EnvironmentFailed):
-                ended = replace(ended, left_behind=tuple(await self._tree.remaining([self.id])))
+            self._ending = asyncio.ensure_future(self._end_with_names(ended))
+        else:
+            self._end(ended)
+
+    async def _end_with_names(self, ended: Ended) -> None:
+        await asyncio.sleep(BECOMING_SECONDS)
+        with contextlib.suppress(EnvironmentFailed):
+            ended = replace(ended, left_behind=tuple(await self._tree.remaining([self.id])))
         self._end(ended)
-        await program
-        if not ended.left_behind:
-            await self._process.abandon()
+        self._on_done(self)
+
+    async def _end_with_shell(self, code: int) -> None:
+        with contextlib.suppress(EnvironmentFailed):
+            await self._tree.end([self.id], 0)
+        self._on_change(None)
+        self._end(Ended(exit_code=code, reason="killed" if self._killed else "exited"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from toolcrib.core.environments import (
     INTERRUPTED,
@@ -68,70 +69,87 @@ async def run_foreground(
 
     On time-out and interrupt its whole process tree has ended when this returns; when this is cancelled, too.
     """
-    output = BoundedOutput(limits.limit_bytes, save_to=limits.save_to, max_saved=limits.max_saved)
-
-    def take(data: bytes) -> None:
-        output.feed(data)
-        if on_output is not None:
-            on_output(data)
-
-    execution = await environment.start(request, take)
-    run = _Run(execution, output, limits)
+    run = ForegroundRun(limits, on_output)
+    listening = asyncio.ensure_future(_interrupt_when_set(run, interrupt)) if interrupt is not None else None
     try:
-        return await run.result(interrupt, look_for_prompt=request.terminal is not None)
-    except asyncio.CancelledError:
-        await _end(execution)
-        raise
+        return await run.result(environment, request)
     finally:
-        output.close()
+        if listening is not None:
+            listening.cancel()
 
 
-class _Run:
-    def __init__(self, execution: Execution, output: BoundedOutput, limits: Limits) -> None:
-        self._execution = execution
-        self._output = output
+async def _interrupt_when_set(run: ForegroundRun, interrupt: asyncio.Event) -> None:
+    await interrupt.wait()
+    run.interrupt()
+
+
+Stop = Literal["ended", "timeout", "interrupt", "waiting"]
+
+
+class ForegroundRun:
+    """One command on its way to its end."""
+
+    def __init__(self, limits: Limits, on_output: Callable[[bytes], None] | None = None) -> None:
         self._limits = limits
+        self._on_output = on_output
+        self._output = BoundedOutput(limits.limit_bytes, save_to=limits.save_to, max_saved=limits.max_saved)
+        self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
-    async def result(self, interrupt: asyncio.Event | None, *, look_for_prompt: bool) -> ForegroundResult:
-        ended = asyncio.ensure_future(self._execution.wait())
-        waited_for: list[asyncio.Future[Any]] = [ended]
-        if interrupt is not None:
-            waited_for.append(asyncio.ensure_future(interrupt.wait()))
-        if look_for_prompt and self._limits.return_when_waiting:
-            waited_for.append(asyncio.ensure_future(self._prompt()))
+    def interrupt(self) -> None:
+        """Stop the command, also one that is only about to start."""
+        self._stop("interrupt")
+
+    async def result(self, environment: Environment, request: CommandRequest) -> ForegroundResult:
+        execution = await environment.start(request, self._take)
+        ended = asyncio.ensure_future(execution.wait())
+        ended.add_done_callback(lambda _: self._stop("ended"))
+        timer = self._loop.call_later(self._limits.timeout_seconds, self._stop, "timeout")
+        looking = request.terminal is not None and self._limits.return_when_waiting
+        prompt = asyncio.ensure_future(self._look_for_prompt(execution)) if looking else None
         try:
-            done, _ = await asyncio.wait(
-                waited_for, timeout=self._limits.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            return await self._given(await self._stopped, execution, ended)
+        except asyncio.CancelledError:
+            await _end(execution)
+            raise
         finally:
-            for one in waited_for[1:]:
-                one.cancel()
-        if ended in done:
-            return self._given(ended.result().exit_code, ended.result())
+            timer.cancel()
+            ended.cancel()
+            if prompt is not None:
+                prompt.cancel()
+            self._output.close()
+
+    async def _given(self, why: Stop, execution: Execution, ended: asyncio.Future[Ended]) -> ForegroundResult:
+        given = partial(ForegroundResult, output=self._output, execution=execution)
+        if why == "ended":
+            return given(exit_code=ended.result().exit_code, ended=ended.result())
         # What the shell says about being ended is not the command's output.
         self._output.close()
-        if not done:
-            waiting = await self._execution.waits_for_input()
-            return self._given(TIMED_OUT, await _end(self._execution), timed_out=True, waits_for_input=waiting)
-        if interrupt is not None and interrupt.is_set():
-            return self._given(INTERRUPTED, await _end(self._execution), interrupted=True)
-        ended.cancel()
-        return self._given(0, None, waits_for_input=True)
+        if why == "waiting":
+            return given(exit_code=0, ended=None, waits_for_input=True)
+        if why == "interrupt":
+            return given(exit_code=INTERRUPTED, ended=await _end(execution), interrupted=True)
+        waiting = await execution.waits_for_input()
+        return given(exit_code=TIMED_OUT, ended=await _end(execution), timed_out=True, waits_for_input=waiting)
 
-    def _given(self, exit_code: int, ended: Ended | None, **marks: bool) -> ForegroundResult:
-        return ForegroundResult(
-            output=self._output, exit_code=exit_code, ended=ended, execution=self._execution, **marks
-        )
+    def _stop(self, why: Stop) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(why)
 
-    async def _prompt(self) -> None:
-        """Returns when the command is silent and reads from its terminal."""
+    def _take(self, data: bytes) -> None:
+        self._output.feed(data)
+        if self._on_output is not None:
+            self._on_output(data)
+
+    async def _look_for_prompt(self, execution: Execution) -> None:
+        """Stops when the command is silent and reads from its terminal."""
         seen = -1
         while True:
             await asyncio.sleep(IDLE_SECONDS)
             silent = seen == self._output.total_bytes
             seen = self._output.total_bytes
-            if silent and await self._execution.waits_for_input():
-                return
+            if silent and await execution.waits_for_input():
+                self._stop("waiting")
 
 
 async def _end(execution: Execution) -> Ended | None:

@@ -18,6 +18,7 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.exit_watch import on_exit
 
 READ_BYTES = 256 * 1024
+USUAL_PIPE_BYTES = 64 * 1024
 LARGE_PIPE_BYTES = 1024 * 1024
 # A child that floods the pipe after its parent ended must not keep us reading for ever.
 READS_AFTER_THE_END = 64
@@ -109,6 +110,61 @@ def _set_size(descriptor: int, size: TerminalSize) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
 
 
+class PipeReader:
+    """Hands on what arrives in a pipe or terminal, as the loop has time for it."""
+
+    def __init__(self, descriptor: int, on_output: OnOutput, *, is_pipe: bool = True) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._on_output = on_output
+        self._may_grow = is_pipe
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self.read)
+
+    @property
+    def descriptor(self) -> int | None:
+        """None once it is closed."""
+        return self._descriptor
+
+    def read(self) -> bool:
+        """Hand over what has arrived; False when there is nothing (more) to read now."""
+        if self._descriptor is None:
+            return False
+        try:
+            data = os.read(self._descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # EIO: the last process on the terminal has gone.
+        if not data:
+            self.close()
+            return False
+        if self._may_grow and len(data) >= USUAL_PIPE_BYTES:
+            self._grow(self._descriptor)
+        self._on_output(data)
+        return True
+
+    def read_what_is_left(self) -> None:
+        """The writer has ended; what others still write is read as it comes."""
+        for _ in range(READS_AFTER_THE_END):
+            if not self.read():
+                return
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _grow(self, descriptor: int) -> None:
+        """More room means fewer switches between the program and us, which is most of the cost of large output."""
+        self._may_grow = False
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
+        except (AttributeError, OSError):
+            return  # Not on this system, or the user's share is used up.
+
+
 class HostProcess:
     """A program on this machine; see EngineProcess."""
 
@@ -123,18 +179,12 @@ class HostProcess:
     ) -> None:
         self._child = child
         self._loop = asyncio.get_running_loop()
-        self._on_output = on_output
         self._on_terminal = on_terminal
         self._stdin: int | None = stdin
-        self._output = output
+        self._output = PipeReader(output, on_output, is_pipe=not on_terminal) if output is not None else None
         self._writing = asyncio.Lock()
         self._exited: asyncio.Future[int] = self._loop.create_future()
-        self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._pipe_is_large = on_terminal
         os.set_blocking(stdin, False)
-        if output is not None:
-            os.set_blocking(output, False)
-            self._loop.add_reader(output, self._read)
         self._stop_watching = on_exit(child.pid, self._reap)
 
     @property
@@ -144,10 +194,6 @@ class HostProcess:
     @property
     def has_ended(self) -> bool:
         return self._exited.done()
-
-    def redirect(self, on_output: OnOutput) -> None:
-        """Hand what it prints from now on to somebody else."""
-        self._on_output = on_output
 
     async def write(self, data: bytes) -> None:
         async with self._writing:
@@ -173,19 +219,16 @@ class HostProcess:
         self._close_stdin()
 
     async def resize(self, size: TerminalSize) -> None:
-        if self._on_terminal and self._output is not None:
-            _set_size(self._output, size)
+        if self._on_terminal and self._output is not None and self._output.descriptor is not None:
+            _set_size(self._output.descriptor, size)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._exited)
 
-    async def wait_for_end_of_output(self) -> None:
-        """Returns when nobody holds the other end of its output any more."""
-        await asyncio.shield(self._closed)
-
     async def abandon(self) -> None:
         self._close_stdin()
-        self._close_output()
+        if self._output is not None:
+            self._output.close()
 
     def signal_session(self, number: signal.Signals) -> None:
         """Signal the process group that it leads; one that has gone is fine."""
@@ -206,40 +249,13 @@ class HostProcess:
         if self.has_ended:
             raise BrokenPipeError(errno.EPIPE, "it has ended")
 
-    def _read(self) -> bool:
-        """Hand over what has arrived; False when there is nothing (more) to read now."""
-        if self._output is None:
-            return False
-        try:
-            data = os.read(self._output, READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""  # EIO: the last process on the terminal has gone.
-        if not data:
-            self._close_output()
-            return False
-        if not self._pipe_is_large and len(data) >= 65536:
-            self._enlarge_pipe(self._output)
-        self._on_output(data)
-        return True
-
-    def _enlarge_pipe(self, output: int) -> None:
-        """More room means fewer switches between the program and us, which is most of the cost of large output."""
-        self._pipe_is_large = True
-        try:
-            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
-        except (AttributeError, OSError):
-            return  # Not on this system, or the user's share is used up.
-
     def _reap(self) -> None:
         code = self._child.poll()
         if code is None:
             # The pidfd was ready an instant before the process could be waited for.
             code = self._child.wait()
-        for _ in range(READS_AFTER_THE_END):
-            if not self._read():
-                break
+        if self._output is not None:
+            self._output.read_what_is_left()
         self._close_stdin()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)
@@ -249,11 +265,3 @@ class HostProcess:
             self._loop.remove_writer(self._stdin)
             os.close(self._stdin)
             self._stdin = None
-
-    def _close_output(self) -> None:
-        if self._output is not None:
-            self._loop.remove_reader(self._output)
-            os.close(self._output)
-            self._output = None
-        if not self._closed.done():
-            self._closed.set_result(None)

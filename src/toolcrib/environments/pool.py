@@ -218,15 +218,15 @@ class EnvironmentPool:
             del self._places[place.spec]
 
     def _watch_for_idleness(self) -> None:
-        """Wake up when the next of those that nobody holds has stood idle for long enough."""
+        """Wake up when the next of those that nobody holds may have stood idle for long enough."""
+        # One that is used in between only makes that moment come too early, which the next look finds out.
+        if self._timer is not None:
+            return
         waits = [
             place.idle_since + self._lifetime_seconds - self._clock()
             for place in self._places.values()
             if place.is_unused
         ]
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if waits:
             self._timer = asyncio.get_running_loop().call_later(max(min(waits), 0.0), self._wake_up)
 

@@ -17,7 +17,7 @@ from toolcrib.core.environments import BackendPath, Engine, LeftBehind
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.exit_watch import on_exit
 from toolcrib.environments.programs import answer_of
-from toolcrib.environments.scripts import ENTRY, script
+from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 
 _MARK = b"\0TOOLCRIB_COMMAND_ID="
 MAX_ENVIRON_BYTES = 256 * 1024
@@ -26,7 +26,7 @@ BEGIN_SECONDS = 2.0
 """How long a shell may take to write down that it runs a command."""
 FEW_PROCESSES = 200
 SHOWN_COMMAND_CHARS = 200
-RUNNER_WORDS = f"--norc --noprofile -c {ENTRY}"
+RUNNER_WORDS = tuple(f"--norc --noprofile -c {entry}" for entry in (ENTRY, SERVING_ENTRY))
 A_SHELL = "bash (a part of the command)"
 NAP_SECONDS = (0.005, 0.01, 0.02, 0.05)
 SETTLED_NAP_SECONDS = 1.0
@@ -90,7 +90,7 @@ def read_left_behind(text: str) -> list[LeftBehind]:
 
 def _shown(words: str) -> str:
     """A command line for people; a part of the command that runs in the shell itself has no words of its own."""
-    return A_SHELL if RUNNER_WORDS in words else words[:SHOWN_COMMAND_CHARS]
+    return A_SHELL if any(text in words for text in RUNNER_WORDS) else words[:SHOWN_COMMAND_CHARS]
 
 
 class Seen(NamedTuple):
@@ -98,8 +98,13 @@ class Seen(NamedTuple):
 
     pid: int
     parent: int
+    group: int
     session: int
     started: str
+
+    def is_led_by(self, pid: int) -> bool:
+        """Whether it is in the session or process group that this one leads, or was started by it."""
+        return pid in (self.session, self.group, self.parent)
 
 
 class HostTree:
@@ -115,7 +120,7 @@ class HostTree:
     async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        told = False
+        told: set[int] = set()
         for nap in itertools.chain(NAP_SECONDS, itertools.repeat(NAP_SECONDS[-1])):
             found = await self._find(ids)
             waited = loop.time() - started
@@ -128,10 +133,12 @@ class HostTree:
             if waited >= grace_seconds:
                 _signal(found, signal.SIGKILL)
             elif found and not told:
-                told = True
+                told = {process.pid for process in found}
                 _signal(found, signal.SIGTERM)
                 # What is stopped cannot hear it.
                 _signal(found, signal.SIGCONT)
+            else:
+                _tell_starters(found, told)
             await asyncio.sleep(nap)
 
     def _all_have_begun(self, ids: Sequence[str]) -> bool:
@@ -150,13 +157,19 @@ class HostTree:
             finally:
                 stop_watching()
 
-    def left_by(self, command_id: str, shell_pid: int) -> list[LeftBehind]:
-        """What a command left behind whose shell has just ended; quick, because it looks only at newer processes."""
+    def left_by(self, command_id: str, pid: int | None) -> list[LeftBehind]:
+        """What a command left behind that has just ended; quick, because it looks only at newer processes.
+
+        `pid` is the one that led it, where that is known.
+        """
+        if pid is None:
+            self._read_leaders()
+            pid, _ = self._leaders.get(command_id, (0, ""))
         mark = command_id.encode()
         return [
             _left(process)
-            for process in _newer_processes(shell_pid)
-            if process.session == shell_pid or mark_of(process.pid) == mark
+            for process in _newer_processes(pid)
+            if process.is_led_by(pid) or mark_of(process.pid) == mark
         ]
 
     def leader_of(self, command_id: str) -> int | None:
@@ -171,8 +184,8 @@ class HostTree:
         names = [*self._leaders] if ALL in ids else ids
         # Of all commands that there ever were: the session number of one that has ended may be somebody else's by now.
         led = [name for name in names if name in self._leaders and not (ALL in ids and name in self._ended)]
-        sessions = {pid for pid, started in map(self._leaders.__getitem__, led) if _is_same_or_gone(pid, started)}
-        return (await self._look()).of_commands(names, sessions)
+        leaders = {pid for pid, started in map(self._leaders.__getitem__, led) if _is_same_or_gone(pid, started)}
+        return (await self._look()).of_commands(names, leaders)
 
     async def _look(self) -> _Look:
         if self._looking is None:
@@ -205,23 +218,24 @@ class HostTree:
 
 
 class _Look:
-    """All processes at one moment, by session and by the command whose name they carry."""
+    """All processes at one moment, by who leads them and by the command whose name they carry."""
 
     def __init__(self, processes: list[Seen]) -> None:
         self._children: dict[int, list[Seen]] = defaultdict(list)
-        self.by_session: dict[int, list[Seen]] = defaultdict(list)
+        self._led: dict[int, list[Seen]] = defaultdict(list)
         self.by_mark: dict[bytes, list[Seen]] = defaultdict(list)
         for process in processes:
             self._children[process.parent].append(process)
-            self.by_session[process.session].append(process)
+            self._led[process.session].append(process)
+            self._led[process.group].append(process)
             mark = mark_of(process.pid)
             if mark:
                 self.by_mark[mark].append(process)
 
-    def of_commands(self, names: Sequence[str], sessions: set[int]) -> list[Seen]:
-        """Those that carry one of the names, are in one of the sessions, or were started by one that is."""
+    def of_commands(self, names: Sequence[str], leaders: set[int]) -> list[Seen]:
+        """Those that carry one of the names, are in a session or group of the leaders, or were started by such."""
         found = {process for name in names for process in self.by_mark.get(name.encode(), ())}
-        found.update(process for session in sessions for process in self.by_session.get(session, ()))
+        found.update(process for leader in leaders for process in self._led.get(leader, ()))
         to_look_at = [*found]
         while to_look_at:
             children = {child for child in self._children.get(to_look_at.pop().pid, ()) if child not in found}
@@ -264,7 +278,7 @@ def _read_stat(pid: int) -> Seen | None:
     fields = _read_proc(pid, "stat").rpartition(b") ")[2].split()
     if len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return None
-    return Seen(pid, int(fields[1]), int(fields[3]), fields[19].decode())
+    return Seen(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode())
 
 
 def mark_of(pid: int) -> bytes:
@@ -295,6 +309,24 @@ def _read_system(name: str) -> bytes:
 def _command_line(pid: int) -> str:
     words = _read_proc(pid, "cmdline")
     return _shown(words.replace(b"\0", b" ").decode(errors="replace").strip())
+
+
+def _tell_starters(found: list[Seen], told: set[int]) -> None:
+    """Tell who started what belongs to another user: a sudo, which may have been asking when it was told itself."""
+    foreign = [process for process in found if process.pid not in told and not _may_signal(process.pid)]
+    starters = {process.parent for process in foreign}
+    _signal([process for process in found if process.pid in starters], signal.SIGTERM)
+    told.update(process.pid for process in foreign)
+
+
+def _may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
 def _signal(processes: list[Seen], number: signal.Signals) -> None:

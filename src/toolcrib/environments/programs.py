@@ -10,6 +10,7 @@ from toolcrib.core.environments import Engine
 from toolcrib.core.errors import EnvironmentFailed
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+END_SECONDS = 0.2
 
 
 END = b"\0\4\0"
@@ -41,7 +42,10 @@ async def answer_of(
                 await process.close_input()
             waiting = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(process.wait())]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not answered.is_set():
+            if answered.is_set():
+                # It ends at once, unless something else in the place holds up the news of it.
+                await asyncio.wait(waiting[1:], timeout=END_SECONDS)
+            else:
                 await waiting[1]
     except TimeoutError:
         raise EnvironmentFailed(

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from toolcrib.core.environments import (
     BackendPath,
     CommandRequest,
+    Ended,
     Engine,
     EngineProcess,
     Execution,
@@ -26,21 +28,30 @@ from toolcrib.environments.background import (
     BackendInput,
     BackendWatcher,
     BackgroundExecution,
+    LeftBehindExecution,
     LogWatcher,
 )
-from toolcrib.environments.executions import ForegroundExecution, Shell, TerminalExecution
+from toolcrib.environments.executions import ForegroundExecution, TerminalExecution
 from toolcrib.environments.files import BackendFiles
 from toolcrib.environments.process_tree import ALL, BackendTree, ProcessTree
 from toolcrib.environments.programs import answer_of
 from toolcrib.environments.quoting import assignments, exports
-from toolcrib.environments.scripts import ENTRY, script
-from toolcrib.environments.trailer import TrailerReader
+from toolcrib.environments.scripts import ENTRY, RUNNER, SERVING, SERVING_ENTRY, runner_text, script
+from toolcrib.environments.spares import Shell, SpareShells
 
 OPEN_SECONDS = 60.0
 ANSWER_SECONDS = 20.0
 CLOSE_GRACE_SECONDS = 0.5
+BEFORE = {"open": "trap", "found": "find"}
+"""Scripts that are read before others."""
 MAX_COMMAND_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 64 * 1024 * 1024
+
+
+class RunningCommand(Execution, Protocol):
+    """What an execution of ours can do beyond the port."""
+
+    def when_ended(self, callback: Callable[[Ended], None]) -> None: ...
 
 
 class Files(Protocol):
@@ -82,11 +93,14 @@ class PlaceParts:
     tree: ProcessTree
     watcher: LogWatcher
     files: Files
-    left_behind: Callable[[str, int], list[LeftBehind]] | None = None
+    left_behind: Callable[[str, int | None], list[LeftBehind]] | None = None
 
 
 class ShellEnvironment:
     """See Environment. `engine` is opened and closed with it."""
+
+    runner = runner_text(RUNNER)
+    """What its commands run under."""
 
     def __init__(self, engine: Engine, options: SessionOptions | None = None) -> None:
         self.engine = engine
@@ -95,10 +109,11 @@ class ShellEnvironment:
         self.folder = BackendPath(self._options.folder)
         self._cwd = BackendPath(self._options.cwd)
         self._home = ""
+        self._address: Mapping[str, str] | None = None
         self._was_there = False
-        self._version = 0
-        self._spare: asyncio.Task[Shell] | None = None
-        self._running: dict[str, Execution] = {}
+        self._all_ended = True
+        self._spares = SpareShells(engine, self._serving)
+        self._running: dict[str, RunningCommand] = {}
         self._drafts: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
@@ -144,7 +159,8 @@ class ShellEnvironment:
             await self.engine.close()
             raise
         self._is_open = True
-        self._prepare_spare()
+        self._address = self.address()
+        self._spares.prepare()
 
     async def _begin_session(self) -> None:
         options = self._options
@@ -170,20 +186,28 @@ class ShellEnvironment:
         self._is_open = False
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(self.engine.close)
-            closing.push_async_callback(self._remove_folder)
+            closing.push_async_callback(self._give_folder_back)
             closing.push_async_callback(self.parts.watcher.close)
-            closing.push_async_callback(self._drop_spare)
+            closing.push_async_callback(self._spares.close)
             closing.push_async_callback(self._end_everything)
 
     async def _end_everything(self) -> None:
-        with contextlib.suppress(EnvironmentFailed):
-            if self._running:
-                await asyncio.gather(*(one.terminate(CLOSE_GRACE_SECONDS) for one in list(self._running.values())))
-            if self._was_there:
-                # Taken over from an earlier process of ours, whose commands nobody else knows.
-                await self.parts.tree.end([ALL], CLOSE_GRACE_SECONDS)
+        ending = [one.terminate(CLOSE_GRACE_SECONDS) for one in self._running.values()]
+        if self._was_there:
+            # Taken over from an earlier process of ours, whose commands nobody else knows.
+            ending.append(self.parts.tree.end([ALL], CLOSE_GRACE_SECONDS))
+        failures = [error for error in await asyncio.gather(*ending, return_exceptions=True) if error is not None]
+        self._all_ended = not failures
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_SECONDS)
+
+        for error in failures:
+            raise error
+
+    async def _give_folder_back(self) -> None:
+        # What still runs in the place is found by what is in there, at our next start.
+        if self._all_ended:
+            await self._remove_folder()
 
     async def _remove_folder(self) -> None:
         with contextlib.suppress(EnvironmentFailed):
@@ -201,66 +225,90 @@ class ShellEnvironment:
             raise UsageError("the command contains a NUL byte, which no shell can take")
         command_id = request.id or f"cmd_{os.urandom(6).hex()}"
         if request.terminal is not None:
-            execution: Execution = await self._start_on_terminal(command_id, request, on_output)
+            execution: RunningCommand = await self._start_on_terminal(command_id, request, on_output)
         elif request.mode == "background":
             execution = await self.start_in_background(command_id, request, on_output)
         else:
             execution = await self._start_in_foreground(command_id, request, on_output)
-        self._running[command_id] = execution
-        self._keep(asyncio.ensure_future(self._forget_when_ended(execution)))
+        self._know(execution)
         return execution
 
-    async def _forget_when_ended(self, execution: Execution) -> None:
-        ended = await execution.wait()
-        if ended.left_behind:
-            # Still ours to end when the environment closes.
+    def _know(self, execution: RunningCommand) -> None:
+        """Keep a command in mind until nothing of it runs: all are ended when the environment closes."""
+
+        def forget(ended: Ended) -> None:
+            if ended.left_behind:
+                self._keep(asyncio.ensure_future(self._forget_when_settled(execution)))
+            else:
+                self._running.pop(execution.id, None)
+
+        self._running[execution.id] = execution
+        execution.when_ended(forget)
+
+    async def _forget_when_settled(self, execution: RunningCommand) -> None:
+        with contextlib.suppress(EnvironmentFailed):
             await execution.settled()
-        self._running.pop(execution.id, None)
+            self._running.pop(execution.id, None)
+        await execution.abandon()
 
     async def _start_in_foreground(
         self, command_id: str, request: CommandRequest, on_output: OnOutput
     ) -> ForegroundExecution:
-        marker = os.urandom(16).hex()
-        stdin = "none" if request.stdin is None else "open"
-        shell = await self._take_shell()
-        process = shell.process
         draft = self._take_draft()
-        blob = self._blob(command_id, request, marker=marker, keep="1", input=stdin, new=f"{self.folder}/{draft}")
+        stdin = "none" if request.stdin is None else "open"
+        blob = self._blob(command_id, request, keep="1", input=stdin, new=f"{self.folder}/{draft}")
+        shells: list[Shell] = []
+
+        def free(execution: ForegroundExecution) -> None:
+            # One that was given something to read has come to the end of its own input with that.
+            if execution.leaves_shell_free and shells and request.stdin is None:
+                self._spares.give_back(shells.pop())
+
         execution = ForegroundExecution(
             command_id,
-            process,
             self.parts.tree,
             self.waits_for_input,
-            reader=shell.reader,
             left_behind=self.parts.left_behind,
             on_change=self._on_change,
+            on_done=free,
         )
-        execution.begin(marker, on_output)
-        await process.write(b"%d\n%b" % (len(blob), blob))
-        # The next one starts while this one works, from the state that most commands leave as it is.
-        self._prepare_spare()
-        self._keep(execution.watch())
-        self._keep(asyncio.ensure_future(self._give_draft_back(draft, execution)))
+        shells.append(await self._give_command(execution, on_output, blob))
+        execution.process = shells[0].process
+        execution.when_ended(lambda _: self._give_draft_back(draft))
         if request.stdin is not None:
-            self._keep(asyncio.ensure_future(_feed(process, request.stdin)))
+            self._keep(asyncio.ensure_future(_feed(shells[0].process, request.stdin)))
         return execution
+
+    async def _give_command(self, execution: ForegroundExecution, on_output: OnOutput, blob: bytes) -> Shell:
+        """A shell that has got the command. One that was ended while it waited is replaced: nothing has run yet."""
+        shell = await self._spares.take()
+        try:
+            await shell.serve(execution, on_output, blob)
+        except BrokenPipeError:
+            shell = await self._spares.start()
+            await shell.serve(execution, on_output, blob)
+        return shell
 
     async def _start_on_terminal(
         self, command_id: str, request: CommandRequest, on_output: OnOutput
     ) -> TerminalExecution:
         # In a file, because the terminal is for the command's own input.
         file = BackendPath(f"{self.folder}/{command_id}.blob")
-        await self.parts.files.write_file(file, self._blob(command_id, request, input="open"), mode=0o600)
+        exit_file = BackendPath(f"{self.folder}/{command_id}.exit")
+        blob = self._blob(command_id, request, input="open", exit_file=exit_file)
+        await self.parts.files.write_file(file, blob, mode=0o600)
         process = await self.engine.spawn(self._runner(file), on_output=on_output, terminal=request.terminal)
-        execution = TerminalExecution(command_id, process, self.parts.tree, self.waits_for_input)
-        self._keep(execution.watch())
+        execution = TerminalExecution(command_id, self.parts.tree, self.waits_for_input)
+        execution.process = process
+        said = partial(self.parts.files.read_file, exit_file) if request.cwd else None
+        self._keep(asyncio.ensure_future(execution.watch(said)))
         return execution
 
     async def start_in_background(
         self, command_id: str, request: CommandRequest, on_output: OnOutput
     ) -> BackgroundExecution:
         blob = self._blob(command_id, request, input="open", exit_file=f"{self.folder}/{command_id}.exit")
-        argv = self._bash("keeper", self.folder, command_id, ENTRY, script("trap") + script("runner"))
+        argv = self._bash("keeper", self.folder, command_id, ENTRY, runner_text(RUNNER))
         stdin = b"%d\n%b" % (len(blob), blob)
         answer = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS, stdin=stdin)
         if answer != ["started"]:
@@ -270,14 +318,23 @@ class ShellEnvironment:
         return execution
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
-        log = await self.parts.files.status(BackendPath(f"{self.folder}/{command_id}.log"))
-        if log is None:
-            return None
+        argv = self._bash("found", self.folder, command_id)
+        (state,) = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
+        if state in ("none", "left"):
+            return LeftBehindExecution(command_id, self.parts.tree) if state == "left" else None
         execution = self._attached(command_id, None)
+        execution.is_over = state == "over"
         await execution.watch(on_output, offset)
-        self._running[command_id] = execution
-        self._keep(asyncio.ensure_future(self._forget_when_ended(execution)))
+        self._know(execution)
         return execution
+
+    async def end_others(self, kept: Collection[str]) -> None:
+        """End the commands that an earlier process of ours left running here, except these."""
+        text = (await self.parts.files.read_file(BackendPath(f"{self.folder}/sessions"))).decode(errors="replace")
+        begun = {line.partition(" ")[0] for line in text.splitlines()}
+        ended = {line.partition(" ")[0] for line in text.splitlines() if line.endswith(" ended")}
+        if others := begun - ended - set(kept):
+            await self.parts.tree.end(sorted(others), CLOSE_GRACE_SECONDS)
 
     def _attached(self, command_id: str, pid: int | None) -> BackgroundExecution:
         return BackgroundExecution(
@@ -296,18 +353,22 @@ class ShellEnvironment:
             return (await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS))[0] == "yes"
         return False
 
-    def _runner(self, *arguments: str) -> list[str]:
-        text = script("trap") + script("runner")
-        return [self.engine.shell, "--norc", "--noprofile", "-c", ENTRY, "bash", text, self.folder, *arguments]
+    def _runner(self, file: str = "") -> list[str]:
+        """The shell for one command; the command comes from a file, or on its standard input."""
+        return [self.engine.shell, "--norc", "--noprofile", "-c", ENTRY, "bash", self.runner, self.folder, file]
+
+    def _serving(self, marker: str) -> list[str]:
+        text = f"{self.runner}\n{runner_text(SERVING)}"
+        return [self.engine.shell, "--norc", "--noprofile", "-c", SERVING_ENTRY, "bash", text, self.folder, marker]
 
     def _bash(self, name: str, *arguments: str) -> list[str]:
-        text = script("trap") + script(name) if name == "open" else script(name)
+        text = script(BEFORE[name]) + script(name) if name in BEFORE else script(name)
         return [self.engine.shell, "--norc", "--noprofile", "-c", text, "bash", *arguments]
 
     def _blob(self, command_id: str, request: CommandRequest, **values: str) -> bytes:
-        named = {"marker": "", "keep": "0", "exit_file": "", "new": "", **values}
+        named = {"keep": "0", "exit_file": "", "new": "", **values}
         named |= {"id": command_id, "cwd": request.cwd or "", "command": request.command}
-        named["scan"] = "1" if values.get("marker") and self.parts.left_behind is None else "0"
+        named["scan"] = "1" if named["keep"] == "1" and self.parts.left_behind is None else "0"
         return assignments({f"__tc_{name}": value for name, value in named.items()}).encode(errors="surrogateescape")
 
     def _take_draft(self) -> str:
@@ -316,51 +377,18 @@ class ShellEnvironment:
         self._drafts.add(f"draft.{number}")
         return f"draft.{number}"
 
-    async def _give_draft_back(self, draft: str, execution: ForegroundExecution) -> None:
-        await execution.wait()
+    def _give_draft_back(self, draft: str) -> None:
         self.discard_draft(draft)
         self._drafts.discard(draft)
 
     def discard_draft(self, draft: str) -> None:
         """Nothing: the next command overwrites it."""
 
-    # Shells started ahead
-
     def _on_change(self, cwd: BackendPath | None) -> None:
-        self._version += 1
         if cwd is not None:
             self._cwd = cwd
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            self._keep(asyncio.ensure_future(_discard(spare)))
-            self._prepare_spare()
-
-    def _prepare_spare(self) -> None:
-        if self._spare is None and self._is_open and self.engine.keeps_spare_shells:
-            self._spare = asyncio.ensure_future(self._start_shell())
-
-    async def _start_shell(self) -> Shell:
-        version, reader = self._version, TrailerReader()
-        process = await self.engine.spawn(self._runner(), on_output=reader.feed)
-        return Shell(version=version, reader=reader, process=process)
-
-    async def _take_shell(self) -> Shell:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            try:
-                shell = await spare
-            except EnvironmentFailed:
-                # It may have been a passing failure; the command is what counts.
-                return await self._start_shell()
-            if shell.version == self._version and not _has_ended(shell.process):
-                return shell
-            await _discard(spare)
-        return await self._start_shell()
-
-    async def _drop_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            await _discard(spare)
+        # Shells that were started ahead have loaded what the session was.
+        self._spares.renew()
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -384,24 +412,11 @@ class ShellEnvironment:
         await self.parts.files.download(source, target)
 
     def address(self) -> Mapping[str, str]:
-        return {"kind": self.kind, "folder": self.folder, **self.engine.address()}
-
-
-def _has_ended(process: EngineProcess) -> bool:
-    return bool(getattr(process, "has_ended", False))
+        # As it was opened: engines forget where their place was when they lose or close it.
+        return self._address or {"kind": self.kind, "folder": self.folder, **self.engine.address()}
 
 
 async def _feed(process: EngineProcess, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError, EnvironmentFailed):
         await process.write(data)
     await process.close_input()
-
-
-async def _discard(spare: asyncio.Task[Shell]) -> None:
-    """End a shell that nobody needs: it leaves when its input ends."""
-    with contextlib.suppress(EnvironmentFailed, TimeoutError):
-        async with asyncio.timeout(ANSWER_SECONDS):
-            shell = await spare
-            await shell.process.close_input()
-            await shell.process.wait()
-            await shell.process.abandon()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, runtime_checkable
 
-from toolcrib.core.attempt import attempt_async
+from toolcrib.core.attempt import Attempt, attempt_async
 from toolcrib.core.environments import Ended, Environment, Execution
 from toolcrib.processes.host_tree import end_tree
 from toolcrib.processes.output import ProcessOutput
@@ -24,11 +24,18 @@ OpenEnvironment = Callable[[Mapping[str, str]], Awaitable[Environment | None]]
 """From the address of a place to the place, opened again; None when it does not exist any more."""
 
 OPEN_SECONDS = 60.0
+AT_ONCE = 4
+"""How many places of one host are opened together: an sshd refuses a crowd."""
+DRAIN_SECONDS = 120.0
+"""How long the output of a process that has ended may take to arrive."""
 LOOK_SECONDS = 0.5
 """How long a process that has ended may take to say so."""
 END_SECONDS = 10.0
 SOURCE = "recovery"
 NOTE_LOST = "toolcrib ended unexpectedly while this ran, and what became of it cannot be told"
+NOTE_UNREACHABLE = (
+    "toolcrib ended unexpectedly while this ran, and where it ran cannot be reached now; the next start tries again"
+)
 NOTE_ENDED = "toolcrib ended unexpectedly while this ran; it was ended at the next start"
 
 
@@ -68,6 +75,15 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
     )
 
 
+@runtime_checkable
+class EndsOthers(Protocol):
+    """A place that knows more commands than are on record here: those in the foreground."""
+
+    async def end_others(self, kept: Collection[str]) -> None:
+        """End the commands of an earlier process of ours, except these."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Recovery:
     """One pass over what was left."""
@@ -75,38 +91,62 @@ class _Recovery:
     registry: ProcessRegistry
     open_environment: OpenEnvironment
     policy: OrphanPolicy
+    turns: dict[str, asyncio.Semaphore] = field(default_factory=dict)
 
     async def place(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
         """Deal with the processes of one place, and give the place back unless one of them goes on."""
         ledger = self.registry.ledger
         environment, error = await attempt_async(self._opened(address))
-        await asyncio.gather(*(self._process(environment, tracked) for tracked in processes))
         if error is not None:
             # It may be there again next time, with what runs in it.
             logger.warning("a place of an earlier run cannot be opened: %s: %s", dict(address), error)
             ledger.place_opened(address)
-        elif environment is None:
+            await asyncio.gather(*map(self._leave, processes))
+            return
+        await asyncio.gather(*(self._process(environment, tracked) for tracked in processes))
+        if environment is None:
             ledger.place_closed(address)
-        elif any(one.is_running for one in processes):
-            ledger.place_opened(address)
-            self.registry.keep(self._close_when_unused(environment, address, processes))
-        else:
+            return
+        running = [one.record.command_id for one in processes if one.is_running]
+        is_left = any(one.stays_on_record for one in processes)
+        if not running and not is_left:
             await self._close(environment, address)
+            return
+        ledger.place_opened(address)
+        if isinstance(environment, EndsOthers):
+            _, error = await attempt_async(environment.end_others(running))
+            if error is not None:
+                logger.error("commands of an earlier run could not be ended: %s: %s", dict(address), error)
+        if not is_left:
+            self.registry.keep(self._close_when_unused(environment, address, processes))
 
     async def _opened(self, address: Mapping[str, str]) -> Environment | None:
-        async with asyncio.timeout(OPEN_SECONDS):
+        host = f"{address.get('kind')} {address.get('host')}"
+        async with self.turns.setdefault(host, asyncio.Semaphore(AT_ONCE)), asyncio.timeout(OPEN_SECONDS):
             return await self.open_environment(address)
+
+    async def _leave(self, tracked: TrackedProcess) -> None:
+        """Let a process be that cannot be reached now, except for what can be seen of it from here."""
+        self._load_kept_output(tracked)
+        if self.policy == "end" and tracked.record.kind == HOST_KIND:
+            await end_tree(tracked.record.command_id, tracked.record.identity, self.registry.limits.grace_seconds)
+        self.registry.leave_to_next_start(tracked, NOTE_UNREACHABLE)
 
     async def _process(self, environment: Environment | None, tracked: TrackedProcess) -> None:
         if self.registry.notices.store.has_completion(tracked.record.session_key, tracked.record.id):
             # We died between telling of its end and putting it on record.
             tracked.record = replace(tracked.record, notify_on_complete=False)
-        execution = await self._execution(environment, tracked)
+        execution, error = await self._execution(environment, tracked)
+        if error is not None:
+            logger.warning("%s cannot be reached now: %s", tracked.record.id, error)
+            await self._leave(tracked)
+            return
         if execution is None:
             await self._without_execution(tracked)
             return
         tracked.execution = execution
-        ended = await _within(execution, LOOK_SECONDS)
+        is_over = getattr(execution, "is_over", False)
+        ended = await _within(execution, DRAIN_SECONDS if is_over else LOOK_SECONDS)
         if ended is None and self.policy == "adopt":
             self.registry.ledger.save(tracked.record)
             self.registry.follow(tracked, execution.wait)
@@ -121,29 +161,30 @@ class _Recovery:
             ended = ended and replace(ended, note=ended.note or NOTE_ENDED)
         self.registry.finish(tracked, ended or Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
 
-    async def _execution(self, environment: Environment | None, tracked: TrackedProcess) -> Execution | None:
+    async def _execution(self, environment: Environment | None, tracked: TrackedProcess) -> Attempt[Execution | None]:
         if environment is None:
-            return None
+            return Attempt(None, None)
         sink = self.registry.sink(tracked.record.id)
-        execution, error = await attempt_async(environment.reattach(tracked.record.command_id, sink))
-        if error is not None:
-            logger.warning("%s cannot be reached any more", tracked.record.id, exc_info=error)
-        return execution
+        return await attempt_async(environment.reattach(tracked.record.command_id, sink))
 
     async def _without_execution(self, tracked: TrackedProcess) -> None:
         """End what can be seen of it from here, and keep the output that we had kept ourselves."""
-        record, limits = tracked.record, self.registry.limits
+        record = tracked.record
+        self._load_kept_output(tracked)
+        if record.kind == HOST_KIND:
+            await end_tree(record.command_id, record.identity, self.registry.limits.grace_seconds)
+        self.registry.finish(tracked, Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
+
+    def _load_kept_output(self, tracked: TrackedProcess) -> None:
+        limits = self.registry.limits
         tracked.output = ProcessOutput.stored(
-            self.registry.ledger.folder_of(record.id),
+            self.registry.ledger.folder_of(tracked.record.id),
             buffer_chars=limits.buffer_chars,
             kept_bytes=limits.kept_output_bytes,
             chars=0,
             newlines=0,
         )
         tracked.output.load()
-        if record.kind == HOST_KIND:
-            await end_tree(record.command_id, record.identity, limits.grace_seconds)
-        self.registry.finish(tracked, Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
 
     async def _close_when_unused(
         self, environment: Environment, address: Mapping[str, str], tracked: list[TrackedProcess]

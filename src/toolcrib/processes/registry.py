@@ -322,6 +322,15 @@ class ProcessRegistry:
         self._keep_finished(tracked)
         tracked.done.set()
 
+    def leave_to_next_start(self, tracked: TrackedProcess, note: str) -> None:
+        """Let a process count as lost for now, and stay on record as it is: its place cannot be reached."""
+        tracked.record = tracked.ended(Ended(exit_code=-1, reason="lost", note=note), self.clock())
+        tracked.stays_on_record = True
+        self.notices.stop_watching(tracked)
+        self._processes.pop(tracked.record.id, None)
+        self._keep_finished(tracked)
+        tracked.done.set()
+
     async def _until_settled(self, tracked: TrackedProcess, execution: Execution) -> None:
         """Keep hold of a command that has ended until everything that it started has."""
         settling = asyncio.ensure_future(attempt_async(execution.settled()))
@@ -365,7 +374,8 @@ class ProcessRegistry:
         for number, one in enumerate(finished):
             if number < surplus or one.kept_until <= now:
                 del self._finished[one.record.id]
-                self.ledger.remove(one.record.id)
+                if not one.stays_on_record:
+                    self.ledger.remove(one.record.id)
 
 
 def _host_identity(kind: str, pid: int | None) -> Identity | None:

@@ -58,6 +58,8 @@ class TrackedProcess:
         self.killing: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
         self.kept_until = 0.0
+        self.stays_on_record = False
+        """It counts as lost here, but the next start may know more: what is on disk about it is not ours to remove."""
         self.seen_until: dict[str, int] = {}
         """How far each reader has polled, as a position in the output."""
 

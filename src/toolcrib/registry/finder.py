@@ -34,6 +34,8 @@ COMPATIBILITY_MODULES = {
     "tools.environments.singularity": "toolcrib.compat.tools_environments_backends",
     "tools.environments.modal": "toolcrib.compat.tools_environments_backends",
     "tools.environments.daytona": "toolcrib.compat.tools_environments_backends",
+    "tools.terminal_tool": "toolcrib.compat.tools_terminal_tool",
+    "tools.process_registry": "toolcrib.compat.tools_process_registry",
     "tools.thread_context": "toolcrib.compat.tools_thread_context",
     "tools.tool_search": "toolcrib.compat.tools_tool_search",
     "model_tools": "toolcrib.compat.model_tools",

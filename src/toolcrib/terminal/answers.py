@@ -14,6 +14,8 @@ from toolcrib.terminal.call import TerminalCall
 from toolcrib.terminal.exit_codes import meaning
 
 Mask = Callable[[str], str]
+# Nobody can read them, and each would take six characters of the answer.
+CONTROL_CHARACTERS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "�")
 
 WANTS_INPUT = re.compile(
     r"EOFError: EOF when reading|end of file on standard input|a terminal is required|no tty present"
@@ -31,7 +33,7 @@ def ended(call: TerminalCall, result: ForegroundResult, mask: Mask) -> JsonObjec
     output = _readable(result.text, mask)
     exit_code = result.exit_code
     if result.timed_out:
-        output = _with_line(output, f"[Command timed out after {call.timeout_seconds:g}s]")
+        output = _with_line(output, f"[Command timed out after {round(call.timeout_seconds, 1):g}s]")
     elif result.interrupted:
         output = _with_line(output, "[Command interrupted]")
     answer: JsonObject = {"output": output, "exit_code": exit_code, "error": _error(call, result)}
@@ -112,7 +114,8 @@ def failed(message: str) -> JsonObject:
 
 
 def _readable(text: str, mask: Mask) -> str:
-    return mask(plain(text).replace("\r\n", "\n")).strip()
+    text = plain(text).replace("\r\n", "\n").translate(CONTROL_CHARACTERS).strip()
+    return mask(text) if text else ""
 
 
 def _with_line(output: str, line: str) -> str:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
@@ -18,12 +18,14 @@ from toolcrib.core.environments import (
     CommandRequest,
     Environment,
     EnvironmentSpec,
+    Leftover,
     TerminalSize,
 )
-from toolcrib.core.errors import EnvironmentFailed, ToolcribError
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
+from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.environments.create import create_environment, open_address, resolve
-from toolcrib.environments.foreground import ForegroundResult, Limits, run_foreground
+from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
+from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import ON_THIS_MACHINE, keeps_everything_inside
 from toolcrib.processes.recovery import Recovered, recover
@@ -33,11 +35,14 @@ from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall, read_call, session_key_of
+from toolcrib.terminal.sudo import Stopping, Sudo, asks_for_password, explained
 
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
 CLOSE_SECONDS = 90.0
+RECOVERY_SECONDS = 5.0
+"""How long an end waits for what an earlier run left to be looked after; the rest is for the next start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,8 @@ class TerminalOptions:
     mask: Callable[[str], str]
     transform: Callable[[TerminalCall, JsonObject], str] | None
     """The output of an answer as the hooks leave it; may block. None where there are no hooks."""
+    secret_asker: Callable[[], SecretAsker | None] = lambda: None
+    """Whom to ask for a password, as things are now."""
 
 
 class TerminalService:
@@ -59,7 +66,6 @@ class TerminalService:
     def __init__(self, options: TerminalOptions, loop: ServiceLoop) -> None:
         self.options = options
         self.loop = loop
-        self._folders: dict[str, str] = {}
         self._made: _OnLoop | None = None
 
     # The tool
@@ -77,13 +83,13 @@ class TerminalService:
         return _text(answer)
 
     async def _interruptible(self, call: TerminalCall, ctx: ToolContext) -> JsonObject:
-        loop = self.loop.loop
-        interrupt = asyncio.Event()
-        future = asyncio.wrap_future(self.loop.submit(self._on_loop().run(call, interrupt)))
+        made = self._on_loop()
+        interrupt = Interrupt()
+        future = self.loop.start(made.run(call, interrupt))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            loop.call_soon_threadsafe(interrupt.set)
+            self.loop.loop.call_soon_threadsafe(interrupt.set)
             answer = await asyncio.shield(future)
             if ctx.cancelled:
                 return answer
@@ -91,23 +97,27 @@ class TerminalService:
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
         """The command of a call, with the place and folder that it would run in; for whoever judges it."""
-        spec = self._on_loop().spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
-        here = spec.backend in ON_THIS_MACHINE
+        made = self._on_loop()
+        spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
+        opened = made.pool.find(spec)
+        folder = opened.cwd if opened is not None else spec.cwd
+        if args.get("workdir"):
+            folder = os.path.join(folder or "/", args["workdir"])  # noqa: PTH118 - of any machine
+        if spec.backend in ON_THIS_MACHINE:
+            return Effect("exec", args["command"], folder)
         isolated = keeps_everything_inside(spec, self.options.settings.terminal)
-        folder = self._folder_of(args, ctx) if here else ""
-        return Effect("exec", args["command"], folder, "" if here else spec.backend, isolated)
-
-    def _folder_of(self, args: JsonObject, ctx: ToolContext) -> str:
-        """The folder that a call's command would run in, as far as is known."""
-        folder = self._folders.get(session_key_of(ctx), "") or ctx.cwd
-        workdir = args.get("workdir")
-        return os.path.join(folder or str(self.options.workspace), workdir) if workdir else folder  # noqa: PTH118
+        return Effect("exec", args["command"], folder, spec.backend, isolated, spec.cwd)
 
     # For front ends
 
     @property
     def processes(self) -> ProcessService:
         return self._on_loop().process_service
+
+    @property
+    def environments(self) -> EnvironmentPool:
+        """To be used on the service loop; see `run`."""
+        return self._on_loop().pool
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of one of the parts where they live, from synchronous code."""
@@ -143,16 +153,16 @@ class TerminalService:
         return self._made
 
     async def _make(self) -> _OnLoop:
-        return _OnLoop(self.options, self._folders)
+        return _OnLoop(self.options)
 
 
 class _OnLoop:
     """What lives on the service loop."""
 
-    def __init__(self, options: TerminalOptions, folders: dict[str, str]) -> None:
+    def __init__(self, options: TerminalOptions) -> None:
         self._options = options
         self._settings = options.settings
-        self._folders = folders
+        self._sudo = Sudo(options.secret_asker, timeout_seconds=self._settings.approvals.timeout, mask=options.mask)
         home = self._settings.home
         self.registry = ProcessRegistry(home.processes_dir)
         self.process_service = ProcessService(self.registry, asyncio.get_running_loop(), mask=options.mask)
@@ -165,14 +175,25 @@ class _OnLoop:
         )
         self._recovery = asyncio.ensure_future(self._recover())
 
-    async def run(self, call: TerminalCall, interrupt: asyncio.Event) -> JsonObject:
+    async def run(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
         try:
             async with self.pool.acquire(self.spec(call.session_key, call.task_id, call.workspace)) as environment:
-                return await self._run_in(environment, call, interrupt)
+                if asks_for_password(call.command):
+                    return await self._run_with_sudo(environment, call, interrupt)
+                return explained(await self._run_in(environment, environment, call, interrupt))
         except ToolcribError as error:
             return answers.failed(str(error))
 
-    async def _run_in(self, environment: Environment, call: TerminalCall, interrupt: asyncio.Event) -> JsonObject:
+    async def _run_with_sudo(self, environment: Environment, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
+        prepared = await self._sudo.prepare(environment, call, interrupt.stops(Stopping()))
+        if prepared.answer is not None:
+            return prepared.answer
+        return explained(await self._run_in(environment, prepared.place, call, interrupt), prepared.hint)
+
+    async def _run_in(
+        self, environment: Environment, place: Environment, call: TerminalCall, interrupt: Interrupt
+    ) -> JsonObject:
+        """Run a call in `place`: the environment itself, or one that stands before it."""
         request = CommandRequest(
             command=call.command,
             terminal=TerminalSize() if call.pty else None,
@@ -180,7 +201,7 @@ class _OnLoop:
         )
         if call.background:
             record = await self.registry.start(
-                environment,
+                place,
                 request,
                 session_key=call.session_key,
                 task_id=call.task_id,
@@ -190,7 +211,7 @@ class _OnLoop:
             return answers.started(call, record)
         sink = _Sink()
         try:
-            result = await run_foreground(environment, request, self._limits(call), interrupt=interrupt, on_output=sink)
+            result = await interrupt.stops(ForegroundRun(self._limits(call), sink)).result(place, request)
         except EnvironmentFailed:
             await self.pool.discard(environment)
             raise
@@ -205,7 +226,6 @@ class _OnLoop:
             return answers.waiting(result, record, mask)
         if result.ended.reason == "lost":
             await self.pool.discard(environment)
-        self._folders[call.session_key] = environment.cwd
         answer = answers.ended(call, result, mask)
         left = result.ended.left_behind
         if not left or result.timed_out or result.interrupted:
@@ -273,20 +293,56 @@ class _OnLoop:
         return await recover(self.registry, self._open_again, self._settings.terminal.orphans)
 
     async def _open_again(self, address: Mapping[str, str]) -> Environment | None:
-        environment = open_address(address, self._settings, self._options.environ())
+        """The place, or None when it is gone for good; raises when it cannot be reached now."""
+        environ = self._options.environ()
         try:
+            environment = open_address(address, self._settings, environ)
             await environment.open()
-        except EnvironmentFailed as error:
+        except PlaceGone as error:
             logger.info("what was left in %s is gone: %s", dict(address), error)
+            if folder := address.get("scratch"):
+                # A sandbox has ended with its owner, but its folder has not.
+                left = Leftover(kind="sandbox folder", name=folder, detail="", owner_alive=False)
+                await remove_leftover(left, self._settings, environ)
             return None
         return environment
 
     async def close(self) -> None:
-        if not self._recovery.done():
-            self._recovery.cancel()
-        await asyncio.wait([self._recovery])
+        # Also a program that runs one command and ends is a next start: what was left must not wait for a longer one.
+        await asyncio.wait([self._recovery], timeout=RECOVERY_SECONDS)
+        self._recovery.cancel()
+        (outcome,) = await asyncio.gather(self._recovery, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            logger.error("what an earlier run left could not be looked after", exc_info=outcome)
         await self.registry.close()
         await self.pool.close_all()
+
+
+class Stoppable(Protocol):
+    def interrupt(self) -> None: ...
+
+
+S = TypeVar("S", bound=Stoppable)
+
+
+class Interrupt:
+    """Stops the command of one call, now or as soon as it starts. Used on the service loop."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._run: Stoppable | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._run is not None:
+            self._run.interrupt()
+
+    def stops(self, run: S) -> S:
+        """From now on this is what it stops."""
+        self._run = run
+        if self._is_set:
+            run.interrupt()
+        return run
 
 
 class _Sink:

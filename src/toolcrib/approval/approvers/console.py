@@ -15,6 +15,7 @@ from toolcrib.approval.approvers.keys import HANG_UP, Keys, NoTerminal, keys_of
 from toolcrib.approval.approvers.preview import preview as count_touched
 from toolcrib.approval.approvers.question import choices, grant_in_words, has_scope, help_text, key_line, question
 from toolcrib.approval.approvers.rows import Style
+from toolcrib.approval.approvers.secret import read_secret
 from toolcrib.approval.approvers.turns import Turns
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 
@@ -85,6 +86,19 @@ class ConsoleApprover:
                         return await dialogue.run(self._clock, self._timeout_seconds)
                 except (NoTerminal, OSError) as error:
                     return _unanswerable(request, f"the terminal cannot be used ({error})")
+
+    async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
+        """What the person types, shown nowhere; None without a terminal, an answer, or time left."""
+        stream_in, stream_out = self._stream_in, self._stream_out
+        if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
+            return None
+        async with self._turns.turn():
+            with self._display.paused() if self._display else nullcontext():
+                try:
+                    with keys_of(stream_in.fileno()) as keys:
+                        return await read_secret(keys, stream_out, prompt, self._clock, timeout_seconds)
+                except (NoTerminal, OSError):
+                    return None
 
 
 class _Dialogue:

@@ -13,7 +13,7 @@ from toolcrib.approval.approvers.advice import advise_against
 from toolcrib.approval.approvers.escape import shortened, visible
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
-from toolcrib.core.ports import Approver
+from toolcrib.core.ports import Approver, SecretAsker
 
 DEFAULT_CLASSES = ("recursive delete inside the workspace",)
 """A class is a description of a danger, alone (in every scope) or followed by the one scope that is meant."""
@@ -88,6 +88,12 @@ class SmartApprover:
             why = f"a model judged this call harmful, and nobody overruled it: {answer.reason}"
             return Answer(choice="deny", reason=why, decided_by="smart")
         return answer
+
+    async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
+        """Only a person has secrets to tell."""
+        if not isinstance(self._fallback, SecretAsker):
+            return None
+        return await self._fallback.ask_secret(prompt, timeout_seconds)
 
     def _may_judge(self, request: ApprovalRequest) -> bool:
         return bool(request.dangers) and all(self._is_listed(danger) for danger in request.dangers)

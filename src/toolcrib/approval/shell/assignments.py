@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from toolcrib.approval.shell.fold import ASSIGNMENT, Folder
+from toolcrib.approval.shell.fold import ASSIGNMENT, Folder, prompt_code
 from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
@@ -16,6 +17,9 @@ REFERRING = name_set("declare typeset local")
 REFERENCE = re.compile(r"-[A-Za-z]*n")
 NAME = re.compile(r"[A-Za-z_]\w*")
 ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|$))(?:/|:|$)")
+LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
+"""Variables that the shell runs later as code: a command that follows does not show it any more."""
+LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
 RUN_BY_PROGRAMS = frozenset(
     {
@@ -35,6 +39,22 @@ RUN_BY_PROGRAMS = frozenset(
         "LESSOPEN",
         "GIT_PROXY_COMMAND",
         "GIT_SEQUENCE_EDITOR",
+        "FZF_DEFAULT_COMMAND",
+        "LESSCLOSE",
+        "SUDO_EDITOR",
+        "SUDO_ASKPASS",
+        "SYSTEMD_EDITOR",
+        "SYSTEMD_PAGER",
+        "KUBE_EDITOR",
+        "HGEDITOR",
+        "SVN_EDITOR",
+        "SVN_SSH",
+        "CVS_RSH",
+        "FCEDIT",
+        "PSQL_EDITOR",
+        "PSQL_PAGER",
+        "AWS_PAGER",
+        "BAT_PAGER",
     }
 )
 
@@ -91,14 +111,30 @@ def declare(folder: Folder, words: list[Word], state: State) -> dict[str, list[F
     return declared
 
 
-def judge_environment(runner: Runner, assigned: dict[str, list[Field]], state: State, site: Site) -> None:
-    """Look at variables that some programs run as commands."""
+def judge_environment(runner: Runner, assigned: Mapping[str, list[Field]], state: State, site: Site) -> None:
+    """Look at variables that the shell or some programs run as commands."""
     for name, value in assigned.items():
-        if name in RUN_BY_PROGRAMS and value and value[0].known and " " in value[0].text:
-            runner.run_text(value[0].text, state.copy(), None, site)
-        if name == "PROMPT_COMMAND" and value and value[0].text:
-            runner.run_text(value[0].text, state.copy(), None, site)
-        elif name.startswith(("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT")) or name == "BASH_ENV":
+        if name in LASTING_HOOKS:
+            for each in value:
+                if (name, each.text) not in runner.hooks:
+                    runner.hooks.add((name, each.text))
+                    judge_hook(runner, name, each, state, site)
+        elif name in RUN_BY_PROGRAMS and value and value[0].known and " " in value[0].text:
+            runner.run_text(value[0].text.lstrip("|- "), state.copy(), None, site)
+        elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
             runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)
+
+
+def judge_hook(runner: Runner, name: str, value: Field, state: State, site: Site) -> None:
+    """Judge what the shell runs by itself: before each prompt, in a prompt, or when the next shell starts."""
+    if name == "PROMPT_COMMAND":
+        code = value.text.strip("; \t\n")
+        if code:
+            runner.run_text(code, state.copy(), None, site)
+    elif name in ("BASH_ENV", "ENV"):
+        if name == "BASH_ENV" or re.match(r"[/~.]", value.text):
+            runner.report("unknown_code", f"makes every shell that starts run a file, through {name}", site)
+    elif "$(" in value.text or "`" in value.text:
+        runner.run_text(prompt_code(value.text), state.copy(), None, site)

@@ -6,32 +6,55 @@ import re
 
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
 from toolcrib.approval.shell.flow import STANDARD_INPUT
-from toolcrib.approval.shell.fold import ASSIGNMENT
+from toolcrib.approval.shell.fold import ASSIGNMENT, previous_directory
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.state import State
 
 
 def change_directory(_runner: Runner, call: Call, _site: Site) -> Data:
-    state = call.state
-    operands = [word for word in call.words if not re.fullmatch(r"-[LPe@]+|--", word.text)]
-    if not operands:
-        state.cwd, state.cwd_known = state.home, True
-    elif operands[0].text == "-" or not operands[0].known:
-        path = resolve(operands[0], state) if operands[0].text.startswith("/") else ""
-        state.cwd, state.cwd_known = path, bool(path)
+    operands = [word for word in call.words if not re.fullmatch(r"-[LPe@n]+|--", word.text)]
+    if not operands and call.program == "pushd":
+        go_to(call.state, Field(call.state.stack[-1] if call.state.stack else UNKNOWN))
+    elif not operands:
+        go_to(call.state, Field(call.state.home))
+    elif operands[0].text == "-":
+        go_to(call.state, previous_directory(call.state))
+    elif call.program == "pushd" and re.match(r"[-+]\d", operands[0].text):
+        go_to(call.state, Field(UNKNOWN))
     else:
-        state.cwd = resolve(operands[0], state)
-        state.cwd_known = state.cwd_known or state.cwd.startswith("/")
+        if call.program == "pushd":
+            call.state.stack = (*call.state.stack, here(call.state))
+        go_to(call.state, operands[0])
     return NOTHING
 
 
 def pop_directory(_runner: Runner, call: Call, _site: Site) -> Data:
-    call.state.cwd_known = False
+    stack = call.state.stack
+    go_to(call.state, Field(stack[-1] if stack and not call.words else UNKNOWN))
+    call.state.stack = stack[:-1]
     return NOTHING
+
+
+def go_to(state: State, target: Field) -> None:
+    """Change the directory, and remember where `cd -` leads back to."""
+    before = here(state)
+    if target.known:
+        state.cwd = resolve(target, state)
+        state.cwd_known = state.cwd_known or state.cwd.startswith("/")
+    else:
+        path = resolve(target, state) if target.text.startswith("/") else ""
+        state.cwd, state.cwd_known = path, bool(path)
+    state.variables["OLDPWD"] = [Field(before)]
+
+
+def here(state: State) -> str:
+    """The current directory in words that mean the same from everywhere; UNKNOWN where there are none."""
+    return state.cwd if state.cwd_known and state.cwd.startswith("/") else UNKNOWN
 
 
 def declare(_runner: Runner, call: Call, _site: Site) -> Data | None:
@@ -122,11 +145,12 @@ def printf(_runner: Runner, call: Call, _site: Site) -> Data | None:
     return None
 
 
-def alias(_runner: Runner, call: Call, _site: Site) -> Data:
+def alias(runner: Runner, call: Call, site: Site) -> Data:
     for word in call.words:
         name, equals, value = word.text.partition("=")
         if equals:
             call.state.aliases[name] = value
+            runner.define_alias(name, value, site)
     return NOTHING
 
 
@@ -217,12 +241,13 @@ def bind(runner: Runner, call: Call, site: Site) -> Data:
     return NOTHING
 
 
-def remember_program(_runner: Runner, call: Call, _site: Site) -> Data:
+def remember_program(runner: Runner, call: Call, site: Site) -> Data:
     """`hash -p file name` makes a name run another program."""
     arguments = parse_arguments(call.words, frozenset({"-p"}))
     program = arguments.value("-p")
     for name in arguments.operands if program is not None else []:
         call.state.aliases[name.text] = program.text if program is not None else ""
+        runner.report("unknown_code", f"makes the name {name.text!r} run another program", site)
     return NOTHING
 
 

@@ -7,10 +7,16 @@ import re
 from toolcrib.approval.shell import grammar
 from toolcrib.approval.shell.assignments import assignments, declare, judge_environment
 from toolcrib.approval.shell.commands import HANDLERS, is_silent_about_secrets
-from toolcrib.approval.shell.findings import Findings
-from toolcrib.approval.shell.flow import judge_flow, read_redirections, write_redirections
+from toolcrib.approval.shell.definitions import MAX_RECURSION, Definitions
+from toolcrib.approval.shell.flow import (
+    judge_emptied,
+    judge_flow,
+    prints_nothing,
+    read_redirections,
+    write_redirections,
+)
 from toolcrib.approval.shell.fold import Folder
-from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
+from toolcrib.approval.shell.fork_bombs import spawns_itself, spawns_without_end
 from toolcrib.approval.shell.judge import help_only, judge
 from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import (
@@ -31,23 +37,18 @@ from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.tokens import Redirection, Script
 
 MAX_NESTED_SCRIPTS = 10
-MAX_CALLS = 8
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_LOOP_VALUES = 16
 
 
-class Evaluator(Findings):
+class Evaluator(Definitions):
     """Collects the findings of one command line."""
 
     def __init__(self) -> None:
         super().__init__()
         self.nested = 0
         self.wrapped = 0
-        self.calls: list[str] = []
-        self.bombs: set[str] = set()
-        self.called: set[int] = set()
-        self.defined: list[tuple[str, grammar.Command, str]] = []
         self.folder = Folder(self.run_script)
 
     def run_script(self, script: Script, state: State, stdin: Data | None = None) -> Data:
@@ -174,33 +175,6 @@ class Evaluator(Findings):
         state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
 
-    def define(self, node: grammar.Function, state: State) -> Data:
-        name = node.name.literal
-        if name is None:
-            raise NotUnderstood("a function has an odd name")
-        state.functions[name] = (node.body, self.source)
-        self.defined.append((name, node.body, self.source))
-        if is_bomb(name, node.body):
-            self.bombs.add(name)
-        return NOTHING
-
-    def finish(self, state: State) -> None:
-        """Judge the functions that were defined and never called: they wait for a later command."""
-        # Judging one may define the next, so the list grows on the way.
-        for name, body, source in self.defined:
-            if id(body) in self.called:
-                continue
-            self.called.add(id(body))
-            self.source = source
-            if name in self.bombs:
-                self.report("fork_bomb", f"defines {name!r}, which starts copies of itself", self.whole_site())
-                continue
-            before = len(self.findings)
-            inner = state.copy()
-            inner.positional = None
-            self.command(body, inner, None)
-            self.soften(before)
-
     def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         return [(each, self.folder.text(each.target, state)) for each in redirections]
 
@@ -233,6 +207,8 @@ class Evaluator(Findings):
         texts = [word.text for word in words]
         lasting = texts[-1:] == ["exec"] and set(texts[:-1]) <= {"time", "!", "command", "builtin", "--"}
         output = write_redirections(self, targets, state, ANYTHING if lasting else output, site)
+        if prints_nothing(texts):
+            judge_emptied(self, targets, state, site)
         if not lasting:
             state.descriptors, state.outputs = before, outputs
         elif data is not stdin:
@@ -278,12 +254,14 @@ class Evaluator(Findings):
         if UNKNOWN in name or not name or (first.glob and name not in ("[", "[[")):
             return self.unknown_command(first, words, stdin, site)
         if name in state.functions and "/" not in first.text:
-            return self.call_function(name, words[1:], state, stdin, site)
+            if self.calls.count(name) < MAX_RECURSION:
+                return self.call_function(name, words[1:], state, stdin, site)
+            words = self.wrapped_program(words, state)
         if name in state.aliases and name not in self.calls:
             return self.call_alias(name, words[1:], state, stdin, site)
         path = resolve(first, state) if "/" in first.text else ""
         if path in state.files:
-            self.run_file(state.files[path], state, site)
+            self.run_file(state.files[path], words[1:], state, site)
         if INIT_SCRIPT.match(path):
             name, words = "service", [words[0], *words]
         if self.in_cloned_directory(path, state):
@@ -292,7 +270,7 @@ class Evaluator(Findings):
         handler = HANDLERS.get(call.program)
         if handler is None and help_only(call):
             return ANYTHING
-        judge(self, call, site)
+        judge(self, call, site, handled=handler is not None)
         judge_flow(self, call, site)
         printed = handler(self, call, site) if handler is not None else None
         output = printed if printed is not None else self.output(call)
@@ -338,44 +316,14 @@ class Evaluator(Findings):
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
 
-    def run_file(self, data: Data, state: State, site: Site) -> None:
+    def run_file(self, data: Data, arguments: list[Field], state: State, site: Site) -> None:
         """Judge the run of a file that the same command line wrote."""
         if data.text is not None:
-            self.run_text(data.text, state.copy(), None, site)
+            inner = state.copy()
+            inner.positional = arguments
+            self.run_text(data.text, inner, None, site)
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
-
-    def call_function(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
-        self.called.add(id(state.functions[name][0]))
-        if name in self.bombs:
-            self.report(
-                "fork_bomb", "calls a function that starts copies of itself without end", site, severity="block"
-            )
-            return NOTHING
-        if self.calls.count(name) > 1 or len(self.calls) > MAX_CALLS:
-            return ANYTHING
-        body, source = state.functions[name]
-        outer_source, outer_site, outer_arguments = self.source, self.site, state.positional
-        self.source, self.site = source, self.site or site
-        state.positional = arguments
-        self.calls.append(name)
-        try:
-            return self.command(body, state, stdin)
-        finally:
-            self.calls.pop()
-            self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
-
-    def call_alias(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
-        self.calls.append(name)
-        try:
-            words = self.folder.fields(
-                [token.word for token in tokenize(state.aliases[name]).tokens if token.word], state
-            )
-            if any(token.kind != "word" for token in tokenize(state.aliases[name]).tokens):
-                return self.run_text(state.aliases[name], state, stdin, site)
-            return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
-        finally:
-            self.calls.pop()
 
 
 def loop_values(values: list[Field]) -> list[Field | None]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin, name_set
-from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.rules.delete import finds_from_the_top
 from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.wrappers import first_of
+
+MAX_WORDS = 256
 
 
 def xargs(runner: Runner, call: Call, site: Site) -> Data:
@@ -22,13 +25,11 @@ def xargs(runner: Runner, call: Call, site: Site) -> Data:
     words = arguments.operands
     if not words:
         return call.stdin or ANYTHING
-    text = call.stdin.text if call.stdin is not None else None
-    origin = call.stdin.origin if call.stdin is not None else Origin.PROGRAM
-    inputs = (
-        [Field(part.strip("'\""), origin=origin) for part in text.split()][:256]
-        if text is not None
-        else [Field(UNKNOWN, origin=origin)]
-    )
+    listed = arguments.value("-a", "--arg-file")
+    stdin = call.stdin if listed is None else call.state.written(resolve(listed, call.state), listed.text)
+    text = stdin.text if stdin is not None else None
+    origin = stdin.origin if stdin is not None else Origin.PROGRAM
+    inputs = [Field(part, origin=origin) for part in input_parts(text, arguments)]
     replace = arguments.value("-I")
     state = call.state.copy()
     state.many = text is None
@@ -36,8 +37,9 @@ def xargs(runner: Runner, call: Call, site: Site) -> Data:
         runner.report("fork_bomb", "starts processes without end", site)
     marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
     if marker and any(marker in word.text for word in words):
-        lines = text.splitlines()[:8] if text else [UNKNOWN]
-        for line in lines:
+        for line in first_of(
+            [line.strip() for line in text.split(separator_of(arguments) or "\n") if line.strip()] if text else []
+        ):
             replaced = [
                 Field(word.text.replace(marker, line), word.glob, word.origin | origin) if marker in word.text else word
                 for word in words
@@ -47,6 +49,26 @@ def xargs(runner: Runner, call: Call, site: Site) -> Data:
     inner = [*words, *inputs]
     printed = runner.invoke(inner, state, None, site)
     return Data(printed.text, printed.origin | origin)
+
+
+def separator_of(arguments: Arguments) -> str:
+    """What stands between the words that xargs reads; empty for blanks."""
+    if arguments.has("-0", "--null"):
+        return "\0"
+    given = arguments.value("-d", "--delimiter")
+    return {"": "", "\\n": "\n", "\\0": "\0", "\\t": "\t"}.get(given.text, given.text[:1]) if given is not None else ""
+
+
+def input_parts(text: str | None, arguments: Arguments) -> list[str]:
+    if text is None:
+        return [UNKNOWN]
+    separator = separator_of(arguments)
+    parts = (
+        [part for part in text.split(separator) if part.strip()]
+        if separator
+        else [part.strip("'\"") for part in text.split()]
+    )
+    return [*parts[:MAX_WORDS], UNKNOWN] if len(parts) > MAX_WORDS else parts
 
 
 def find(runner: Runner, call: Call, site: Site) -> Data | None:

@@ -27,6 +27,7 @@ REVEALERS = name_set(
 )
 LOOKERS = name_set("ls stat wc file test [ [[ du chmod chown getent rm find md5sum sha256sum cmp id")
 SYSTEM_SECRET = re.compile(r"/etc/g?shadow|/proc/[^/]+/(?:environ|mem)$")
+DATA_FILE = re.compile(r"\.(?:db|sqlite3?|mdb|rdb|aof|ibd|dump|parquet|h5|bak)$")
 STANDARD_INPUT = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
@@ -131,6 +132,22 @@ def judge_write(runner: Runner, path: str, target: Field, state: State, site: Si
         runner.report("system_config", f"{verb} {shown}, which configures the person's account", site, paths=(path,))
     elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+
+
+def prints_nothing(words: list[str]) -> bool:
+    """True for what stands in front of a redirection only to make a file empty."""
+    return not words or words in ([":"], ["true"], ["cat", "/dev/null"], ["echo", "-n"], ["printf", ""])
+
+
+def judge_emptied(runner: Runner, targets: list[tuple[Redirection, Field]], state: State, site: Site) -> None:
+    """Report a redirection that empties a file which is not from here, or which holds data by its name."""
+    for redirection, target in targets:
+        if redirection.operator not in (">", ">|", "&>") or redirection.descriptor not in ("", "1", "&"):
+            continue
+        path = resolve(target, state)
+        foreign = place(path, state) == "outside" and path.startswith("/")
+        if foreign or DATA_FILE.search(path):
+            runner.report("recursive_delete", "throws away what is in a file", site, paths=(path,))
 
 
 def judge_flow(runner: Runner, call: Call, site: Site) -> None:

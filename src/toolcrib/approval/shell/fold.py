@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from toolcrib.approval.shell.lexer import tokenize
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
+from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood, Origin
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
 from toolcrib.approval.shell.tokens import Part, Script, Word
 
@@ -15,6 +15,7 @@ RunScript = Callable[[Script, State], Data]
 GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
 BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
+PROMPT_ESCAPE = re.compile(r"\\[^$`]")
 MAX_TEXT = 20_000
 # An array that is added to itself doubles with every step.
 MAX_FIELDS = 20_000
@@ -72,7 +73,7 @@ class Folder:
     def spread(self, values: Value | None, part: Part, builder: _FieldBuilder, split: bool) -> None:
         """Add `"$@"` or `"${a[@]}"`: one field for each value."""
         if values is None:
-            builder.add(UNKNOWN, quoted=False, glob=False)
+            builder.add_value(Field(UNKNOWN, origin=Origin.LISTED), quoted=True)
             return
         for number, value in enumerate(values):
             if number:
@@ -125,14 +126,13 @@ class Folder:
             return default
         if operation in (":+", "+"):
             return self.text(argument, state) if value is not None else Field("")
+        if operation == "@" and self.text(argument, state).text == "P":
+            code = prompt_code(value.text) if value is not None and value.known else f'eval "{UNKNOWN}"'
+            self.run_script(tokenize(code), state.copy())
         if operation in (":?", "?") or value is None:
             self.text(argument, state)
             return value if value is not None else Field(UNKNOWN)
-        given = self.text(argument, state)
-        if operation == "@" and given.text == "P" and value.known:
-            # A prompt is expanded like a string in double quotes.
-            self.run_script(tokenize(': "' + value.text.replace('"', '\\"') + '"'), state.copy())
-        return transform(value, operation, given)
+        return transform(value, operation, self.text(argument, state))
 
 
 class _FieldBuilder:
@@ -143,6 +143,7 @@ class _FieldBuilder:
         self.started = False
         self.glob = False
         self.origin = 0
+        self.splits = False
 
     def add(self, text: str, *, quoted: bool, glob: bool) -> None:
         self.pieces.append(text)
@@ -158,6 +159,7 @@ class _FieldBuilder:
             self.origin |= value.origin
             self.add(capped(value.text), quoted=True, glob=False)
             return
+        self.splits = True
         pieces = self.separator.split(capped(value.text))
         for number, piece in enumerate(pieces):
             if number:
@@ -167,17 +169,30 @@ class _FieldBuilder:
 
     def end_field(self) -> None:
         if self.started:
-            self.fields.append(Field("".join(self.pieces), self.glob, self.origin))
-        self.pieces, self.started, self.glob, self.origin = [], False, False, 0
+            text, origin = "".join(self.pieces), self.origin
+            if text == UNKNOWN and self.splits and is_list(origin):
+                origin |= Origin.LISTED
+            self.fields.append(Field(text, self.glob, origin))
+        self.pieces, self.started, self.glob, self.origin, self.splits = [], False, False, 0, False
 
     def finish(self) -> list[Field]:
         self.end_field()
         return self.fields
 
 
+def is_list(origin: int) -> bool:
+    """True for text of a file or a program that, unquoted, may become any number of words."""
+    return bool(origin & (Origin.FILE | Origin.PROGRAM)) and not origin & Origin.ONE
+
+
 def capped(text: str) -> str:
     """The text, or as much of it as is kept; what is cut off becomes UNKNOWN, so that nothing hides behind it."""
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + UNKNOWN
+
+
+def prompt_code(text: str) -> str:
+    """The command that expands a prompt, which is read like a string in double quotes."""
+    return ': "' + PROMPT_ESCAPE.sub("", text).replace('"', '\\"') + '"'
 
 
 def separator(state: State) -> re.Pattern[str]:
@@ -192,9 +207,16 @@ def tilde(text: str, state: State) -> str:
     name, slash, rest = text[1:].partition("/")
     if not name:
         return state.home + slash + rest
-    if name in ("+", "-"):
+    if name == "+":
         return (state.cwd or ".") + slash + rest
+    if name == "-":
+        return previous_directory(state).text + slash + rest
     return ("/root" if name == "root" else "/home/" + name) + slash + rest
+
+
+def previous_directory(state: State) -> Field:
+    """Where `cd -` and `$OLDPWD` lead to; UNKNOWN when this command line has not been there."""
+    return (state.variables.get("OLDPWD") or UNKNOWN_VALUE)[0]
 
 
 def lookup(name: str, state: State) -> Value | None:
@@ -209,6 +231,9 @@ def lookup(name: str, state: State) -> Value | None:
     standard = {"HOME": state.home, "IFS": " \t\n", "SHELL": "/bin/bash", "BASH": "/bin/bash", "0": "bash"}
     if name in standard:
         return [Field(standard[name])]
+    if name == "PROMPT_COMMAND":
+        # What was in it before has been judged when it was set.
+        return [Field("")]
     if name == "PWD":
         return [Field(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
     if name in ("$", "!"):

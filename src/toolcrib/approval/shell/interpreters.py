@@ -63,6 +63,17 @@ INLINE: dict[str, tuple[str, ...]] = {
     "guile": ("-c",),
     "emacs": ("--eval", "-eval"),
     "gdb": ("-ex", "--eval-command"),
+    "raku": ("-e",),
+    "octave": ("--eval",),
+    "racket": ("-e",),
+    "sbcl": ("--eval",),
+    "ocaml": ("-e",),
+    "ghci": ("-e",),
+    "swift": ("-e",),
+    "clojure": ("-e",),
+    "gnuplot": ("-e",),
+    "jshell": (),
+    "pry": ("-e",),
 }
 SAME = {
     "perl5": "perl",
@@ -72,6 +83,7 @@ SAME = {
     "ts-node": "node",
     "luajit": "lua",
     "jruby": "ruby",
+    "irb": "ruby",
     "lldb": "gdb",
 }
 
@@ -211,23 +223,36 @@ def scripting_language(runner: Runner, call: Call, site: Site) -> Data:
         judge_script_code(runner, language, code.text, call, site)
     if codes:
         return Data(None, Origin.PROGRAM)
-    operands = [word for word in call.words if not word.text.startswith("-")]
+    operands = script_operands(language, call)
     if language == "deno" or (call.program == "bun"):
         if any(re.match(r"https?://", word.text) for word in operands):
             runner.report("remote_code", "runs code from the network", site)
         return Data(None, Origin.PROGRAM)
-    if operands:
-        data = call.state.written(resolve(operands[0], call.state), operands[0].text)
-        if data is not None and data.text is not None:
-            judge_script_code(runner, language, data.text, call, site)
-        elif data is not None:
-            report_foreign(runner, data, site)
-    elif call.stdin is not None:
-        if call.stdin.text is not None:
-            judge_script_code(runner, language, call.stdin.text, call, site)
-        else:
-            report_foreign(runner, call.stdin, site)
+    judge_source(runner, language, code_from(call, operands[0] if operands else Field("-")), call, site)
     return Data(None, Origin.PROGRAM)
+
+
+def script_operands(language: str, call: Call) -> list[Field]:
+    """The script file and its arguments; empty where the script comes over the input."""
+    known = SPECS.get(language)
+    operands = parse_arguments(call.words, known.values if known else frozenset(), stop_early=True).operands
+    # To php, `--` ends the options of php itself: what follows are arguments of a script on its input.
+    return [] if language == "php" and [word.text for word in call.words[:1]] == ["--"] else operands
+
+
+def code_from(call: Call, file: Field) -> Data | None:
+    """What is known about the code in a file: the input, or what this line wrote; None for a file from elsewhere."""
+    if file.text in ("-", *STANDARD_INPUT):
+        return call.stdin
+    data = call.state.written(resolve(file, call.state), file.text)
+    return Data(None, file.origin) if data is None and file.origin & Origin.NETWORK else data
+
+
+def judge_source(runner: Runner, language: str, data: Data | None, call: Call, site: Site) -> None:
+    if data is not None and data.text is not None:
+        judge_script_code(runner, language, data.text, call, site)
+    elif data is not None:
+        report_foreign(runner, data, site)
 
 
 def inline_values(words: list[Field], options: tuple[str, ...]) -> list[Field]:
@@ -250,7 +275,10 @@ def inline_values(words: list[Field], options: tuple[str, ...]) -> list[Field]:
 
 def awk(runner: Runner, call: Call, site: Site) -> Data | None:
     arguments = call.arguments
-    if arguments.has("-f", "--file"):
+    files = arguments.values("-f", "--file", "-E", "--exec", "-i", "--include")
+    for file in files:
+        judge_source(runner, "awk", code_from(call, file), call, site)
+    if files:
         return None
     program = arguments.value("-e", "--source") or (arguments.operands[0] if arguments.operands else None)
     if program is not None:

@@ -6,6 +6,7 @@ from toolcrib.approval.shell.flow import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, Field, NotUnderstood
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.rules.table import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.writes import written_paths
@@ -20,9 +21,11 @@ def help_only(call: Call) -> bool:
     )
 
 
-def judge(runner: Runner, call: Call, site: Site) -> None:
-    """Report every rule that the command matches."""
-    rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*", ())
+def judge(runner: Runner, call: Call, site: Site, *, handled: bool) -> None:
+    """Report every rule that the command matches; one that has neither rows nor a handler is judged by its words."""
+    rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*")
+    if rules is None:
+        rules = () if handled else BY_PROGRAM[ANY_UNLISTED]
     blocked = False
     for rule in rules:
         if not rule.matches(call):

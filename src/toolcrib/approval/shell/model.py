@@ -41,6 +41,8 @@ class Origin(IntFlag):
     ENDLESS = 256
     LISTED = 512
     """One of many things that another command found."""
+    ONE = 1024
+    """One thing, or a few, however little is known about it: a fresh file name, the newest of a list."""
 
 
 @dataclass(frozen=True, slots=True)

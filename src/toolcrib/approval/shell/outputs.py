@@ -32,6 +32,7 @@ PRINTS_CODE = re.compile(
     r"export|printenv|generate-completion|--completion\S*)$"
 )
 LISTERS = name_set("find gfind fd fdfind ls locate mdfind")
+PRINTS_ONE = name_set("mktemp tempfile basename dirname realpath readlink date hostname whoami uname id tty wc uuidgen")
 MAX_COUNTED = 64
 CHARACTER_CLASS = re.compile(r"\[[:=.]|\[.\*")
 CODE_PRINTERS = name_set(
@@ -82,7 +83,15 @@ def output_of(call: Call) -> Data:
         return Data(None, Origin.PROGRAM | Origin.FILE)
     if call.program in CODE_PRINTERS and _prints_code(call):
         return Data(None, Origin.SETUP)
-    return Data(None, Origin.PROGRAM | (stdin.origin if call.program in FILTERS else 0))
+    one = Origin.ONE if call.program in PRINTS_ONE or _answers_git(call) else 0
+    return Data(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
+
+
+def _answers_git(call: Call) -> bool:
+    """True for the questions to git that have one answer."""
+    return call.program == "git" and any(
+        word.text in ("rev-parse", "describe", "symbolic-ref", "config", "merge-base") for word in call.words[:3]
+    )
 
 
 def _counted(call: Call) -> Data:
@@ -178,7 +187,7 @@ def _filtered(call: Call, stdin: Data) -> Data:
         return data
     if call.program in ("head", "tail"):
         # A few of many, as in `ls -t | head -1`.
-        data = Data(data.text, data.origin & ~Origin.LISTED)
+        data = Data(data.text, data.origin & ~Origin.LISTED | Origin.ONE)
     decoded = Origin.DECODED if call.program in DECODERS else 0
     # Encoding makes text longer, and a chain of it would grow without end.
     if data.text is None or UNKNOWN in data.text or len(data.text) > MAX_FILTERED_CHARS:

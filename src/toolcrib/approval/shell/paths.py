@@ -36,7 +36,7 @@ DEEP_SYSTEM_ROOTS = re.compile(
 )
 SYSTEM_FILES = re.compile(
     r"/(?:etc|boot|usr(?!/local/(?:src|share/[^/]+))|bin|sbin|lib\w*|sys|proc|root|System|Library|Windows"
-    r"|var/(?!tmp\b|folders\b)|opt/[^/]+/etc|private/etc|dev(?!/(?:null|zero|stdout|stderr|"
+    r"|var/(?:lib|spool|mail|db|backups|named|yp|root|at|cron)|opt/[^/]+/etc|private/etc|dev(?!/(?:null|zero|stdout|stderr|"
     r"stdin|tty|fd|shm|full|random|urandom|ptmx|pts)\b))(?:/|$)"
 )
 DISK = re.compile(

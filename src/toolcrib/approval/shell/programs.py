@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.flow import judge_write
+from toolcrib.approval.shell.interpreters import code_from, report_foreign
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.paths import is_private, resolve
 from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.table import BY_PROGRAM
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
@@ -46,6 +48,7 @@ SQL_OPTIONS: dict[str, tuple[str, ...]] = {
     "supabase": (),
 }
 MAX_SCRIPT = 4096
+PROGRAM_FILE = re.compile(r"/(?:usr/)?(?:local/)?s?bin/[\w.-]+$")
 EXECUTING_SUBSTITUTION = re.compile(
     r"(?:\d+|/[^/]{0,200}/)?s([/|#,@!])(?:(?!\1).){0,400}\1(?:(?!\1).){0,400}\1[gip0-9]*e"
 )
@@ -177,6 +180,12 @@ def sed(runner: Runner, call: Call, site: Site) -> Data | None:
     """Judge sed scripts that write files or run commands."""
     arguments = call.arguments
     scripts = arguments.values("-e", "--expression")
+    for file in arguments.values("-f", "--file"):
+        data = code_from(call, file)
+        if data is not None and data.text is not None:
+            scripts.append(Field(data.text))
+        elif data is not None:
+            report_foreign(runner, data, site)
     if not scripts and not arguments.has("-f", "--file"):
         scripts = arguments.operands[:1]
     for script in scripts:
@@ -199,6 +208,12 @@ def editor(runner: Runner, call: Call, site: Site) -> Data | None:
     commands += [word.text[1:] for word in call.words if word.text.startswith("+") and len(word.text) > 1]
     if call.stdin is not None and call.stdin.text is not None:
         commands += call.stdin.text.splitlines()[:200]
+    for file in call.arguments.values("-S", "-s", "-u"):
+        data = code_from(call, file)
+        if data is not None and data.text is not None:
+            commands += data.text.splitlines()[:200]
+        elif data is not None:
+            report_foreign(runner, data, site)
     for command in commands:
         if len(command) > MAX_SCRIPT:
             runner.report("unknown_code", "runs a longer script than can be read", site)
@@ -279,6 +294,10 @@ def copy_data(_runner: Runner, call: Call, _site: Site) -> Data | None:
     if len(operands) == 2:
         source = resolve(operands[0], call.state)
         data = call.state.files.get(source)
+        program = source.rpartition("/")[2]
+        if data is None and PROGRAM_FILE.match(source) and program in BY_PROGRAM:
+            # Under its new name the program is still the same.
+            data = Data(f'{source} "$@"')
         if data is None and is_private(source):
             data = Data(None, Origin.PRIVATE | Origin.FILE)
         if data is not None:

@@ -20,6 +20,9 @@ class Site:
 
 
 class Runner(Protocol):
+    hooks: set[tuple[str, str]]
+    """The variables that are run as code, with the values that were judged already."""
+
     def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
         """Judge one command given by its words; gives what it prints."""
 
@@ -28,6 +31,9 @@ class Runner(Protocol):
 
     def feed(self, path: str, data: Data, state: State) -> Data:
         """Judge the script behind `>( … )` with what is written to it; gives what it prints."""
+
+    def define_alias(self, name: str, text: str, site: Site) -> None:
+        """Remember an alias, which is judged at the end unless it is called before."""
 
     def report(
         self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ ARGUMENT_LIST = re.compile(
 )
 DELETES = re.compile(
     r"\b(?:rmtree|remove_tree|rm_rf|rm_r|remove_dir|remove_entry_secure|rimraf|rmSync|rmdirSync|"
-    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*\(?\s*(?:glob|<|map)|"
+    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*\(?\s*(?:glob|<|map|for|foreach|while)\b|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|file\s+delete\s+-force|"

@@ -52,6 +52,9 @@ class State:
     input: Data | None = None
     """What `exec <file` made the standard input of the following commands; a copy is told its input anew."""
 
+    stack: tuple[str, ...] = ()
+    """The directories that `pushd` left and `popd` goes back to."""
+
     def copy(self) -> State:
         """A state that changes on its own, as a subshell does."""
         return State(
@@ -73,6 +76,7 @@ class State:
             dict(self.outputs),
             self.many,
             self.listing,
+            stack=self.stack,
         )
 
     def assign(self, name: str, value: Value) -> None:
@@ -107,6 +111,9 @@ class State:
                 self.variables[name] = [Field(UNKNOWN, origin=origin)]
         for name in self.variables.keys() - other.variables.keys():
             self.variables[name] = UNKNOWN_VALUE
+        if "OLDPWD" in other.variables:
+            # It belongs to the directory, which is taken over below.
+            self.variables["OLDPWD"] = other.variables["OLDPWD"]
         self.functions.update(other.functions)
         self.aliases.update(other.aliases)
         self.files.update(other.files)
@@ -120,3 +127,5 @@ class State:
             self.cwd, self.cwd_known = other.cwd, other.cwd_known
         if other.positional != self.positional:
             self.positional = None
+        if other.stack != self.stack:
+            self.stack = ()

@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from toolcrib.approval.shell.assignments import judge_environment
 from toolcrib.approval.shell.fold import ASSIGNMENT
+from toolcrib.approval.shell.interpreters import report_foreign
 from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.state import State
+
+ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
+"""`env` and `sudo` take every name, also the one under which bash passes a function on."""
+MAX_INPUTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +196,58 @@ def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
     if call.program == "env":
         split = env_split(call.words)
         if split is not None:
-            return runner.invoke(split, state, call.stdin, site) if split else None
+            return run_assigned(runner, call, shape, split, state, site)
     words = arguments.operands
     words = words[shape.operands :]
     if call.program == "env" and len(words) > 1 and words[0].text == UNKNOWN and words[0].origin & Origin.PRIVATE:
         # `env $(cat .env | xargs) program`: the unknown words are assignments from a file.
         words = words[1:]
+    return run_assigned(runner, call, shape, words, state, site)
+
+
+def run_assigned(
+    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+) -> Data | None:
+    """Judge a command with the variables that a wrapper is told to set for it."""
     # Only some wrappers take assignments; behind the others they mean the same to the person who writes them.
-    while words and ASSIGNMENT.match(words[0].text):
+    assigned: dict[str, list[Field]] = {}
+    pattern = ANY_ASSIGNMENT if call.program in ("env", "sudo") else ASSIGNMENT
+    while words and pattern.match(words[0].text):
+        name, _, value = words[0].text.partition("=")
+        assigned[name] = [words[0].with_text(value)]
         words = words[1:]
+    if not assigned:
+        return run_wrapped(runner, call, shape, words, state, site)
+    judge_environment(runner, assigned, state, site)
+    before, state.variables = state.variables, {**state.variables, **assigned}
+    try:
+        return run_wrapped(runner, call, shape, words, state, site)
+    finally:
+        state.variables = before
+
+
+def run_wrapped(
+    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+) -> Data | None:
     if words and words[0].text == "--":
         words = words[1:]
     if shape.operands and shape.script and words and words[0].text in shape.script and len(words) > 1:
         return runner.run_text(words[1].text, state, call.stdin, site)
+    if not words and call.program == "parallel" and call.stdin is not None:
+        return run_lines(runner, call, site)
     if not words:
         return None if call.program in ("sudo", "env", "time") else ANYTHING
-    if shape.joined or (call.program == "parallel"):
+    if shape.joined or call.program == "parallel":
         return run_joined(runner, words, call, site)
     return runner.invoke(words, state, call.stdin, site)
+
+
+def run_lines(runner: Runner, call: Call, site: Site) -> Data:
+    """Judge what `parallel` without a command runs: every line that it reads."""
+    if call.stdin is not None and call.stdin.text is not None:
+        return runner.run_text(call.stdin.text, call.state.copy(), None, site)
+    report_foreign(runner, call.stdin or ANYTHING, site)
+    return ANYTHING
 
 
 def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
@@ -220,10 +261,10 @@ def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Da
         )
         template = " ".join(texts[:inputs])
         if not template:
-            for value in given or [UNKNOWN]:
+            for value in first_of(given):
                 runner.run_text(value, call.state, None, site)
             return ANYTHING
-        for value in (given or [UNKNOWN])[:8]:
+        for value in first_of(given):
             marked = re.search(r"\{[.\d/]*\}", template)
             line = value.join(re.split(r"\{[.\d/]*\}", template)) if marked else f"{template} {value}"
             runner.run_text(line, call.state, None, site)
@@ -235,9 +276,14 @@ def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Da
     return ANYTHING
 
 
+def first_of(given: list[str]) -> list[str]:
+    """The values that a command is judged with, one by one; for the rest of a long list stands UNKNOWN."""
+    return [*given[:MAX_INPUTS], UNKNOWN] if len(given) > MAX_INPUTS else given or [UNKNOWN]
+
+
 def standard_input_lines(call: Call) -> list[str]:
     text = call.stdin.text if call.stdin is not None else None
-    return text.split("\n")[:8] if text else []
+    return text.splitlines() if text else []
 
 
 def env_split(words: list[Field]) -> list[Field] | None:
@@ -256,10 +302,7 @@ def env_split(words: list[Field]) -> list[Field] | None:
             split = [
                 Field("".join(part.text for part in token.word.parts)) for token in tokens if token.word is not None
             ]
-            split = [*split, *rest]
-            while split and ASSIGNMENT.match(split[0].text):
-                split = split[1:]
-            return split
+            return [*split, *rest]
         if not word.text.startswith("-") and not ASSIGNMENT.match(word.text):
             return None
     return None

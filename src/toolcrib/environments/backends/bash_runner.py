@@ -69,7 +69,7 @@ class BashRunnerEngine:
 
     shell = "bash"
     # It would be a blocked command, and perhaps a connection, for every environment.
-    keeps_spare_shells = False
+    spare_shells = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, runner: BashRunner, kind: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
@@ -76,7 +76,7 @@ class DaytonaEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    keeps_spare_shells = False
+    spare_shells = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DaytonaOptions) -> None:
@@ -91,7 +91,7 @@ class DaytonaEngine:
         self._client = _connect(sdk, self._options)
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                self._sandbox = await (self._attach() if self._options.attach else self._create(sdk))
+                self._sandbox = await (self._attach(sdk) if self._options.attach else self._create(sdk))
         except (sdk.DaytonaError, OSError, TimeoutError) as error:
             raise _failed(sdk, doing, error) from error
         finally:
@@ -163,10 +163,13 @@ class DaytonaEngine:
                     return
                 await asyncio.sleep(seconds)
 
-    async def _attach(self) -> Any:
-        sandbox = await self._client.get(self._options.attach)
+    async def _attach(self, sdk: Any) -> Any:
+        try:
+            sandbox = await self._client.get(self._options.attach)
+        except sdk.DaytonaNotFoundError as error:
+            raise PlaceGone(f"the daytona sandbox {self._options.attach!r} is gone; start a new one") from error
         if sandbox.state != "started":
-            raise EnvironmentFailed(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
+            raise PlaceGone(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:

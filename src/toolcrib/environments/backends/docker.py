@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.containers import (
     PROBE_SECONDS,
     Answer,
@@ -22,12 +22,20 @@ from toolcrib.environments.backends.containers import (
     this_machine,
     this_process,
 )
-from toolcrib.environments.backends.docker_options import DockerOptions, is_closed, lasting_name, run_arguments
+from toolcrib.environments.backends.docker_options import (
+    WHERE_THE_ENGINE_IS,
+    DockerOptions,
+    is_closed,
+    lasting_name,
+    run_arguments,
+)
 
 __all__ = ["DockerEngine", "DockerOptions", "leftovers", "probe", "remove"]
 
 PULL_SECONDS = 1800.0
 REMOVE_SECONDS = 30.0
+LAST_BREATH_SECONDS = 0.5
+"""How long our own programs in a container may take to be gone."""
 # What an engine says of a limit that it cannot keep. More processors than there are would be no limit anyway.
 REFUSES_DISK = re.compile("storage.?opt", re.IGNORECASE)
 REFUSES_CPUS = re.compile("Range of CPUs")
@@ -47,7 +55,7 @@ class DockerEngine:
 
     kind = "docker"
     shell = "bash"
-    keeps_spare_shells = True
+    spare_shells = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DockerOptions) -> None:
@@ -55,6 +63,7 @@ class DockerEngine:
         self._container = ""
         self._program = options.binary
         self._is_new = False
+        self._is_kept = options.persistent
         self._witnesses = Witnesses()
         self.isolated = is_closed(options)
 
@@ -72,10 +81,10 @@ class DockerEngine:
         if not container:
             return
         try:
-            if self._options.persistent:
-                await self._client.ask("stop", "-t", "0", container, limit_seconds=REMOVE_SECONDS)
-            else:
+            if not self._is_kept:
                 await _remove(self._client, container)
+            elif not (self._options.container and await self._is_used(container)):
+                await self._client.ask("stop", "-t", "0", container, limit_seconds=REMOVE_SECONDS)
         finally:
             await self._witnesses.release()
 
@@ -94,7 +103,8 @@ class DockerEngine:
         return process
 
     def address(self) -> Mapping[str, str]:
-        return {"container": self._container, "binary": self._program}
+        where = {name.lower(): self._options.environ.get(name, "") for name in WHERE_THE_ENGINE_IS}
+        return {"container": self._container, "binary": self._program, **where}
 
     async def snapshot(self, image: str) -> None:
         """Keep the files of the container, mounts and scratch folders aside, as an image of that name."""
@@ -126,11 +136,25 @@ class DockerEngine:
     async def _take_over(self) -> None:
         container = self._options.container
         if not await self._start(container):
-            raise EnvironmentFailed(f"there is no container {container[:12]!r} any more; start a new environment")
+            raise PlaceGone(f"there is no container {container[:12]!r} any more; start a new environment")
         self._container = container
+        kept = MARK + '{{index .Config.Labels "toolcrib.kept"}}'
+        self._is_kept = "1" in (await self._client.ask("container", "inspect", "--format", kept, container)).lines(MARK)
+        if self._is_kept:
+            # Its session finds it by its name.
+            return
         # Labels of a container cannot change, so its name tells whose it is now.
         owner = (self._options.owner or this_process()).replace(":", "-")
         await self._client.ask("rename", container, f"toolcrib-{secrets.token_hex(4)}-of-{owner}")
+
+    async def _is_used(self, container: str) -> bool:
+        """Whether the session of a kept container has gone on in it by now: programs run besides the one that waits."""
+        for seconds in (0.0, LAST_BREATH_SECONDS):
+            await asyncio.sleep(seconds)
+            answer = await self._client.ask("top", container)
+            if answer.exit_code or len(answer.text.splitlines()) <= len(("heading", "the one that waits")):
+                return False
+        return True
 
     async def _go_on(self) -> bool:
         name = lasting_name(self._options)

@@ -13,6 +13,8 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.containers import ROOT_CAPABILITIES, WAIT_FOR_EVER, this_machine, this_process
 
 WORKSPACE = "/workspace"
+WHERE_THE_ENGINE_IS = ("DOCKER_HOST", "DOCKER_CONTEXT")
+"""The variables that tell a client which engine it talks to; a container is found again only there."""
 HOME_OF_HOST_USER = "/home/toolcrib"
 TERMINAL_TYPE = "TERM=xterm-256color"
 SCRATCH_FOLDERS = {"/tmp": "mode=1777,size=512m", "/var/tmp": "mode=1777,size=512m", "/run": "mode=755,size=64m"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from toolcrib.core.environments import (
@@ -24,8 +26,13 @@ from toolcrib.environments.exit_watch import on_exit
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
 from toolcrib.environments.process_tree import HostTree
+from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
 from toolcrib.environments.shell import PlaceParts, SessionOptions, ShellEnvironment
 
+IN_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 256 * 1024 * 1024
+MAX_LOG_BYTES = 8 * 1024 * 1024
+"""Logs lie in memory, and what they held has been read when they are emptied."""
 BASH_REMEDY = "install bash 4.4 or later (Debian: apt-get install bash; macOS: brew install bash)"
 
 
@@ -34,7 +41,7 @@ class LocalEngine:
 
     kind = "local"
     isolated = False
-    keeps_spare_shells = True
+    spare_shells = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -71,18 +78,18 @@ class LocalEnvironment(ShellEnvironment):
     """This machine. What other places do by programs inside them is done here directly."""
 
     engine: LocalEngine
+    runner = runner_text(LOCAL_RUNNER)
 
     def __init__(self, environ: Mapping[str, str], options: SessionOptions | None = None) -> None:
         options = options or SessionOptions()
         if not options.folder:
-            folder = tempfile.mkdtemp(prefix="toolcrib-")
-            options = SessionOptions(**{**vars(options), "folder": folder})
+            options = replace(options, folder=tempfile.mkdtemp(prefix="toolcrib-", dir=_quick_folder()))
         super().__init__(LocalEngine(environ), options)
 
     def _make_parts(self) -> PlaceParts:
         folder = Path(self.folder)
         self._tree = tree = HostTree(folder / "sessions")
-        self._watcher = HostWatcher(folder, self._options.max_log_bytes)
+        self._watcher = HostWatcher(folder, min(self._options.max_log_bytes, MAX_LOG_BYTES))
         return PlaceParts(tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), left_behind=tree.left_by)
 
     async def _begin_session(self) -> None:
@@ -121,7 +128,7 @@ class LocalEnvironment(ShellEnvironment):
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
         execution = await super().reattach(command_id, on_output, offset=offset)
-        if execution is not None:
+        if isinstance(execution, BackgroundExecution):
             self._keep(asyncio.ensure_future(self._tell_end_of_orphan(command_id)))
         return execution
 
@@ -145,10 +152,21 @@ class LocalEnvironment(ShellEnvironment):
 
     def discard_draft(self, draft: str) -> None:
         # Emptying a file that has content costs more than a new one.
-        (Path(self.folder) / draft).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.folder}/{draft}")  # noqa: PTH108 - after every command
 
     async def _remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _quick_folder() -> Path | None:
+    """A file system in memory, where there is one with room: each command writes a few small files."""
+    try:
+        free = os.statvfs(IN_MEMORY)
+    except OSError:
+        return None
+    has_room = free.f_bavail * free.f_frsize >= ROOM_BYTES
+    return IN_MEMORY if has_room and os.access(IN_MEMORY, os.W_OK | os.X_OK) else None
 
 
 class _PipeInput:

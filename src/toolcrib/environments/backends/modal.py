@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
@@ -69,7 +69,7 @@ class ModalEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    keeps_spare_shells = False
+    spare_shells = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: ModalOptions) -> None:
@@ -133,10 +133,14 @@ class ModalEngine:
         return str(image.object_id)
 
     async def _attach(self, sdk: Any) -> Any:
-        sandbox = await sdk.Sandbox.from_id.aio(self._options.attach, client=self._client)
-        code = await sandbox.poll.aio()
+        gone = PlaceGone(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
+        try:
+            sandbox = await sdk.Sandbox.from_id.aio(self._options.attach, client=self._client)
+            code = await sandbox.poll.aio()
+        except sdk.exception.NotFoundError as error:
+            raise gone from error
         if code is not None:
-            raise EnvironmentFailed(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
+            raise gone
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:

@@ -78,7 +78,7 @@ class SandboxEngine:
     """Programs on this machine that cannot reach beyond their workspace; see Engine."""
 
     kind = "sandbox"
-    keeps_spare_shells = True
+    spare_shells = 1
 
     def __init__(self, options: SandboxOptions) -> None:
         self._options = options

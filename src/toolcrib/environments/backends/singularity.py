@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
@@ -74,7 +74,7 @@ class SingularityEngine:
 
     kind = "singularity"
     shell = "bash"
-    keeps_spare_shells = True
+    spare_shells = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: SingularityOptions) -> None:
@@ -90,7 +90,7 @@ class SingularityEngine:
         self._client = _client(self._options.binary, self._options.environ)
         if self._options.instance:
             if not await _described(self._client, self._options.instance):
-                raise EnvironmentFailed(f"there is no instance {self._options.instance!r} any more; start a new one")
+                raise PlaceGone(f"there is no instance {self._options.instance!r} any more; start a new one")
             self._instance = self._options.instance
         else:
             await self._start_instance()

@@ -73,7 +73,7 @@ class SshEngine:
     kind = "ssh"
     isolated = False
     shell = "bash"
-    keeps_spare_shells = True
+    spare_shells = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: SshOptions) -> None:

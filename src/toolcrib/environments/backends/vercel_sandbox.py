@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
@@ -70,7 +70,7 @@ class VercelEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    keeps_spare_shells = False
+    spare_shells = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: VercelOptions) -> None:
@@ -136,7 +136,7 @@ class VercelEngine:
     async def _attach(self) -> Any:
         sandbox = await self._client.get_sandbox(name=self._options.attach)
         if sandbox.current_session is None or sandbox.status != "running":
-            raise EnvironmentFailed(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
+            raise PlaceGone(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:

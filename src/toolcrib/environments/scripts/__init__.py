@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,5 +13,21 @@ def script(name: str) -> str:
     return (Path(__file__).parent / f"{name}.sh").read_text(encoding="utf-8")
 
 
+RUNNER = ("prepare", "trap", "left_behind", "runner")
+LOCAL_RUNNER = ("trap", "runner")
+"""The shell is known to lead a session and to start without variables; who it leaves behind is seen from outside."""
+SERVING = ("serving",)
+
+
+def runner_text(parts: Sequence[str]) -> str:
+    """The text that commands run under."""
+    return "\n".join(map(script, parts))
+
+
 ENTRY = 'eval "$1"; builtin eval "$__tc_before"; __tc_take_command; builtin eval "$__tc_command"'
 """Written in one line, so that messages of the shell count lines from the start of the command."""
+SERVING_ENTRY = (
+    'eval "$1"; builtin eval "$__tc_before"; builtin set -m; while builtin true; do '
+    '(__tc_take_command; builtin eval "$__tc_command") & __tc_wait_for_fork; done'
+)
+"""The same for a shell that forks for each command; with `set -m` each fork leads a process group of its own."""

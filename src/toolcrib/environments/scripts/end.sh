@@ -5,7 +5,21 @@ folder=$1 grace=$2
 shift 2
 wanted=" $* "
 [[ $wanted != " * " ]] || wanted="*"
-told= pause=0.02
+told=" " pause=0.02
+
+# What belongs to another user hears it only through who started it: a sudo, which may still have been asking for a
+# password when it was told itself.
+tell_starters() {
+    local pid stat
+    for pid in "${found[@]}"; do
+        [[ $told != *" $pid "* ]] && ! kill -s 0 "$pid" 2>/dev/null || continue
+        told+="$pid "
+        { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || continue
+        set -- ${stat##*) }
+        [[ " ${found[*]} " != *" $2 "* ]] || kill -s TERM "$2" 2>/dev/null
+    done
+}
+
 for ((tenths = 0; tenths < grace + 50; tenths++)); do
     find_sessions
     look
@@ -19,13 +33,15 @@ for ((tenths = 0; tenths < grace + 50; tenths++)); do
             printf '\0gone\0\4\0'
             exit 0
         fi
-    elif [[ -z $told ]]; then
-        told=1
+    elif [[ $told == " " ]]; then
+        told=" ${found[*]} "
         kill -s TERM "${found[@]}" 2>/dev/null
         # What is stopped cannot hear it.
         kill -s CONT "${found[@]}" 2>/dev/null
     elif ((tenths >= grace)); then
         kill -s KILL "${found[@]}" 2>/dev/null
+    else
+        tell_starters
     fi
     read -r -t "$pause" _
     pause=0.1

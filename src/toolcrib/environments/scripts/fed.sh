@@ -10,11 +10,12 @@ exec {__tc_held}<>"$__tc_fifo" {__tc_end}<>"$__tc_fifo.end"
     exec </dev/null >/dev/null 2>&1
     read -r _ <&"$__tc_end"
 ) &
-exec {__tc_held}>&- {__tc_errors}>&2 2>/dev/null
+# The reading end is opened while it is held open: whoever writes and ends the input at once does not come too early.
+exec {__tc_input}<"$__tc_fifo" {__tc_held}>&- {__tc_errors}>&2 2>/dev/null
 : >"$__tc_fifo.ready"
 # In the foreground, since what runs in the background of a script ignores interrupts. What this shell would say about
 # its end is not the program's.
-"$@" <"$__tc_fifo" 2>&"$__tc_errors" {__tc_errors}>&- {__tc_end}>&-
+"$@" <&"$__tc_input" 2>&"$__tc_errors" {__tc_errors}>&- {__tc_end}>&- {__tc_input}<&-
 __tc_code=$?
 : >"$__tc_fifo.done"
 echo >&"$__tc_end"

@@ -1,5 +1,5 @@
 # Finds the processes of commands; read by `end.sh` and `look.sh`, which set `folder` and `wanted` (` ID ID `, or `*`).
-# A process belongs to a command if it is in the session that the command's shell leads, carries the command's name in
+# A process belongs to a command if it is in the group or session that the command's shell leads, carries the command's name in
 # its environment, or was started by one that does.
 
 # The sessions of the commands. A session is the command's own if its leader has gone (its number is not used again
@@ -34,7 +34,7 @@ look() {
         set -- ${stat##*) }
         [[ $1 != [ZX] && $pid != "$$" ]] || continue
         parent[$pid]=$2
-        if [[ $sessions == *" $4 "* ]]; then
+        if [[ $sessions == *" $3 "* || $sessions == *" $4 "* ]]; then
             ours[$pid]=1
             continue
         fi

@@ -11,6 +11,7 @@ __tc_was=new
 (umask 077 && command mkdir -p -- "$__tc_folder") || __tc_fail "the folder $__tc_folder cannot be made"
 # As the shell writes it, which is how it is found again in what a command leaves.
 declare -f trap >|"$__tc_folder/trap"
+__tc_trap=$(<"$__tc_folder/trap")
 unset -f trap
 set --
 if [[ -n $__tc_login ]]; then
@@ -35,14 +36,20 @@ builtin cd -- "${__tc_cwd:-$HOME}" 2>/dev/null || {
     [[ -z $__tc_cwd ]] || __tc_fail "the folder $__tc_cwd does not exist there"
     builtin cd /
 }
-unset -v OLDPWD
+# As it is in a shell that has just loaded the session.
+export OLDPWD=$PWD
 unset -f __tc_fail
-{
+__tc_write() {
     builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
     builtin export -p
+    unset -f __tc_write
     builtin declare -f
     builtin declare -Fx
     builtin alias -p
-} >|"$__tc_folder/state" || exit 1
+}
+# The session, and the same as a command would write it: with our own function, unless the profile has one of that name.
+(__tc_write) >|"$__tc_folder/state" || exit 1
+declare -F trap >/dev/null || eval "$__tc_trap"
+__tc_write >|"$__tc_folder/dump"
 : >>"$__tc_folder/sessions"
 builtin printf '\0ready\0%s\0%s\0%s\0\4\0' "$__tc_was" "$PWD" "${HOME-}"

@@ -1,6 +1,6 @@
 # A trap that the command sets on EXIT is kept here and run before the end, instead of replacing ours.
 trap() {
-    if ((BASH_SUBSHELL > 0 || $# < 2)) || [[ $1 == -[lp]* ]]; then
+    if ((BASH_SUBSHELL > __tc_level || $# < 2)) || [[ $1 == -[lp]* ]]; then
         builtin trap "$@"
         builtin return
     fi

@@ -7,8 +7,8 @@ while read -r id pid _; do
 done <"$folder/sessions"
 for pid in /proc/[0-9]*; do
     { read -r stat <"$pid/stat"; } 2>/dev/null || continue
-    read -r state _ _ session _ <<<"${stat##*) }"
-    [[ $state == S && $sessions == *" $session "* ]] || continue
+    set -- ${stat##*) }
+    [[ $1 == S && ($sessions == *" $3 "* || $sessions == *" $4 "*) ]] || continue
     where= call= descriptor=
     { read -r where <"$pid/wchan"; } 2>/dev/null
     case $where in

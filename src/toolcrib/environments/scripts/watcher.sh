@@ -3,14 +3,21 @@
 # `end ID CODE` lines. Ends with its standard input.
 folder=$1 limit=$2
 declare -A offsets
+pause=0.1 line=
 while :; do
+    # A line that is cut short by the time limit goes on with the next piece.
+    piece=
     if ((${#offsets[@]})); then
-        read -r -t 0.1 verb id offset
+        IFS= read -r -t "$pause" piece
     else
-        read -r verb id offset
+        IFS= read -r piece
     fi
-    case $? in
+    code=$?
+    line+=$piece
+    case $code in
     0)
+        set -- $line
+        verb=${1-} id=${2-} offset=${3-} line=
         case $verb in
         follow) offsets[$id]=$offset ;;
         forget) unset -v "offsets[$id]" ;;
@@ -19,6 +26,7 @@ while :; do
         ;;
     1) exit 0 ;;
     esac
+    pause=0.1
     for id in "${!offsets[@]}"; do
         # First the end, then the size: what was printed before the end is then surely seen.
         code=
@@ -28,7 +36,8 @@ while :; do
         # The log was cut short, below or by another watcher.
         ((offset <= size)) || offset=0
         if ((size > offset)); then
-            length=$((size - offset < 1048576 ? size - offset : 1048576))
+            length=$((size - offset))
+            ((length < 1048576)) || length=1048576 pause=0.001
             echo "data $id $length"
             tail -c "+$((offset + 1))" "$folder/$id.log" | head -c "$length"
             offset=$((offset + length))

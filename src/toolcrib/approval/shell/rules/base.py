@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from toolcrib.approval.shell.model import Data, Field, Severity
+from toolcrib.approval.shell.model import Data, Field, Severity, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.state import State
 
@@ -38,7 +38,16 @@ class Call:
         spec = SPECS.get(self.program)
         if spec is None:
             return parse_arguments(self.words, frozenset())
+        if spec.subs:
+            return self.arguments_of_sub(spec)
         return parse_arguments(self.words, spec.values, single_dash=spec.single_dash, stop_early=spec.stop_early)
+
+    def arguments_of_sub(self, spec: Spec) -> Arguments:
+        """The arguments of a program whose sub-commands mean different things by the same option."""
+        first = parse_arguments(self.words, spec.values, stop_early=True)
+        name = first.operands[0].text if first.operands else ""
+        rest = parse_arguments(first.operands[1:], spec.subs.get(name, spec.other))
+        return Arguments(first.options + rest.options, first.operands[:1] + rest.operands)
 
     @property
     def known(self) -> bool:
@@ -96,6 +105,10 @@ class Spec:
     values: frozenset[str]
     single_dash: bool = False
     stop_early: bool = False
+    subs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For single sub-commands, the options behind them that take a value; `values` then holds those in front."""
+    other: frozenset[str] = frozenset()
+    """The same for every other sub-command."""
 
 
 def spec(values: str, *, single_dash: bool = False, stop_early: bool = False) -> Spec:
@@ -126,10 +139,25 @@ SPECS: dict[str, Spec] = {
     "chown": spec("--reference --from"),
     "chgrp": spec("--reference"),
     "setfacl": spec("-m -x -M -X --modify --remove --set --set-file"),
-    "git": spec(
-        "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env -m "
-        "--message -b -B -o --push-option "
-        "--upload-pack --depth --branch --expire --prune-expire -s --source --onto --format -u --set-upstream-to"
+    "git": Spec(
+        name_set("-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env"),
+        subs={
+            "push": name_set("-o --push-option --repo --receive-pack --exec"),
+            "tag": name_set("-m --message -F --file -u --local-user --sort --format --cleanup"),
+            "branch": name_set("-u --set-upstream-to --sort --format"),
+            "checkout": name_set("-b -B --orphan --conflict"),
+            "switch": name_set("-c -C --create --force-create --orphan --conflict"),
+            "restore": name_set("-s --source --conflict"),
+            "clean": name_set("-e --exclude"),
+            "reset": name_set("--pathspec-from-file"),
+            "rm": name_set("--pathspec-from-file"),
+            "worktree": name_set("-b -B --reason"),
+            "update-ref": name_set("-m"),
+        },
+        other=name_set(
+            "-C -c -m --message -b -B -o --upload-pack --depth --branch --expire --prune-expire -s --source --onto "
+            "--format -u"
+        ),
     ),
     "docker": spec(
         "-H --host --context -c --config -l --log-level --tlscacert --tlscert --tlskey -f --file "

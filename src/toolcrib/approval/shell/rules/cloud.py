@@ -40,7 +40,7 @@ AWS_OPENS = re.compile(
 CLOUD_VERB = re.compile(
     r"^(?:[\w-]+:)?(?:delete|destroy|remove|rm|terminate|stop|reset|deallocate|purge|suspend|"
     r"disable|restart|abandon|drain|rollback|delete-\w[\w-]*|remove-\w[\w-]*|clear|undeploy|"
-    r"uninstall|shutdown|reboot|detach|rotate|revoke|undelete_|prune)$"
+    r"uninstall|shutdown|reboot|detach|rotate|revoke|[\w-]+-(?:delete|destroy)|prune)$"
 )
 CLOUD_OPENS = re.compile(r"^(?:add-iam-policy-binding|set-iam-policy|create-for-rbac|grant|set-policy)$")
 

@@ -65,7 +65,9 @@ def finds_from_the_top(call: Call) -> bool:
 
 
 def takes_what_is_found(call: Call) -> bool:
-    """True behind `find | xargs`, and with what another command lists."""
+    """True behind `find | xargs`, and with what another command lists, unless `-i` asks about each."""
+    if call.arguments.has("-i") and not call.arguments.has("-f", "--force"):
+        return False
     return call.state.many or any(each.origin & Origin.LISTED and not each.known for each in call.arguments.operands)
 
 
@@ -86,6 +88,13 @@ def moves_the_top(call: Call) -> bool:
 
 def moves_to_nowhere(call: Call) -> bool:
     return bool(call.arguments.operands) and call.arguments.operands[-1].text == "/dev/null"
+
+
+def copies_nothing(call: Call) -> bool:
+    texts = [each.text for each in call.arguments.operands]
+    if call.program == "dd":
+        return "if=/dev/null" in texts and any(text.startswith("of=") for text in texts) and "conv=notrunc" not in texts
+    return len(texts) > 1 and "/dev/null" in texts[:-1]
 
 
 def empties_file(call: Call) -> bool:
@@ -210,6 +219,13 @@ RULES = (
         severity="block",
         yes="mv /etc /tmp/x",
         no="mv a b",
+    ),
+    Rule(
+        "cp dd install",
+        reason="throws away what is in a file",
+        where=copies_nothing,
+        yes="cp /dev/null app.log",
+        no="cp a.log b.log",
     ),
     Rule("mv", reason="throws files away", where=moves_to_nowhere, yes="mv a /dev/null", no="mv a b"),
     Rule(

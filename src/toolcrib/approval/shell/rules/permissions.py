@@ -163,7 +163,10 @@ RULES = (
         "umask",
         reason="makes new files writable for everybody",
         where=operand(
-            lambda text: re.fullmatch(r"0{0,3}[0-7]?[0-7]?[0145]|0+", text) and not re.search(r"[2367]$", text)
+            lambda text: (
+                (re.fullmatch(r"0{0,3}[0-7]?[0-7]?[0145]|0+", text) and not re.search(r"[2367]$", text))
+                or re.search(r"(?:^|,)[ug]*[oa][ugo]*[=+]r?w", text)
+            )
         ),
         yes="umask 000",
         no="umask 022",

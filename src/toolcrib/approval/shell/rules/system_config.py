@@ -124,11 +124,18 @@ RULES = (
     ),
     Rule("mount", reason="changes what is mounted", where=remounts, yes="mount -o remount,rw /", no="mount"),
     Rule(
-        "umount swapoff swapon losetup_ fusermount",
+        "umount swapoff swapon fusermount",
         reason="changes what is mounted",
         where=lambda call: bool(call.words) and not call.arguments.has("--show", "-s", "-V"),
         yes="umount -a",
         no="swapon --show",
+    ),
+    Rule(
+        "losetup",
+        reason="takes a disk image out of use",
+        flags="-d --detach -D --detach-all",
+        yes="losetup -D",
+        no="losetup -a",
     ),
     Rule(
         "modprobe insmod rmmod kmod depmod",

@@ -15,6 +15,7 @@ from toolcrib.approval.shell.rules import (
     disk,
     kubernetes,
     network_config,
+    other_tools,
     packages,
     permissions,
     processes,
@@ -39,6 +40,7 @@ MODULES: tuple[ModuleType, ...] = (
     cloud,
     packages,
     credentials,
+    other_tools,
 )
 
 DANGERS: dict[str, Danger] = {danger.key: danger for module in MODULES for danger in module.DANGERS}

@@ -28,7 +28,11 @@ def discards_checkout(call: Call) -> bool:
     behind = texts[texts.index("checkout") + 1 :] if "checkout" in texts else []
     if "--" in behind:
         return bool(behind[behind.index("--") + 1 :])
-    return any(text in (".", ":/", "./", "*") for text in behind) or ("-f" in behind or "--force" in behind)
+    if any(text in (".", ":/", "./", "*") for text in behind) or "-f" in behind or "--force" in behind:
+        return True
+    # Behind a commit stand files, which are overwritten; behind a new branch stands where it starts.
+    makes_branch = call.arguments.has("-b", "-B", "--orphan", "-t", "--track", "-p", "--patch")
+    return len(call.arguments.operands) > 2 and not makes_branch
 
 
 def discards_restore(call: Call) -> bool:
@@ -113,6 +117,15 @@ RULES = (
         where=discards_checkout,
         yes="git checkout -- .",
         no="git checkout main",
+    ),
+    Rule(
+        "git",
+        "read-tree",
+        reason="throws away changes that are not committed",
+        flags="--reset",
+        unless="-n --dry-run",
+        yes="git read-tree --reset -u HEAD",
+        no="git read-tree HEAD",
     ),
     Rule(
         "git",
@@ -268,6 +281,47 @@ RULES = (
         flags="--force -R --remove-unversioned --recursive",
         yes="svn revert -R .",
         no="svn status",
+    ),
+    Rule(
+        "svn",
+        "delete|rm|remove|del|mv|move|rename|ren",
+        reason="deletes or moves in the shared repository",
+        where=after_sub(1, lambda text: re.match(r"[a-z+]+://|\^/", text)),
+        yes="svn delete https://svn.example.org/r/x -m gone",
+        no="svn delete old.c",
+    ),
+    Rule(
+        "svn svnadmin",
+        "propdel|pdel|pd|propset|ps|rmtxns|rmlocks|setrevprop|load",
+        reason="changes the history of the repository",
+        where=lambda call: call.program == "svnadmin" or call.arguments.has("--revprop"),
+        yes="svn propset --revprop -r 5 svn:log x",
+        no="svn propset svn:ignore x .",
+    ),
+    Rule(
+        "p4",
+        "obliterate|revert|clean|unshelve|purge|archive",
+        reason="deletes files or throws work away",
+        unless="-n",
+        where=lambda call: call.arguments.operands[0].text != "unshelve" or call.arguments.has("-f"),
+        yes="p4 obliterate -y //depot/x",
+        no="p4 revert -n x",
+    ),
+    Rule(
+        "p4",
+        "client|workspace|branch|label|depot|stream|user|change|shelve",
+        reason="deletes what others may share",
+        flags="-d",
+        yes="p4 depot -d old",
+        no="p4 client -o",
+    ),
+    Rule(
+        "fossil bzr brz darcs cvs pijul sl",
+        "purge|shun|uncommit|obliterate|unrecord|unpull|rollback|admin|strip|hide|remove-tree|unrecord|revert",
+        reason="rewrites history or throws work away",
+        unless="--dry-run",
+        yes="darcs obliterate",
+        no="fossil status",
     ),
     Rule(
         "jj",

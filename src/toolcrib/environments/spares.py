@@ -1,0 +1,169 @@
+"""The shells of a session: started ahead of a command, and used again after it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from toolcrib.core.environments import Engine, EngineProcess, OnOutput
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.trailer import TrailerReader
+
+LEAVE_SECONDS = 20.0
+
+
+class Served(Protocol):
+    """The command that a shell works for."""
+
+    def on_message(self, fields: list[str]) -> None: ...
+
+    def on_shell_end(self, code: int | None, reason: str) -> None:
+        """The shell has gone before the command's end was told; without a code the place itself went away."""
+        ...
+
+
+class Shell:
+    """A shell that has loaded the session, or is about to, and serves one command at a time."""
+
+    def __init__(self, version: int) -> None:
+        self.marker = os.urandom(16).hex()
+        """What it begins its messages with."""
+        self.version = version
+        """Of the session, when it was started."""
+        self.process: EngineProcess
+        self.is_gone = False
+        self._served: Served | None = None
+        self._reader: TrailerReader | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self, engine: Engine, argv: list[str]) -> None:
+        self.process = await engine.spawn(argv, on_output=self._hear)
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def serve(self, served: Served, on_output: OnOutput, blob: bytes) -> None:
+        """Give it a command; raises BrokenPipeError when it has gone, and nothing has run."""
+        if self.is_gone:
+            raise BrokenPipeError("the shell has gone")
+        self._served, self._reader = served, TrailerReader(self.marker, on_output, served.on_message)
+        try:
+            await self.process.write(b"%d\n%b" % (len(blob), blob))
+        except BrokenPipeError:
+            self._served = self._reader = None
+            raise
+
+    def rest(self) -> None:
+        """Its command is done."""
+        self._served = self._reader = None
+
+    async def leave(self) -> None:
+        """End it: it leaves when its input ends."""
+        with contextlib.suppress(EnvironmentFailed, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self.process.close_input()
+                await self.process.wait()
+        await self.process.abandon()
+
+    def _hear(self, data: bytes) -> None:
+        # What is printed before a command comes belongs to nobody.
+        if self._reader is not None:
+            self._reader.feed(data)
+
+    async def _watch(self) -> None:
+        code, reason = None, ""
+        try:
+            code = await self.process.wait()
+        except EnvironmentFailed as error:
+            reason = str(error)
+        self.is_gone = True
+        reader, served = self._reader, self._served
+        # What its forks print from now on belongs to nobody.
+        self.rest()
+        if reader is not None:
+            reader.finish()
+        if served is not None:
+            served.on_shell_end(code, reason)
+
+
+class SpareShells:
+    """Keeps as many idle ones as the engine says. One that has loaded what is no longer the session is let go."""
+
+    def __init__(self, engine: Engine, argv: Callable[[str], list[str]]) -> None:
+        self._engine = engine
+        self._argv = argv
+        self._version = 0
+        self._idle: list[Shell] = []
+        self._starting: asyncio.Task[None] | None = None
+        self._shells: set[Shell] = set()
+        """All that were started and not let go."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def prepare(self) -> None:
+        """Start one ahead, unless one waits already."""
+        if not self._closed and not self._idle and self._starting is None and self._engine.spare_shells:
+            self._starting = asyncio.ensure_future(self._start_ahead())
+
+    async def _start_ahead(self) -> None:
+        try:
+            self._idle.append(await self.start())
+        except EnvironmentFailed:
+            # It may be a passing failure; starting one for a command tells.
+            return
+        finally:
+            self._starting = None
+
+    def renew(self) -> None:
+        """The session has changed."""
+        self._version += 1
+        self._empty()
+        self.prepare()
+
+    async def take(self) -> Shell:
+        """A shell that has loaded the session as it is now."""
+        if not self._idle and self._starting is not None:
+            await asyncio.wait([self._starting])
+        while self._idle:
+            shell = self._idle.pop()
+            if shell.version == self._version and not shell.is_gone:
+                return shell
+            self._let_go(shell)
+        return await self.start()
+
+    def give_back(self, shell: Shell) -> None:
+        """It is free for the next command."""
+        shell.rest()
+        is_wanted = shell.version == self._version and not shell.is_gone and not self._closed
+        if is_wanted and len(self._idle) < self._engine.spare_shells:
+            self._idle.append(shell)
+        else:
+            self._let_go(shell)
+
+    async def start(self) -> Shell:
+        shell = Shell(self._version)
+        await shell.start(self._engine, self._argv(shell.marker))
+        self._shells.add(shell)
+        return shell
+
+    async def close(self) -> None:
+        """End them all; returns when they have gone."""
+        self._closed = True
+        self._empty()
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        for shell in list(self._shells):
+            self._let_go(shell)
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def _empty(self) -> None:
+        while self._idle:
+            self._let_go(self._idle.pop())
+
+    def _let_go(self, shell: Shell) -> None:
+        self._shells.discard(shell)
+        leaving = asyncio.ensure_future(shell.leave())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)

@@ -1,0 +1,179 @@
+"""Commands that call sudo: the password is asked for, tried out before anything runs, and handed over by a pipe.
+
+It is kept nowhere: every command asks anew, unless sudo itself needs none. What stands in the way of others seeing it
+is told in `environments/scripts/sudo.sh`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from toolcrib.approval.build import read_on_first_use
+from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment
+from toolcrib.core.ports import SecretAsker
+from toolcrib.core.types import JsonObject
+from toolcrib.environments.foreground import ForegroundResult, Limits, run_foreground
+from toolcrib.terminal import answers
+from toolcrib.terminal.call import TerminalCall
+from toolcrib.terminal.sudo_environment import SudoEnvironment
+
+T = TypeVar("T")
+
+TRIES = 3
+CHECK_SECONDS = 30.0
+SHOWN_COMMAND_CHARS = 300
+INTERRUPTED_ANSWER: JsonObject = {"output": "[Command interrupted]", "exit_code": INTERRUPTED, "error": None}
+
+# A sudo that the session put on its own PATH would be handed the password, so it is looked for where only root writes.
+PROBE = """\
+for __tc_sudo in /usr/bin/sudo /bin/sudo /usr/local/bin/sudo /run/wrappers/bin/sudo; do
+    [[ -u $__tc_sudo && -x $__tc_sudo && ( $EUID == 0 || ! -w $__tc_sudo && ! -O $__tc_sudo ) ]] || continue
+    if "$__tc_sudo" -n true </dev/null >/dev/null 2>&1 || "$__tc_sudo" -n -v </dev/null >/dev/null 2>&1; then
+        builtin printf '\\nfree'
+    else
+        builtin printf '\\nask %s %s' "$__tc_sudo" "$(builtin command -p id -un)"
+    fi
+    builtin exit 0
+done
+builtin printf '\\nnone %s' "$EUID"
+"""
+WRONG = re.compile(r"try again|incorrect password|no password was provided", re.IGNORECASE)
+FAILED = re.compile(
+    r"^sudo: (?:a terminal is required to read the password|a password is required|no tty present|no password was"
+    r"|\d+ incorrect password|sorry, you must have a tty|no askpass program)",
+    re.MULTILINE,
+)
+NOBODY = "sudo wants a password, and nobody can be asked for it here"
+NOT_GIVEN = "sudo wants a password, and none was given"
+NOT_REACHED = (
+    "only a sudo that the command line itself calls can be given the password, not one inside a script or started by "
+    "another program: put sudo in front (`sudo timeout 60 …`, `sudo bash script.sh`)"
+)
+WITHOUT = "; run it without sudo, or ask the user to run it, or to allow it without a password (NOPASSWD in sudoers)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """How a command that may call sudo is to be run."""
+
+    place: Environment
+    """Where to start it: the environment, or one that also hands over the password."""
+    hint: str = ""
+    """What to say if its sudo fails."""
+    answer: JsonObject | None = None
+    """What to answer instead of running it."""
+
+
+class Stopping(asyncio.Event):
+    """Set when the call is not wanted any more."""
+
+    def interrupt(self) -> None:
+        self.set()
+
+
+class Sudo:
+    """Asks for passwords through the approver's channel. `asker` gives whom to ask now, or None."""
+
+    def __init__(
+        self, asker: Callable[[], SecretAsker | None], *, timeout_seconds: float, mask: Callable[[str], str]
+    ) -> None:
+        self._asker = asker
+        self._timeout_seconds = timeout_seconds
+        self._mask = mask
+
+    async def prepare(self, environment: Environment, call: TerminalCall, stopping: asyncio.Event) -> Prepared:
+        """See to it that a command that calls sudo has its password, or a hint for when it fails without."""
+        match (await _said(environment, PROBE)).text.splitlines()[-1:]:
+            case [line] if line.startswith("ask "):
+                _, program, user = line.split(" ", 2)
+                return await self._asked(environment, call, stopping, program, f"{user} ({environment.kind})")
+            case ["none 0"]:
+                hint = "there is no sudo here, and commands run as root already: leave it out"
+            case [line] if line.startswith("none"):
+                hint = "there is no sudo here; run it without, or ask the user to install it"
+            case _:
+                hint = ""
+        return Prepared(place=environment, hint=hint)
+
+    async def _asked(
+        self, environment: Environment, call: TerminalCall, stopping: asyncio.Event, program: str, whose: str
+    ) -> Prepared:
+        asker = self._asker()
+        if asker is None:
+            return Prepared(place=environment, hint=NOBODY + WITHOUT)
+        prompt = f"{_shown(self._mask(call.command))}\nThe password of {whose} for sudo (Enter alone gives none): "
+        for attempt in range(TRIES):
+            again = "This password is wrong.\n" if attempt else ""
+            password = await _unless(stopping, asker.ask_secret(again + prompt, self._timeout_seconds))
+            if stopping.is_set():
+                return Prepared(place=environment, answer=INTERRUPTED_ANSWER)
+            if not password or "\n" in password or "\0" in password:
+                return Prepared(place=environment, hint=NOT_GIVEN + WITHOUT)
+            checked = await _said(
+                environment, f"LC_ALL=C {shlex.quote(program)} -k -S -p '' -v", f"{password}\n".encode()
+            )
+            if checked.exit_code == 0:
+                given = SudoEnvironment(environment, program, password)
+                return Prepared(place=given.as_environment(), hint=NOT_REACHED)
+            if not WRONG.search(checked.text):
+                why = checked.text.strip().splitlines()[-1:] or ["it does not say why"]
+                return Prepared(place=environment, hint=f"sudo refuses: {why[0]}")
+        answer = answers.failed(f"the password for sudo was wrong {TRIES} times; nothing was run")
+        return Prepared(place=environment, answer=answer | {"sudo_auth_failed": True})
+
+
+def asks_for_password(command: str) -> bool:
+    """Whether the command line calls sudo in a way that makes it ask whoever sits before it."""
+    if "sudo" not in command:
+        return False
+    calls = read_on_first_use(command, cwd="/", home="/").calls
+    return any(call.program == "sudo" and not _has_own_way(call.words) for call in calls)
+
+
+def explained(answer: JsonObject, hint: str = "") -> JsonObject:
+    """The answer with what is to be known about sudo: that it failed for want of a password, and what helps."""
+    output = str(answer.get("output") or "")
+    if "sudo: " in output and FAILED.search(output):
+        return answer | {"sudo_auth_failed": True, "hint": hint or NOBODY + WITHOUT}
+    if hint and answer.get("exit_code") and "sudo: command not found" in output:
+        return answer | {"hint": hint}
+    if hint and hint != NOT_REACHED and "pid" in answer:
+        return answer | {"note": hint}
+    return answer
+
+
+def _has_own_way(words: tuple[str, ...]) -> bool:
+    """`sudo -S`, `-A` and `-n`: it does not ask at the terminal."""
+    for word in words:
+        if not word.startswith("-"):
+            return False
+        if re.match(r"-[BEHKNPbeiklsv]*[ASn]", word) or word in ("--stdin", "--askpass", "--non-interactive"):
+            return True
+    return False
+
+
+def _shown(command: str) -> str:
+    line = " ".join(command.split())
+    return line if len(line) <= SHOWN_COMMAND_CHARS else f"{line[:SHOWN_COMMAND_CHARS]} …"
+
+
+async def _said(environment: Environment, command: str, stdin: bytes | None = None) -> ForegroundResult:
+    request = CommandRequest(command=command, stdin=stdin)
+    return await run_foreground(environment, request, Limits(timeout_seconds=CHECK_SECONDS))
+
+
+async def _unless(stopping: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
+    """What the awaitable gives; None when the interrupt comes first."""
+    asked = asyncio.ensure_future(awaitable)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return await asked if asked.done() else None
+    finally:
+        asked.cancel()
+        stopped.cancel()
