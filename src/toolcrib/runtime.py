@@ -19,15 +19,14 @@ from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.options import GateOptions
 from toolcrib.bridge import Bridge
 from toolcrib.config.env_file import fill_environment
-from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging, is_logging
 from toolcrib.config.paths import Home
-from toolcrib.config.redact import known_secrets, redact
+from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore, SecretAsker
+from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
 from toolcrib.definitions.search import ToolIndex
@@ -45,7 +44,6 @@ from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile, ScanCache
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
-from toolcrib.service_loop import ServiceLoop
 from toolcrib.toolsets.resolve import ToolsetResolver
 
 if TYPE_CHECKING:
@@ -94,16 +92,17 @@ class Runtime:
         self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
         self.workspace = _absolute(workspace)
         """The folder that calls work in; empty when it was deleted."""
-        options = GateOptions(
-            settings=self.settings,
-            workspace=self.workspace,
-            workspace_follows_cwd=workspace is None,
-            entry_point=entry_point,
-            approver=approver,
-            yolo=_said_yolo(self.settings.yolo if yolo is None else yolo),
-            fire=self.hooks.invoke,
+        self.gate: Gate = gate or DeferredGate(
+            GateOptions(
+                settings=self.settings,
+                workspace=self.workspace,
+                workspace_follows_cwd=workspace is None,
+                entry_point=entry_point,
+                approver=approver,
+                yolo=_said_yolo(self.settings.yolo if yolo is None else yolo),
+                fire=self.hooks.invoke,
+            )
         )
-        self.gate: Gate = gate or DeferredGate(options)
         self._pipeline = Pipeline(
             registry=self.registry,
             hooks=self.hooks,
@@ -113,19 +112,16 @@ class Runtime:
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
         )
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
-        self._async_edge = AsyncEdge(self._pool)
-        self._sync_edge = SyncEdge(self.bridge)
+        self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._services = _Services(self, dict(services or {}))
-        self._service_loop = ServiceLoop()
-        self._terminal: TerminalService | None = None
+        self._terminals: list[TerminalService] = []
         self._on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
-        self._loaded = False
-        self._is_loading = False
+        self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
-        # For a runtime that is dropped without `close`: its threads and loops would stay for ever.
-        weakref.finalize(self, _let_go, self._pool, self.bridge)
+        # For a runtime that is dropped without `close`: its commands, threads and loops would stay for ever.
+        weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals)
 
     async def __aenter__(self) -> Self:
         self.load()
@@ -165,9 +161,8 @@ class Runtime:
     def close(self) -> None:
         """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
-        if self._terminal is not None:
-            self._terminal.close()
-        self._service_loop.close()
+        for terminal in self._terminals:
+            terminal.close()
         self._pool.close()
         self.bridge.close()
         self._stop_logging()
@@ -247,9 +242,12 @@ class Runtime:
     @property
     def terminal(self) -> TerminalService:
         """The environments and background processes of this runtime."""
-        if self._terminal is None:
-            self._terminal = _make_terminal(self, self._service_loop)
-        return self._terminal
+        if not self._terminals:
+            # Many runtimes never run a command, and all that this needs would double the start of a process.
+            from toolcrib.terminal.build import build_terminal  # noqa: PLC0415
+
+            self._terminals.append(build_terminal(self.settings, self.workspace, self.gate, self.hooks))
+        return self._terminals[0]
 
     def answers_with_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
@@ -281,43 +279,6 @@ class Runtime:
         return self.call_sync(name, arguments, ctx).content
 
 
-def _make_terminal(runtime: Runtime, loop: ServiceLoop) -> TerminalService:
-    # Many runtimes never run a command, and all that this needs would double the start of a process.
-    from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
-
-    options = TerminalOptions(
-        settings=runtime.settings,
-        workspace=Path(runtime.workspace or "/"),
-        environ=environment,
-        mask=redact if runtime.settings.security.redact_secrets else str,
-        transform=_terminal_hooks(runtime),
-        secret_asker=lambda: _secret_asker(runtime.gate),
-    )
-    return TerminalService(options, loop)
-
-
-def _secret_asker(gate: Gate) -> SecretAsker | None:
-    """Whom the gate asks, if he can be told a secret."""
-    approver = gate.options.approver if isinstance(gate, DeferredGate) else None
-    return approver if isinstance(approver, SecretAsker) else None
-
-
-def _terminal_hooks(runtime: Runtime) -> Callable[[Any, JsonObject], str] | None:
-    def transform(call: Any, answer: JsonObject) -> str:
-        output: str = answer["output"]
-        answers = runtime.hooks.invoke(
-            "transform_terminal_output",
-            command=call.command,
-            output=output,
-            returncode=answer["exit_code"],
-            task_id=call.task_id,
-            env_type=runtime.settings.terminal.backend,
-        )
-        return next((text for text in answers if isinstance(text, str)), output)
-
-    return transform if runtime.hooks.has("transform_terminal_output") else None
-
-
 def _defer_policy(settings: Settings) -> DeferPolicy:
     search = settings.tools.tool_search
     return DeferPolicy(search.enabled, search.threshold_pct)
@@ -337,7 +298,9 @@ def _said_yolo(yolo: bool) -> bool:
     return yolo
 
 
-def _let_go(pool: DaemonPool, bridge: Bridge) -> None:
+def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService]) -> None:
+    for terminal in terminals:
+        terminal.close()
     pool.close()
     bridge.let_go()
 

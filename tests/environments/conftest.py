@@ -6,6 +6,9 @@ from pathlib import Path
 
 import engines
 import pytest
+from factories import Factory
+
+from toolcrib.environments.conformance import Check
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,17 @@ def apptainer() -> engines.Apptainer:
 @pytest.fixture(scope="session")
 def bubblewrap() -> Path:
     return engines.bubblewrap()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a backend does not promise is no test of it."""
+    idle = [item for item in items if _asks_for_too_much(item)]
+    if idle:
+        config.hook.pytest_deselected(items=idle)
+        items[:] = [item for item in items if item not in set(idle)]
+
+
+def _asks_for_too_much(item: pytest.Item) -> bool:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    backend, check = params.get("subject"), params.get("check")
+    return isinstance(backend, Factory) and isinstance(check, Check) and bool(check.needs & backend.lacks)

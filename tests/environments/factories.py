@@ -19,8 +19,9 @@ from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.singularity import SingularityEngine, SingularityOptions
-from toolcrib.environments.conformance import Subject
-from toolcrib.environments.shell import SessionOptions, ShellEnvironment
+from toolcrib.environments.conformance import Need, Subject
+from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import ShellEnvironment
 
 SECRET = ("OPENAI_API_KEY", "sk-conformance-4f1b7c2a9d")
 """Stands in the environment that toolcrib was started with; no backend may hand it on."""
@@ -36,6 +37,8 @@ class Factory:
     name: str
     make: Make
     marks: Sequence[pytest.MarkDecorator] = ()
+    lacks: frozenset[Need] = frozenset()
+    """What the backend does not promise, so that no check asks for it."""
 
 
 def host_environ() -> dict[str, str]:
@@ -228,7 +231,7 @@ FACTORIES = (
     Factory(name="podman", make=containers("podman"), marks=SERVICES),
     Factory(name="ssh", make=ssh, marks=SERVICES),
     Factory(name="singularity", make=apptainer, marks=(*SERVICES, pytest.mark.may_skip)),
-    Factory(name="modal", make=modal, marks=SERVICES),
-    Factory(name="daytona", make=daytona, marks=SERVICES),
-    Factory(name="vercel", make=vercel, marks=SERVICES),
+    Factory(name="modal", make=modal, marks=SERVICES, lacks=frozenset({"pty"})),
+    Factory(name="daytona", make=daytona, marks=SERVICES, lacks=frozenset({"pty"})),
+    Factory(name="vercel", make=vercel, marks=SERVICES, lacks=frozenset({"pty"})),
 )

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from toolcrib.core.environments import (
     BackendPath,
@@ -20,7 +18,6 @@ from toolcrib.core.environments import (
     EngineProcess,
     Execution,
     FileStatus,
-    LeftBehind,
     OnOutput,
 )
 from toolcrib.core.errors import EnvironmentFailed, UsageError
@@ -29,14 +26,14 @@ from toolcrib.environments.background import (
     BackendWatcher,
     BackgroundExecution,
     LeftBehindExecution,
-    LogWatcher,
 )
 from toolcrib.environments.executions import ForegroundExecution, TerminalExecution
 from toolcrib.environments.files import BackendFiles
-from toolcrib.environments.process_tree import ALL, BackendTree, ProcessTree
+from toolcrib.environments.process_tree import ALL, BackendTree
 from toolcrib.environments.programs import answer_of
 from toolcrib.environments.quoting import assignments, exports
 from toolcrib.environments.scripts import ENTRY, RUNNER, SERVING, SERVING_ENTRY, runner_text, script
+from toolcrib.environments.session_parts import PlaceParts, RunningCommand, SessionOptions
 from toolcrib.environments.spares import Shell, SpareShells
 
 OPEN_SECONDS = 60.0
@@ -45,55 +42,6 @@ CLOSE_GRACE_SECONDS = 0.5
 BEFORE = {"open": "trap", "found": "find"}
 """Scripts that are read before others."""
 MAX_COMMAND_BYTES = 1024 * 1024
-MAX_LOG_BYTES = 64 * 1024 * 1024
-
-
-class RunningCommand(Execution, Protocol):
-    """What an execution of ours can do beyond the port."""
-
-    def when_ended(self, callback: Callable[[Ended], None]) -> None: ...
-
-
-class Files(Protocol):
-    """The files of a place."""
-
-    async def read_file(self, path: BackendPath) -> bytes: ...
-
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None: ...
-
-    async def status(self, path: BackendPath) -> FileStatus | None: ...
-
-    async def upload(self, source: Path, target: BackendPath) -> None: ...
-
-    async def download(self, source: BackendPath, target: Path) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """How the shell session of an environment begins."""
-
-    cwd: str = ""
-    """The folder it starts in; empty means the home of the place's user."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Exported on top of what the place has."""
-    profile_files: Sequence[str] = ()
-    """Files of the place that are read once when it opens, as a login shell would; `~/` is the home there."""
-    secret_names: str = ""
-    """A regular expression: variables of these names that the profile exports are dropped."""
-    max_log_bytes: int = MAX_LOG_BYTES
-    """A background command's log is emptied when it grows beyond this; what was printed has been heard by then."""
-    folder: str = ""
-    """Where the session keeps its state in the place; made up when empty."""
-
-
-@dataclass(slots=True)
-class PlaceParts:
-    """What an engine does better than programs inside the place would; see the local engine."""
-
-    tree: ProcessTree
-    watcher: LogWatcher
-    files: Files
-    left_behind: Callable[[str, int | None], list[LeftBehind]] | None = None
 
 
 class ShellEnvironment:
@@ -274,7 +222,13 @@ class ShellEnvironment:
         )
         shells.append(await self._give_command(execution, on_output, blob))
         execution.process = shells[0].process
-        execution.when_ended(lambda _: self._give_draft_back(draft))
+
+        def on_end(_: Ended) -> None:
+            self._give_draft_back(draft)
+            if execution.leaves_shell_free and shells and request.stdin is None:
+                self._spares.expect(shells[0])
+
+        execution.when_ended(on_end)
         if request.stdin is not None:
             self._keep(asyncio.ensure_future(_feed(shells[0].process, request.stdin)))
         return execution

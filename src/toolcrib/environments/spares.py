@@ -13,6 +13,8 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.trailer import TrailerReader
 
 LEAVE_SECONDS = 20.0
+COMING_SECONDS = 0.5
+"""How long a command waits for a shell that is on its way before it starts another."""
 
 
 class Served(Protocol):
@@ -96,6 +98,7 @@ class SpareShells:
         self._version = 0
         self._idle: list[Shell] = []
         self._starting: asyncio.Task[None] | None = None
+        self._expected: asyncio.Future[None] | None = None
         self._shells: set[Shell] = set()
         """All that were started and not let go."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -121,10 +124,16 @@ class SpareShells:
         self._empty()
         self.prepare()
 
+    def expect(self, shell: Shell) -> None:
+        """The end of its command is known, and it is free in an instant: one who asks now waits for it."""
+        if shell.version == self._version and self._expected is None:
+            self._expected = asyncio.get_running_loop().create_future()
+
     async def take(self) -> Shell:
         """A shell that has loaded the session as it is now."""
-        if not self._idle and self._starting is not None:
-            await asyncio.wait([self._starting])
+        coming = [one for one in (self._starting, self._expected) if one is not None]
+        if not self._idle and coming:
+            await asyncio.wait(coming, timeout=COMING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         while self._idle:
             shell = self._idle.pop()
             if shell.version == self._version and not shell.is_gone:
@@ -135,6 +144,9 @@ class SpareShells:
     def give_back(self, shell: Shell) -> None:
         """It is free for the next command."""
         shell.rest()
+        expected, self._expected = self._expected, None
+        if expected is not None and not expected.done():
+            expected.set_result(None)
         is_wanted = shell.version == self._version and not shell.is_gone and not self._closed
         if is_wanted and len(self._idle) < self._engine.spare_shells:
             self._idle.append(shell)

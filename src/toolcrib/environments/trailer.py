@@ -16,7 +16,7 @@ OnMessage = Callable[[list[str]], None]
 class TrailerReader:
     """Hands output on as it comes, and the fields of each message once they are there.
 
-    A message is `NUL marker NUL field NUL … NUL`. The marker is random and belongs to one command. Output that comes
+    A message is `NUL marker NUL field NUL … NUL`. The marker is random and belongs to one shell. Output that comes
     after the trailer is printed by processes that the command left behind.
     """
 

@@ -54,8 +54,8 @@ class TerminalOptions:
     environ: Callable[[], Mapping[str, str]]
     """The variables of this process, as they are now."""
     mask: Callable[[str], str]
-    transform: Callable[[TerminalCall, JsonObject], str] | None
-    """The output of an answer as the hooks leave it; may block. None where there are no hooks."""
+    transform: Callable[[], Callable[[TerminalCall, JsonObject], str] | None]
+    """What gives the output of an answer as the hooks leave it, which may block; None where there are no hooks."""
     secret_asker: Callable[[], SecretAsker | None] = lambda: None
     """Whom to ask for a password, as things are now."""
 
@@ -77,7 +77,7 @@ class TerminalService:
         except ToolcribError as error:
             return _text(answers.failed(str(error)))
         answer = await self._interruptible(call, ctx)
-        transform = self.options.transform
+        transform = self.options.transform()
         if transform is not None and not call.background:
             answer["output"] = await asyncio.to_thread(transform, call, answer)
         return _text(answer)
@@ -146,6 +146,7 @@ class TerminalService:
         made, self._made = self._made, None
         if made is not None and self.loop.is_started:
             self.loop.run_sync(made.close(), CLOSE_SECONDS)
+        self.loop.close()
 
     def _on_loop(self) -> _OnLoop:
         if self._made is None:

@@ -27,7 +27,8 @@ from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
 from toolcrib.environments.process_tree import HostTree
 from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
-from toolcrib.environments.shell import PlaceParts, SessionOptions, ShellEnvironment
+from toolcrib.environments.session_parts import PlaceParts, SessionOptions
+from toolcrib.environments.shell import ShellEnvironment
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024

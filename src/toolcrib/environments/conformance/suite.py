@@ -10,27 +10,25 @@ from typing import Literal
 
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
-from toolcrib.environments.conformance import (
-    commands,
-    endings,
-    hygiene,
-    odd_sessions,
-    overlap,
-    session,
-    streams,
-    transfer,
-)
 from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
+from toolcrib.environments.conformance.commands import CHECKS as COMMANDS
+from toolcrib.environments.conformance.endings import CHECKS as ENDINGS
+from toolcrib.environments.conformance.hygiene import CHECKS as HYGIENE
+from toolcrib.environments.conformance.odd_sessions import CHECKS as ODD_SESSIONS
+from toolcrib.environments.conformance.overlap import CHECKS as OVERLAP
+from toolcrib.environments.conformance.session import CHECKS as SESSION
+from toolcrib.environments.conformance.streams import CHECKS as STREAMS
+from toolcrib.environments.conformance.transfer import CHECKS as TRANSFER
 
 CHECKS: tuple[Check, ...] = (
-    *commands.CHECKS,
-    *session.CHECKS,
-    *odd_sessions.CHECKS,
-    *streams.CHECKS,
-    *endings.CHECKS,
-    *overlap.CHECKS,
-    *transfer.CHECKS,
-    *hygiene.CHECKS,
+    *COMMANDS,
+    *SESSION,
+    *ODD_SESSIONS,
+    *STREAMS,
+    *ENDINGS,
+    *OVERLAP,
+    *TRANSFER,
+    *HYGIENE,
 )
 CLOSE_SECONDS = 15.0
 """An environment that takes longer to close waits for something that does not come."""

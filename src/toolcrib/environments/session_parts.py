@@ -1,0 +1,62 @@
+"""What the shell session of an environment is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from toolcrib.core.environments import BackendPath, Ended, Execution, FileStatus, LeftBehind
+from toolcrib.environments.background import LogWatcher
+from toolcrib.environments.process_tree import ProcessTree
+
+MAX_LOG_BYTES = 64 * 1024 * 1024
+
+
+class RunningCommand(Execution, Protocol):
+    """What an execution of ours can do beyond the port."""
+
+    def when_ended(self, callback: Callable[[Ended], None]) -> None: ...
+
+
+class Files(Protocol):
+    """The files of a place."""
+
+    async def read_file(self, path: BackendPath) -> bytes: ...
+
+    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None: ...
+
+    async def status(self, path: BackendPath) -> FileStatus | None: ...
+
+    async def upload(self, source: Path, target: BackendPath) -> None: ...
+
+    async def download(self, source: BackendPath, target: Path) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How the shell session of an environment begins."""
+
+    cwd: str = ""
+    """The folder it starts in; empty means the home of the place's user."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Exported on top of what the place has."""
+    profile_files: Sequence[str] = ()
+    """Files of the place that are read once when it opens, as a login shell would; `~/` is the home there."""
+    secret_names: str = ""
+    """A regular expression: variables of these names that the profile exports are dropped."""
+    max_log_bytes: int = MAX_LOG_BYTES
+    """A background command's log is emptied when it grows beyond this; what was printed has been heard by then."""
+    folder: str = ""
+    """Where the session keeps its state in the place; made up when empty."""
+
+
+@dataclass(slots=True)
+class PlaceParts:
+    """What an engine does better than programs inside the place would; see the local engine."""
+
+    tree: ProcessTree
+    watcher: LogWatcher
+    files: Files
+    left_behind: Callable[[str, int | None], list[LeftBehind]] | None = None
