@@ -1,5 +1,6 @@
 """The program `toolcrib`, also as `python -m toolcrib`."""
 
+import signal
 import sys
 
 from toolcrib.version import __version__
@@ -17,9 +18,19 @@ def main() -> int:
         hide_secrets()
         from toolcrib.cli.app import run  # noqa: PLC0415 - imports click, which `--version` does without
 
+        _leave_orderly()
         return run()
     except KeyboardInterrupt:
         return 130
+
+
+def _leave_orderly() -> None:
+    """A closed window or a polite `kill` ends what runs, as Ctrl-C does."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Whoever started us with `nohup` wants us to go on.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 if __name__ == "__main__":

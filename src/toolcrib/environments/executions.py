@@ -106,6 +106,8 @@ class TerminalExecution(EngineExecution):
             with contextlib.suppress(OSError, EnvironmentFailed):
                 if (await said()).strip() == NO_FOLDER:
                     ended = Ended(exit_code=1, reason="no_folder", note="its folder does not exist there")
+        with contextlib.suppress(EnvironmentFailed):
+            ended = replace(ended, left_behind=tuple(await self._tree.remaining([self.id])))
         self._end(ended)
 
 
@@ -161,10 +163,8 @@ class ForegroundExecution(EngineExecution):
 
     def on_shell_end(self, code: int | None, reason: str) -> None:
         """A command that kills the shell of its session (`kill $$`) ends with it."""
-        if code is None:
-            self._end(Ended(exit_code=LOST, reason="lost", note=reason))
-        elif not self._ended.done() and self._ending is None:
-            self._ending = asyncio.ensure_future(self._end_with_shell(code))
+        if not self._ended.done() and self._ending is None:
+            self._ending = asyncio.ensure_future(self._end_with_shell(code, reason))
 
     def _on_trailer(self, fields: list[str]) -> None:
         code, pid, changed, cwd, gone, left = fields
@@ -205,8 +205,14 @@ class ForegroundExecution(EngineExecution):
         self._end(ended)
         self._on_done(self)
 
-    async def _end_with_shell(self, code: int) -> None:
-        with contextlib.suppress(EnvironmentFailed):
+    async def _end_with_shell(self, code: int | None, reason: str) -> None:
+        """Whatever became of the shell, nothing of the command goes on; a place that is gone is told as such."""
+        try:
             await self._tree.end([self.id], 0)
+        except EnvironmentFailed as error:
+            code, reason = None, reason or str(error)
         self._on_change(None)
-        self._end(Ended(exit_code=code, reason="killed" if self._killed else "exited"))
+        if code is None:
+            self._end(Ended(exit_code=LOST, reason="lost", note=reason))
+        else:
+            self._end(Ended(exit_code=code, reason="killed" if self._killed else "exited"))

@@ -22,7 +22,7 @@ from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 _MARK = b"\0TOOLCRIB_COMMAND_ID="
 MAX_ENVIRON_BYTES = 256 * 1024
 KILL_SECONDS = 5.0
-BEGIN_SECONDS = 2.0
+BEGIN_SECONDS = 10.0
 """How long a shell may take to write down that it runs a command."""
 FEW_PROCESSES = 200
 SHOWN_COMMAND_CHARS = 200
@@ -122,10 +122,12 @@ class HostTree:
         started = loop.time()
         told: set[int] = set()
         for nap in itertools.chain(NAP_SECONDS, itertools.repeat(NAP_SECONDS[-1])):
+            # Asked before the look: one that begins in between is found by the next.
+            begun = self._all_have_begun(ids)
             found = await self._find(ids)
             waited = loop.time() - started
             # One that was asked for an instant ago has not said yet who it is.
-            if not found and (self._all_have_begun(ids) or waited > BEGIN_SECONDS):
+            if not found and (begun or waited > BEGIN_SECONDS):
                 return
             if waited > grace_seconds + KILL_SECONDS:
                 pids = [process.pid for process in found]
@@ -142,6 +144,7 @@ class HostTree:
             await asyncio.sleep(nap)
 
     def _all_have_begun(self, ids: Sequence[str]) -> bool:
+        self._read_leaders()
         return all(command_id in self._leaders or command_id == ALL for command_id in ids)
 
     async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:

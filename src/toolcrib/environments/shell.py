@@ -58,7 +58,6 @@ class ShellEnvironment:
         self._cwd = BackendPath(self._options.cwd)
         self._home = ""
         self._address: Mapping[str, str] | None = None
-        self._was_there = False
         self._all_ended = True
         self._spares = SpareShells(engine, self._serving)
         self._running: dict[str, RunningCommand] = {}
@@ -104,6 +103,7 @@ class ShellEnvironment:
         try:
             await self._begin_session()
         except BaseException:
+            await self._remove_folder()
             await self.engine.close()
             raise
         self._is_open = True
@@ -123,8 +123,7 @@ class ShellEnvironment:
         answer = await answer_of(self.engine, argv, timeout_seconds=OPEN_SECONDS)
         if answer[0] != "ready":
             raise EnvironmentFailed(f"the {self.kind} environment cannot be used: {answer[1]}")
-        _, was_there, cwd, self._home = answer
-        self._was_there = was_there == "old"
+        _, _, cwd, self._home = answer
         self._cwd = BackendPath(cwd)
 
     async def close(self) -> None:
@@ -141,9 +140,8 @@ class ShellEnvironment:
 
     async def _end_everything(self) -> None:
         ending = [one.terminate(CLOSE_GRACE_SECONDS) for one in self._running.values()]
-        if self._was_there:
-            # Taken over from an earlier process of ours, whose commands nobody else knows.
-            ending.append(self.parts.tree.end([ALL], CLOSE_GRACE_SECONDS))
+        # Also what nobody knows of: jobs of a terminal that has closed, commands of an earlier process of ours.
+        ending.append(self.parts.tree.end([ALL], CLOSE_GRACE_SECONDS))
         failures = [error for error in await asyncio.gather(*ending, return_exceptions=True) if error is not None]
         self._all_ended = not failures
         if self._tasks:
@@ -167,10 +165,7 @@ class ShellEnvironment:
     async def start(self, request: CommandRequest, on_output: OnOutput) -> Execution:
         if not self._is_open:
             raise UsageError("the environment is not open")
-        if len(request.command.encode(errors="surrogateescape")) > MAX_COMMAND_BYTES:
-            raise UsageError(f"the command is longer than {MAX_COMMAND_BYTES:,} bytes; put it into a file and run that")
-        if "\0" in request.command:
-            raise UsageError("the command contains a NUL byte, which no shell can take")
+        _check(request)
         command_id = request.id or f"cmd_{os.urandom(6).hex()}"
         if request.terminal is not None:
             execution: RunningCommand = await self._start_on_terminal(command_id, request, on_output)
@@ -368,6 +363,21 @@ class ShellEnvironment:
     def address(self) -> Mapping[str, str]:
         # As it was opened: engines forget where their place was when they lose or close it.
         return self._address or {"kind": self.kind, "folder": self.folder, **self.engine.address()}
+
+
+def _check(request: CommandRequest) -> None:
+    """Raises UsageError for what no shell can take."""
+    for name, text in (("command", request.command), ("folder", request.cwd or "")):
+        try:
+            size = len(text.encode(errors="surrogateescape"))
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the {name} contains half a character (a lone surrogate), which no shell can take"
+            ) from None
+        if size > MAX_COMMAND_BYTES:
+            raise UsageError(f"the {name} is longer than {MAX_COMMAND_BYTES:,} bytes; put it into a file and run that")
+        if "\0" in text:
+            raise UsageError(f"the {name} contains a NUL byte, which no shell can take")
 
 
 async def _feed(process: EngineProcess, data: bytes) -> None:

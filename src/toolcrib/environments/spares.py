@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable
 from typing import Protocol
 
 from toolcrib.core.environments import Engine, EngineProcess, OnOutput
 from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.host_process import HostProcess
 from toolcrib.environments.trailer import TrailerReader
 
-LEAVE_SECONDS = 20.0
+LEAVE_SECONDS = 5.0
 COMING_SECONDS = 0.5
 """How long a command waits for a shell that is on its way before it starts another."""
 
@@ -66,6 +68,9 @@ class Shell:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self.process.close_input()
                 await self.process.wait()
+        if not self.is_gone and isinstance(self.process, HostProcess):
+            # It was stopped (`kill -STOP $$`), and hears nothing.
+            self.process.signal_session(signal.SIGKILL)
         await self.process.abandon()
 
     def _hear(self, data: bytes) -> None:

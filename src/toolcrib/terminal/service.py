@@ -41,6 +41,14 @@ logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
 CLOSE_SECONDS = 90.0
+ANSWER_SECONDS = 10.0
+NEW_PLACE = "a new place was opened: folder, variables and functions are those of the start"
+
+
+class PlaceLost(EnvironmentFailed):
+    """The place went away before the command began."""
+
+
 RECOVERY_SECONDS = 5.0
 """How long an end waits for what an earlier run left to be looked after; the rest is for the next start."""
 
@@ -66,6 +74,7 @@ class TerminalService:
     def __init__(self, options: TerminalOptions, loop: ServiceLoop) -> None:
         self.options = options
         self.loop = loop
+        self._process = os.getpid()
         self._made: _OnLoop | None = None
 
     # The tool
@@ -144,12 +153,14 @@ class TerminalService:
     def close(self) -> None:
         """End everything that runs, and give back every environment."""
         made, self._made = self._made, None
-        if made is not None and self.loop.is_started:
+        if made is not None and self.loop.is_started and self._process == os.getpid():
             self.loop.run_sync(made.close(), CLOSE_SECONDS)
         self.loop.close()
 
     def _on_loop(self) -> _OnLoop:
-        if self._made is None:
+        # What was inherited by a fork belongs to the parent process.
+        if self._made is None or self._process != os.getpid():
+            self._process = os.getpid()
             self._made = self.loop.run_sync(self._make())
         return self._made
 
@@ -165,6 +176,8 @@ class _OnLoop:
         self._settings = options.settings
         self._sudo = Sudo(options.secret_asker, timeout_seconds=self._settings.approvals.timeout, mask=options.mask)
         home = self._settings.home
+        self._lost: set[EnvironmentSpec] = set()
+        """Whose environment went away, and who has not been told that the next one is new."""
         self.registry = ProcessRegistry(home.processes_dir)
         self.process_service = ProcessService(self.registry, asyncio.get_running_loop(), mask=options.mask)
         self.pool = EnvironmentPool(
@@ -178,12 +191,25 @@ class _OnLoop:
 
     async def run(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
         try:
-            async with self.pool.acquire(self.spec(call.session_key, call.task_id, call.workspace)) as environment:
-                if asks_for_password(call.command):
-                    return await self._run_with_sudo(environment, call, interrupt)
-                return explained(await self._run_in(environment, environment, call, interrupt))
+            try:
+                return await self._run_once(call, interrupt)
+            except PlaceLost:
+                # Nothing has run: it goes to a new place.
+                return await self._run_once(call, interrupt)
         except ToolcribError as error:
             return answers.failed(str(error))
+
+    async def _run_once(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
+        spec = self.spec(call.session_key, call.task_id, call.workspace)
+        async with self.pool.acquire(spec) as environment:
+            if asks_for_password(call.command):
+                answer = await self._run_with_sudo(environment, call, interrupt)
+            else:
+                answer = explained(await self._run_in(environment, environment, call, interrupt))
+        if spec in self._lost:
+            self._lost.discard(spec)
+            answer["note"] = f"{answer.get('note', '')} {NEW_PLACE}".strip()
+        return answer
 
     async def _run_with_sudo(self, environment: Environment, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
         prepared = await self._sudo.prepare(environment, call, interrupt.stops(Stopping()))
@@ -213,10 +239,19 @@ class _OnLoop:
         sink = _Sink()
         try:
             result = await interrupt.stops(ForegroundRun(self._limits(call), sink)).result(place, request)
-        except EnvironmentFailed:
-            await self.pool.discard(environment)
-            raise
+        except EnvironmentFailed as error:
+            await self._lose(environment, call)
+            raise PlaceLost(str(error)) from error
         return await self._tell(environment, call, result, sink)
+
+    async def _lose(self, environment: Environment, call: TerminalCall) -> None:
+        """Give up a place that does not answer any more; the next command of its session is told."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await environment.status(BackendPath("/"))
+        except (EnvironmentFailed, OSError):
+            self._lost.add(self.spec(call.session_key, call.task_id, call.workspace))
+            await self.pool.discard(environment)
 
     async def _tell(
         self, environment: Environment, call: TerminalCall, result: ForegroundResult, sink: _Sink
@@ -226,7 +261,7 @@ class _OnLoop:
             record = self._adopt(environment, call, result, sink, pids=())
             return answers.waiting(result, record, mask)
         if result.ended.reason == "lost":
-            await self.pool.discard(environment)
+            await self._lose(environment, call)
         answer = answers.ended(call, result, mask)
         left = result.ended.left_behind
         if not left or result.timed_out or result.interrupted:

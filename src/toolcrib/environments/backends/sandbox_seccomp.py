@@ -27,6 +27,7 @@ class _Machine:
     clone: int
     clone3: int
     ioctl: int
+    prlimit64: int
     socket: int
     refused: tuple[int, ...]
 
@@ -90,6 +91,7 @@ _MACHINES = {
         clone=56,
         clone3=435,
         ioctl=16,
+        prlimit64=302,
         socket=41,
         refused=tuple(x86 for x86, _ in REFUSED_CALLS.values() if x86 is not None),
     ),
@@ -98,6 +100,7 @@ _MACHINES = {
         clone=220,
         clone3=435,
         ioctl=29,
+        prlimit64=261,
         socket=198,
         refused=tuple(arm for _, arm in REFUSED_CALLS.values() if arm is not None),
     ),
@@ -126,6 +129,9 @@ def seccomp_program(machine: str, *, sockets: Collection[int]) -> bytes | None:
     program += _when(
         known.clone, [_step(LOAD_WORD, FIRST_ARGUMENT), _step(JUMP_IF_ANY_BIT, NAMESPACE_FLAGS, otherwise=1), refuse]
     )
+    # Only its own limits: those of another process can end it.
+    own = [_step(LOAD_WORD, FIRST_ARGUMENT), _step(JUMP_IF_EQUAL, 0, then=1), refuse]
+    program += _when(known.prlimit64, own)
     terminal_tricks = [_step(LOAD_WORD, SECOND_ARGUMENT)]
     for request in (TYPE_INTO_A_TERMINAL, PASTE_INTO_A_CONSOLE):
         terminal_tricks += [_step(JUMP_IF_EQUAL, request, otherwise=1), refuse]

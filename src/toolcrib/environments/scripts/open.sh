@@ -1,6 +1,7 @@
 # Makes the folder of a session and its first state, as `bash -c TEXT bash FOLDER CWD LOGIN VARIABLES SECRETS`.
 # Answers `\0ready\0new|old\0CWD\0HOME\0`, or `\0failed\0REASON\0`.
 __tc_fail() {
+    [[ ${__tc_was-} != new ]] || command rm -rf -- "$__tc_folder"
     printf '\0failed\0%s\0\4\0' "$1"
     exit 1
 }

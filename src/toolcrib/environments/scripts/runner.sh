@@ -39,7 +39,7 @@ __tc_take_command() {
     builtin eval "$__tc_blob"
     # Its processes are found by these wherever they hide.
     builtin export TOOLCRIB_COMMAND_ID="$__tc_id"
-    builtin printf '%s\n' "$__tc_id $BASHPID ${20-0}" >>"$__tc_folder/sessions"
+    builtin printf '%s\n' "$__tc_id $BASHPID ${20-0}" 2>/dev/null >>"$__tc_folder/sessions"
     [[ $__tc_scan == 0 ]] || builtin read -r _ _ _ _ __tc_first_pid 2>/dev/null </proc/loadavg
     __tc_level=$BASH_SUBSHELL SECONDS=0
     # The jobs of the shell are no jobs of its command.
@@ -50,8 +50,13 @@ __tc_take_command() {
     __tc_enter_folder
     # Whoever traces the command does not want to read about ours.
     builtin trap '{ __tc_code=$?; builtin set +x; } 2>/dev/null; __tc_finish' EXIT
-    builtin trap 'builtin exit 143' TERM
+    # Otherwise the code of whatever ran last would be told.
     builtin trap 'builtin exit 129' HUP
+    builtin trap 'builtin exit 130' INT
+    builtin trap 'builtin exit 138' USR1
+    builtin trap 'builtin exit 140' USR2
+    builtin trap 'builtin exit 142' ALRM
+    builtin trap 'builtin exit 143' TERM
 }
 
 # End of the input: nobody needs this shell any more, nor the one that it is a fork of.
@@ -62,6 +67,7 @@ __tc_leave() {
 
 __tc_enter_folder() {
     if [[ -n $__tc_cwd ]]; then
+        [[ $__tc_cwd != "~" && $__tc_cwd != "~/"* ]] || __tc_cwd=$HOME${__tc_cwd:1}
         builtin cd -- "$__tc_cwd" 2>/dev/null && builtin return
         [[ -z $__tc_marker ]] || builtin printf '\0%s\0no_folder\0%s\0' "$__tc_marker" "$__tc_cwd"
         [[ -z $__tc_exit_file ]] || builtin printf 'no_folder\n' >|"$__tc_exit_file"
@@ -75,30 +81,39 @@ __tc_enter_folder() {
     done
 }
 
+# A command has removed our folder (`rm -rf /tmp/*`): what the session was is made again.
+__tc_make_folder_again() {
+    (builtin umask 077 && builtin command mkdir -p -- "$__tc_folder") 2>/dev/null || builtin return
+    builtin printf '%s' "$__tc_before" >|"$__tc_folder/state"
+    builtin printf '%s' "$__tc_dump" >|"$__tc_folder/dump"
+    builtin printf '%s' "$__tc_trap" >|"$__tc_folder/trap"
+}
+
 # Writes the session back; fails when nothing changed.
 __tc_write_back() {
     builtin unset -v TOOLCRIB_COMMAND_ID
+    [[ -d $__tc_folder ]] || __tc_make_folder_again
     builtin unset -f __tc_wait_for_fork __tc_take_command __tc_leave __tc_enter_folder \
-        __tc_look_for_left_behind __tc_write_back __tc_end_without_shell __tc_finish
+        __tc_look_for_left_behind __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
     {
         builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
         builtin export -p
         builtin declare -f
         builtin declare -Fx
         builtin alias -p
-    } >|"$__tc_new" 2>/dev/null
-    builtin local __tc_after __tc_trap
+    } 2>/dev/null >|"$__tc_new"
+    builtin local __tc_after
     builtin mapfile -d '' -t __tc_after <"$__tc_new"
     # Most commands change nothing, and then what is written is the same to the letter.
     builtin test "$__tc_after" != "$__tc_dump" || builtin return 1
     [[ -z ${__tc_added-} ]] || __tc_after=${__tc_after/"$__tc_added"/}
     # Ours is no part of the session; one that the user made is.
-    builtin mapfile -d '' -t __tc_trap <"$__tc_folder/trap"
     __tc_dump=$__tc_after
     __tc_after=${__tc_after/"$__tc_trap"/}
     builtin test "$__tc_after" != "$__tc_before" || builtin return 1
     builtin printf '%s' "$__tc_after" >|"$__tc_new"
-    builtin command mv -f "$__tc_new" "$__tc_folder/state"
+    # Without the session's variables, which may be too many for any program, or name no folder with programs.
+    (builtin exec -c "$__tc_mv" -f "$__tc_new" "$__tc_folder/state")
     builtin printf '%s' "$__tc_dump" >|"$__tc_folder/dump"
 }
 
@@ -119,7 +134,7 @@ __tc_finish() {
         (builtin exit "$__tc_code")
         builtin eval "$__tc_at_exit"
     fi
-    builtin printf '%s\n' "$__tc_id ended" >>"$__tc_folder/sessions"
+    builtin printf '%s\n' "$__tc_id ended" 2>/dev/null >>"$__tc_folder/sessions"
     [[ -z $__tc_exit_file ]] || builtin printf '%d\n' "$__tc_code" >|"$__tc_exit_file"
     [[ -z $__tc_marker ]] || builtin printf '\0%s\0%d\0%d\0%d\0%s\0%s\0%s\0' \
         "$__tc_marker" "$__tc_code" "$BASHPID" "$__tc_changed" "$PWD" "${__tc_gone-}" "$__tc_left" >&"$__tc_out"
@@ -129,3 +144,6 @@ __tc_finish() {
 shopt -s expand_aliases extglob
 mapfile -d '' -t __tc_before 2>/dev/null <"$__tc_folder/state"
 mapfile -d '' -t __tc_dump 2>/dev/null <"$__tc_folder/dump"
+mapfile -d '' -t __tc_trap 2>/dev/null <"$__tc_folder/trap"
+__tc_mv=/bin/mv
+[[ -x $__tc_mv ]] || __tc_mv=/usr/bin/mv

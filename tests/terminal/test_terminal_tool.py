@@ -1,0 +1,227 @@
+"""The `terminal` tool on this machine, through the whole pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcrib.core.context import CancelToken
+from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+from toolcrib.testing import ScriptedApprover, isolated_runtime
+
+Run = Callable[..., dict[str, Any]]
+CONFIG = "terminal: {login_shell: false}\n"
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    """A runtime with the built-in tools, working in an empty folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": folder}
+    with isolated_runtime(tmp_path / "home", CONFIG, **options) as made:
+        yield made
+
+
+@pytest.fixture
+def run(runtime: Runtime) -> Run:
+    """Calls the tool and gives its answer."""
+
+    return partial(call, runtime)
+
+
+@pytest.fixture
+def approved(tmp_path: Path) -> Iterator[Runtime]:
+    """A runtime with somebody who agrees to everything that he is asked."""
+    folder = tmp_path / "approved"
+    folder.mkdir()
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": folder}
+    approver = ScriptedApprover(*["once"] * 5)
+    with isolated_runtime(tmp_path / "approved-home", CONFIG, approver=approver, **options) as made:
+        yield made
+
+
+def call(runtime: Runtime, command: str, **arguments: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(str(runtime.call_sync("terminal", {"command": command, **arguments}).content))
+    return answer
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_folder_variables_and_functions_are_kept(run: Run) -> None:
+    """The next command of a session starts where the last one ended, also after `exit`."""
+    run("mkdir sub; cd sub; export SEEN=yes; greet() { echo hi $1; }; exit 3")
+
+    assert run("basename $PWD; echo $SEEN; greet you")["output"] == "sub\nyes\nhi you"
+
+
+def test_a_failure_is_told_with_its_meaning(run: Run) -> None:
+    """An exit code that people would look up is explained; output and code are the command's own."""
+    answer = run("echo text; grep nothing /dev/null")
+
+    assert (answer["output"], answer["exit_code"], answer["error"]) == ("text", 1, None)
+    assert "no line matched" in answer["exit_code_meaning"]
+
+
+def test_a_command_that_takes_too_long_ends_with_all_it_started(run: Run) -> None:
+    """Exit code 124 and its line; nothing of the tree runs on, and the session goes on."""
+    answer = run("echo $BASHPID; (setsid sleep 300 & echo $!); sleep 300", timeout=0.5)
+
+    pids = [int(word) for word in answer["output"].split() if word.isdigit()]
+    assert answer["exit_code"] == 124
+    assert answer["output"].endswith("[Command timed out after 0.5s]")
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
+    assert run("echo on")["output"] == "on"
+
+
+async def test_overlapping_commands_can_be_cancelled_at_once(runtime: Runtime) -> None:
+    """Each answers 130, nothing runs on, and the session keeps what it had."""
+    await runtime.call("terminal", {"command": "export KEPT=1"})
+
+    async def cancelled() -> str:
+        token = CancelToken()
+        task = asyncio.create_task(runtime.call("terminal", {"command": "sleep 300"}, cancel=token))
+        await asyncio.sleep(0)
+        token.cancel("enough")
+        return (await task).text
+
+    for _ in range(5):
+        answers = await asyncio.gather(*(cancelled() for _ in range(3)))
+        assert all("[Command interrupted]" in text or "was stopped" in text for text in answers)
+    kept = await runtime.call("terminal", {"command": "echo $KEPT; pgrep -s 0 -x sleep | wc -l"})
+    assert json.loads(kept.text)["output"].split() == ["1", "0"]
+
+
+@pytest.mark.parametrize("pty", [False, True])
+def test_what_a_command_leaves_running_is_named_and_ended_with_the_runtime(
+    run: Run, runtime: Runtime, pty: bool
+) -> None:
+    """A child left behind becomes a background process of the session."""
+    # On a terminal the child must have become deaf to its end before that comes.
+    answer = run("nohup sleep 300 >/dev/null 2>&1 & sleep 0.3; exit 3", pty=pty)
+    (left,) = answer["left_running"]
+
+    assert (answer["exit_code"], left["command"]) == (3, "sleep 300")
+    assert is_running(left["pid"])
+    runtime.close()
+    assert not is_running(left["pid"])
+
+
+def test_large_output_is_cut_in_the_middle_and_kept_whole(run: Run) -> None:
+    """Head and tail reach the model; the file that is named holds every byte."""
+    answer = run("seq 200000")
+
+    assert answer["output"].startswith("1\n2\n")
+    assert answer["output"].endswith("\n200000")
+    assert "OUTPUT TRUNCATED" in answer["output"]
+    assert Path(answer["full_output"]).read_text().splitlines()[-1] == "200000"
+
+
+def test_control_characters_do_not_blow_up_the_answer(run: Run) -> None:
+    """Bytes that nobody can read take one character each."""
+    assert run("head -c 3 /dev/zero | tr '\\0' '\\1'; echo end")["output"] == "\ufffd\ufffd\ufffdend"
+
+
+def test_a_program_that_asks_is_given_back(run: Run, runtime: Runtime) -> None:
+    """On a terminal a question does not hang: the command goes on in the background and can be answered."""
+    answer = run("read -p 'name? ' name; echo hello $name", pty=True, timeout=60)
+    session = answer["session_id"]
+    runtime.call_sync("process", {"action": "submit", "session_id": session, "data": "Ada"})
+    ended = json.loads(str(runtime.call_sync("process", {"action": "wait", "session_id": session}).content))
+
+    assert answer["status"] == "waiting_for_input"
+    assert "hello Ada" in ended["output"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"command": "  "}, "empty"),
+        ({"command": "pwd", "workdir": "/no/such/folder"}, "does not exist"),
+        ({"command": "pwd", "workdir": "a\0b"}, "NUL"),
+        ({"command": "true", "timeout": 6000}, "background=true"),
+    ],
+)
+def test_what_cannot_be_run_is_said_and_harms_nothing(run: Run, arguments: dict[str, Any], words: str) -> None:
+    """The error says what is wrong; the session works afterwards."""
+    assert words in run(**arguments)["error"]
+    assert run("echo on")["output"] == "on"
+
+
+def test_the_folder_of_the_session_is_what_a_command_is_judged_by(runtime: Runtime, run: Run) -> None:
+    """A relative path means something else after `cd`; the gate knows."""
+    run("cd /usr")
+
+    result = runtime.call_sync("terminal", {"command": "rm -rf no-such-thing"})
+
+    assert result.status == "blocked"
+    assert "/usr/no-such-thing" in result.error_message
+
+
+def test_an_approved_command_runs(tmp_path: Path) -> None:
+    """Who is asked sees the command; his yes lets it run."""
+    folder = tmp_path / "w"
+    (folder / "build").mkdir(parents=True)
+    approver = ScriptedApprover("once")
+    options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": folder}
+    with isolated_runtime(tmp_path / "h", CONFIG, approver=approver, **options) as runtime:
+        runtime.call_sync("terminal", {"command": "rm -rf build"})
+
+    assert [request.command for request in approver.asked] == ["rm -rf build"]
+    assert not (folder / "build").exists()
+
+
+def test_the_session_survives_the_loss_of_its_own_folder(approved: Runtime) -> None:
+    """A command may sweep the folder that we keep the session in; nothing of ours shows, and nothing is lost."""
+    call(approved, "export KEPT=1")
+    environment: Any = approved.terminal.environment_of("default")
+    first = call(approved, f"rm -r {environment.folder}; cd /usr; echo swept")
+    second = call(approved, "echo $KEPT $PWD")
+
+    assert (first["output"], second["output"]) == ("swept", "1 /usr")
+
+
+def test_changes_are_kept_whatever_path_and_size_the_session_has(run: Run) -> None:
+    """Writing the session back needs neither PATH nor room in the environment."""
+    run("export OLD=$PATH; export PATH=/nonexistent; cd /usr")
+    run("cd /; export BIG=$(printf '%0200000d' 1)")
+
+    assert run("export PATH=$OLD; unset BIG; pwd")["output"] == "/"
+
+
+def test_a_forked_child_has_a_terminal_of_its_own(run: Run, runtime: Runtime) -> None:
+    """What was inherited belongs to the parent, which works on."""
+    run("export WHO=parent")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, run("echo child $WHO")["output"].encode())
+        runtime.close()
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+
+    assert os.read(reading, 100) == b"child"
+    assert run("echo $WHO")["output"] == "parent"
+    os.close(reading)
+
+
+@pytest.mark.parametrize(("signal", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130), ("ALRM", 142), ("KILL", 137)])
+def test_a_command_that_ends_by_a_signal_says_which(approved: Runtime, signal: str, code: int) -> None:
+    """The exit code is 128 and the number of the signal."""
+    assert call(approved, f"kill -{signal} $BASHPID; sleep 1")["exit_code"] == code
