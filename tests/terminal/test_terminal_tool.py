@@ -148,6 +148,13 @@ def test_a_program_that_asks_is_given_back(run: Run, runtime: Runtime) -> None:
     assert "hello Ada" in ended["output"]
 
 
+def test_a_program_that_edits_its_input_line_is_given_back_too(approved: Runtime) -> None:
+    """A prompt that waits for keys is one, although nothing is being read."""
+    answer = call(approved, "bash --norc --noprofile -i", pty=True, timeout=60)
+
+    assert answer["status"] == "waiting_for_input"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -113,7 +113,7 @@ class BackgroundExecution:
         await self._tree.settled([self.id])
 
     async def waits_for_input(self) -> bool:
-        return not self._ended.done() and await self._waits(self.id)
+        return not self._ended.done() and await self._waits(self.id, False)
 
     async def abandon(self) -> None:
         self._is_abandoned = True

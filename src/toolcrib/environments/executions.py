@@ -14,6 +14,7 @@ from toolcrib.core.environments import (
     EndReason,
     EngineProcess,
     LeftBehind,
+    OnOutput,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
@@ -23,7 +24,8 @@ from toolcrib.environments.trailer import DONE, NO_FOLDER
 LOST = 255
 END_SECONDS = 5.0
 BECOMING_SECONDS = 0.02
-WaitsForInput = Callable[[str], Coroutine[Any, Any, bool]]
+WaitsForInput = Callable[[str, bool], Coroutine[Any, Any, bool]]
+"""By a command and whether the last line that it printed is unfinished."""
 
 
 class EngineExecution:
@@ -31,6 +33,8 @@ class EngineExecution:
 
     process: EngineProcess
     """Whose streams are the command's."""
+    shows_prompt = False
+    """The last line that it printed is unfinished."""
 
     def __init__(self, command_id: str, tree: ProcessTree, waits: WaitsForInput) -> None:
         self.id = command_id
@@ -78,7 +82,7 @@ class EngineExecution:
         await self._tree.settled([self.id])
 
     async def waits_for_input(self) -> bool:
-        return not self._ended.done() and await self._waits(self.id)
+        return not self._ended.done() and await self._waits(self.id, self.shows_prompt)
 
     async def abandon(self) -> None:
         await self.process.abandon()
@@ -98,6 +102,15 @@ class EngineExecution:
 
 class TerminalExecution(EngineExecution):
     """A command on a pseudo-terminal; the terminal's end is its end."""
+
+    def look_for_prompt(self, on_output: OnOutput) -> OnOutput:
+        """What hands output on, and notes whether it ends in the middle of a line."""
+
+        def hand_on(data: bytes) -> None:
+            self.shows_prompt = not data.endswith((b"\n", b"\r"))
+            on_output(data)
+
+        return hand_on
 
     async def watch(self, said: Callable[[], Coroutine[Any, Any, bytes]] | None) -> None:
         """Wait for the end; `said` reads what its shell wrote down, where that may be that its folder is missing."""

@@ -246,9 +246,9 @@ class ShellEnvironment:
         exit_file = BackendPath(f"{self.folder}/{command_id}.exit")
         blob = self._blob(command_id, request, input="open", exit_file=exit_file)
         await self.parts.files.write_file(file, blob, mode=0o600)
-        process = await self.engine.spawn(self._runner(file), on_output=on_output, terminal=request.terminal)
         execution = TerminalExecution(command_id, self.parts.tree, self.waits_for_input)
-        execution.process = process
+        heard = execution.look_for_prompt(on_output)
+        execution.process = await self.engine.spawn(self._runner(file), on_output=heard, terminal=request.terminal)
         said = partial(self.parts.files.read_file, exit_file) if request.cwd else None
         self._keep(asyncio.ensure_future(execution.watch(said)))
         return execution
@@ -295,9 +295,9 @@ class ShellEnvironment:
             stdin=BackendInput(self.engine, self.folder, command_id),
         )
 
-    async def waits_for_input(self, command_id: str) -> bool:
+    async def waits_for_input(self, command_id: str, shows_prompt: bool) -> bool:
         """Whether a process of the command reads from its input right now."""
-        argv = self._bash("waiting", self.folder, command_id)
+        argv = self._bash("waiting", self.folder, command_id, "prompt" if shows_prompt else "")
         with contextlib.suppress(EnvironmentFailed):
             return (await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS))[0] == "yes"
         return False

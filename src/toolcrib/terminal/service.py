@@ -201,13 +201,14 @@ class _OnLoop:
 
     async def _run_once(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
         spec = self.spec(call.session_key, call.task_id, call.workspace)
+        was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
+            self._lost.discard(spec)
             if asks_for_password(call.command):
                 answer = await self._run_with_sudo(environment, call, interrupt)
             else:
                 answer = explained(await self._run_in(environment, environment, call, interrupt))
-        if spec in self._lost:
-            self._lost.discard(spec)
+        if was_lost:
             answer["note"] = f"{answer.get('note', '')} {NEW_PLACE}".strip()
         return answer
 
