@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,13 @@ from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
+
+
+def pytest_configure() -> None:
+    """Hear the usual signals, also where whoever started the tests ignores them: what they start would, too."""
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -40,10 +40,15 @@ def nothing(spec, settings):
 ABANDONED = """
 import asyncio, os, sys
 from pathlib import Path
+from toolcrib.core.environments import CommandRequest
+from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 
 async def main():
     await SandboxEngine(SandboxOptions(workspace=Path(sys.argv[1]), home=Path(sys.argv[1]))).open()
+    local = LocalEnvironment({"PATH": os.environ["PATH"], "HOME": sys.argv[1]})
+    await local.open()
+    await local.start(CommandRequest(command="exec sleep 300", mode="background"), lambda _: None)
     os._exit(9)
 
 asyncio.run(main())
@@ -261,7 +266,7 @@ def test_a_missing_folder_for_a_shell_is_said(toolcrib: Program) -> None:
 
 @pytest.fixture
 def abandoned(toolcrib: Program) -> Iterator[Program]:
-    """The program on a machine where a process with a sandbox was killed."""
+    """The program on a machine where a process with a sandbox and a local session was killed."""
     with tempfile.TemporaryDirectory(prefix="tc-") as folder:
         toolcrib.environ |= {"TMPDIR": folder, "DOCKER_HOST": "unix:///no/such/socket"}
         workspace = toolcrib.root / "workspace"
@@ -281,7 +286,7 @@ def test_leftovers_are_listed_then_removed(abandoned: Program) -> None:
     folder = Path(abandoned.environ["TMPDIR"])
 
     dry = abandoned("env", "clean", "--dry-run", "--json")
-    assert [row["state"] for row in json.loads(dry.stdout)["leftovers"]] == ["would be removed"], dry
+    assert [row["state"] for row in json.loads(dry.stdout)["leftovers"]] == ["would be removed"] * 2, dry
     assert list(folder.iterdir()) != []
 
     real = abandoned("env", "clean")

@@ -17,15 +17,17 @@ from toolcrib.core.environments import (
     CommandRequest,
     Ended,
     Execution,
+    Leftover,
     OnOutput,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.environments.backends.containers import is_alive, this_process
 from toolcrib.environments.background import BackgroundExecution, HostWatcher, ended_by
 from toolcrib.environments.exit_watch import on_exit
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
-from toolcrib.environments.process_tree import HostTree
+from toolcrib.environments.process_tree import ALL, HostTree
 from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
 from toolcrib.environments.session_parts import PlaceParts, SessionOptions
 from toolcrib.environments.shell import ShellEnvironment
@@ -34,6 +36,10 @@ IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024
 MAX_LOG_BYTES = 8 * 1024 * 1024
 """Logs lie in memory, and what they held has been read when they are emptied."""
+USUAL_TEMPORARY = Path("/tmp")
+PREFIX = "toolcrib-"
+OWNER = "session-owner"
+"""The file in a session's folder that says which process of ours made it."""
 BASH_REMEDY = "install bash 4.4 or later (Debian: apt-get install bash; macOS: brew install bash)"
 
 
@@ -84,7 +90,9 @@ class LocalEnvironment(ShellEnvironment):
     def __init__(self, environ: Mapping[str, str], options: SessionOptions | None = None) -> None:
         options = options or SessionOptions()
         if not options.folder:
-            options = replace(options, folder=tempfile.mkdtemp(prefix="toolcrib-", dir=_quick_folder()))
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=_quick_folder())
+            (Path(folder) / OWNER).write_text(this_process())
+            options = replace(options, folder=folder)
         super().__init__(LocalEngine(environ), options)
 
     def _make_parts(self) -> PlaceParts:
@@ -160,8 +168,33 @@ class LocalEnvironment(ShellEnvironment):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+async def leftovers(_: Mapping[str, str]) -> list[Leftover]:
+    """The folders of sessions, with what may still run in them."""
+    found = []
+    for parent in {_quick_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
+        for note in parent.glob(f"{PREFIX}*/{OWNER}"):
+            with contextlib.suppress(OSError):
+                alive = is_alive(note.read_text())
+                running = await HostTree(note.parent / "sessions").remaining([ALL])
+                detail = f"{len(running)} processes run in it" if running else "nothing runs in it"
+                found.append(Leftover(kind="local folder", name=str(note.parent), detail=detail, owner_alive=alive))
+    return found
+
+
+async def remove(leftover: Leftover, _: Mapping[str, str]) -> None:
+    """End what runs of a session that lost its owner, and remove its folder."""
+    folder = Path(leftover.name)
+    await HostTree(folder / "sessions").end([ALL], 1.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _quick_folder() -> Path | None:
-    """A file system in memory, where there is one with room: each command writes a few small files."""
+    """A file system in memory, where there is one with room: each command writes a few small files.
+
+    Whoever has chosen a folder for temporary files (TMPDIR) gets them there.
+    """
+    if Path(tempfile.gettempdir()) != USUAL_TEMPORARY:
+        return None
     try:
         free = os.statvfs(IN_MEMORY)
     except OSError:
