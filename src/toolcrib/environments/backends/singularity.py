@@ -106,7 +106,11 @@ class SingularityEngine:
         if not instance:
             return
         try:
-            await _stop(self._client, instance)
+            # Its daemon does not always notice the end the first time.
+            try:
+                await _stop(self._client, instance)
+            except EnvironmentFailed:
+                await _stop(self._client, instance)
         finally:
             await self._witnesses.release()
 
