@@ -26,8 +26,8 @@ from toolcrib.environments.shell import ShellEnvironment
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.record import UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry as OurRegistry
+from toolcrib.processes.service import DEFAULT_SESSION
 from toolcrib.processes.session import TrackedProcess
-from toolcrib.terminal.call import DEFAULT_SESSION
 from toolcrib.terminal.service import TerminalService
 
 READER = "completion_queue"

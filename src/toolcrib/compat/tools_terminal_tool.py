@@ -26,7 +26,7 @@ from toolcrib.compat.tools_interrupt import _interrupt_event, cancelled_with_thr
 from toolcrib.core.environments import INTERRUPTED
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject, ToolResult
-from toolcrib.terminal.call import DEFAULT_SESSION
+from toolcrib.processes.service import DEFAULT_SESSION
 
 __all__ = ["_interrupt_event"]
 

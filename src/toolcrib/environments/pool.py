@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.specs import check_overrides
@@ -259,10 +260,8 @@ def _is_being_cancelled() -> bool:
 
 async def _close_quietly(environment: Environment) -> bool:
     """Close, and say whether it is closed; a failure is logged, for nobody can do more about it here than to go on."""
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await environment.close()
-    except Exception:  # a third party's backend may fail in any way, and the others must be closed too
-        logger.warning("an environment of kind %r could not be closed", environment.kind, exc_info=True)
-        return False
-    return True
+    # A third party's backend may fail in any way, and the others must be closed too.
+    _, error = await attempt_async(asyncio.wait_for(environment.close(), CLOSE_SECONDS))
+    if error is not None:
+        logger.warning("an environment of kind %r could not be closed", environment.kind, exc_info=error)
+    return error is None

@@ -55,6 +55,8 @@ class ShellEnvironment:
         self.kind = engine.kind
         self._options = options or SessionOptions()
         self.folder = BackendPath(self._options.folder)
+        self._is_taken_over = bool(self._options.folder)
+        """The folder is an earlier process's, and holds what its commands have printed."""
         self._cwd = BackendPath(self._options.cwd)
         self._home = ""
         self._address: Mapping[str, str] | None = None
@@ -103,7 +105,8 @@ class ShellEnvironment:
         try:
             await self._begin_session()
         except BaseException:
-            await self._remove_folder()
+            if not self._is_taken_over:
+                await self._remove_folder()
             await self.engine.close()
             raise
         self._is_open = True
@@ -123,7 +126,7 @@ class ShellEnvironment:
         answer = await answer_of(self.engine, argv, timeout_seconds=OPEN_SECONDS)
         if answer[0] != "ready":
             raise EnvironmentFailed(f"the {self.kind} environment cannot be used: {answer[1]}")
-        _, _, cwd, self._home = answer
+        _, cwd, self._home = answer
         self._cwd = BackendPath(cwd)
 
     async def close(self) -> None:
@@ -146,9 +149,8 @@ class ShellEnvironment:
         self._all_ended = not failures
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_SECONDS)
-
-        for error in failures:
-            raise error
+        if failures:
+            raise failures[0]
 
     async def _give_folder_back(self) -> None:
         # What still runs in the place is found by what is in there, at our next start.
@@ -262,7 +264,7 @@ class ShellEnvironment:
         answer = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS, stdin=stdin)
         if answer != ["started"]:
             raise EnvironmentFailed(f"the {self.kind} environment could not start the command in the background")
-        execution = self._attached(command_id, None)
+        execution = self._attached(command_id)
         await execution.watch(on_output)
         return execution
 
@@ -271,7 +273,7 @@ class ShellEnvironment:
         (state,) = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
         if state in ("none", "left"):
             return LeftBehindExecution(command_id, self.parts.tree) if state == "left" else None
-        execution = self._attached(command_id, None)
+        execution = self._attached(command_id)
         execution.is_over = state == "over"
         await execution.watch(on_output, offset)
         self._know(execution)
@@ -285,10 +287,10 @@ class ShellEnvironment:
         if others := begun - ended - set(kept):
             await self.parts.tree.end(sorted(others), CLOSE_GRACE_SECONDS)
 
-    def _attached(self, command_id: str, pid: int | None) -> BackgroundExecution:
+    def _attached(self, command_id: str) -> BackgroundExecution:
         return BackgroundExecution(
             command_id,
-            pid=pid,
+            pid=None,
             watcher=self.parts.watcher,
             tree=self.parts.tree,
             waits=self.waits_for_input,

@@ -9,8 +9,8 @@ from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
+from toolcrib.processes.service import session_key_of
 
-DEFAULT_SESSION = "default"
 ANSWER_SECONDS = 1.5
 """How long before a call's deadline its command is ended, so that its answer still arrives."""
 
@@ -30,11 +30,6 @@ class TerminalCall:
     timeout_seconds: float = 180.0
     notify_on_complete: bool = False
     watch_patterns: tuple[str, ...] = ()
-
-
-def session_key_of(ctx: ToolContext) -> str:
-    """The session whose environment and processes a call uses."""
-    return ctx.session_id or ctx.task_id or DEFAULT_SESSION
 
 
 def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings) -> TerminalCall:

@@ -30,11 +30,11 @@ from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import ON_THIS_MACHINE, keeps_everything_inside
 from toolcrib.processes.recovery import Recovered, recover
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.service import ProcessService
+from toolcrib.processes.service import ProcessService, session_key_of
 from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
-from toolcrib.terminal.call import TerminalCall, read_call, session_key_of
+from toolcrib.terminal.call import TerminalCall, read_call
 from toolcrib.terminal.sudo import Stopping, Sudo, asks_for_password, explained
 
 logger = logging.getLogger(__name__)

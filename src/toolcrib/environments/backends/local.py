@@ -89,11 +89,13 @@ class LocalEnvironment(ShellEnvironment):
 
     def __init__(self, environ: Mapping[str, str], options: SessionOptions | None = None) -> None:
         options = options or SessionOptions()
-        if not options.folder:
+        is_taken_over = bool(options.folder)
+        if not is_taken_over:
             folder = tempfile.mkdtemp(prefix=PREFIX, dir=_quick_folder())
             (Path(folder) / OWNER).write_text(this_process())
             options = replace(options, folder=folder)
         super().__init__(LocalEngine(environ), options)
+        self._is_taken_over = is_taken_over
 
     def _make_parts(self) -> PlaceParts:
         folder = Path(self.folder)
