@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Any
 
 from toolcrib.core.context import ToolContext
@@ -25,7 +24,9 @@ def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 
 def check_terminal() -> bool | Unavailable:
     """Whether there is a shell. Asked often, so it looks at the usual places first."""
-    if any(map(os.path.exists, USUAL_PLACES)) or shutil.which("bash"):
+    # Without `shutil`, which would be loaded at every start for this one question.
+    folders = (os.path.join(folder, "bash") for folder in os.get_exec_path())  # noqa: PTH118
+    if any(map(os.path.exists, USUAL_PLACES)) or any(map(os.path.exists, folders)):
         return True
     return Unavailable("there is no bash on this machine", "install bash 4.4 or later")
 
