@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv/bin/python
 INSTALL := $(VENV) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # The question for `make chat`: make chat Q="…"
-Q ?= How much disk space is free here? Use the terminal tool.
+Q ?= Which Linux kernel runs here? Use the terminal tool.
 # As it was typed: a `$` in a question is no variable of make.
 override Q := $(value Q)
 export Q
@@ -23,7 +23,7 @@ help:
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
 	@echo 'make docs          write the reference docs anew from the code'
-	@echo 'make bench         measure speed, the terminal and the approval gate beside the reference; writes docs/trust.md'
+	@echo 'make bench         measure speed, the terminal, the agent and the approval gate; writes docs/trust.md'
 
 chat: .venv/.runtime
 	@printf 'Asking: %s\n' "$$Q"
@@ -55,6 +55,8 @@ bench: .venv/.dev
 	@# All run, and the page is written, also where a figure is missed.
 	@missed=0; $(VENV) bench/run.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/terminal.py $(ARGS) || missed=1; echo; \
+	$(VENV) bench/agent.py || missed=1; echo; \
+	$(VENV) bench/sessions.py || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev
@@ -70,7 +72,7 @@ clean:
 
 .venv/.runtime: .venv/pyvenv.cfg pyproject.toml constraints.txt
 	@echo 'Installing toolcrib into .venv …'
-	@$(INSTALL) --editable .
+	@$(INSTALL) --editable '.[embedded]'
 	@touch $@
 
 .venv/.dev: .venv/pyvenv.cfg pyproject.toml constraints.txt

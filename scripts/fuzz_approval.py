@@ -1,7 +1,8 @@
 """Looks for commands that crash the analyser or hold it up: `scripts/fuzz_approval.py [--seconds 600] [--seed N]`.
 
 Commands are analysed as strings; nothing is ever run. What shows a new mixture of findings is kept in
-`tests/approval/shell/fuzz_corpus.jsonl`, which the tests analyse again.
+`tests/approval/shell/fuzz_corpus.jsonl`, which the tests analyse again. Time is the processor time of this thread, so
+that other work on the machine makes no false alarms. `--save FOLDER` writes each failing command to a file in full.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write every failing command to a file there")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     seeds = [json.loads(line)["command"] for path in sorted(DATA.glob("*.jsonl")) for line in path.open()]
@@ -46,6 +48,8 @@ def main() -> int:
         slowest = max(slowest, (seconds, command[:200]))
         if error or seconds > SLOW_SECONDS:
             failures.append((error or f"{seconds:.3f} s for {len(command)} characters", command[:300]))
+            if options.save is not None:
+                save(options.save / f"{options.seed}-{len(failures):03}.txt", command)
         elif assessment is not None and len(command) <= MAX_KEPT_CHARS and len(kept) < MAX_KEPT:
             rules = ",".join(sorted({finding.rule for finding in assessment.findings}))
             kept.setdefault(f"{assessment.verdict} {rules} {bool(assessment.not_understood)}", command)
@@ -58,12 +62,18 @@ def main() -> int:
 
 
 def analysed(command: str) -> tuple[Assessment | None, float, str]:
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         assessment = analyse(command, cwd="/work/project", home="/home/user")
     except Exception as error:  # noqa: BLE001 - a crash is what is looked for
         return None, 0.0, f"{type(error).__name__}: {error}"
-    return assessment, time.perf_counter() - started, ""
+    return assessment, time.thread_time() - started, ""
+
+
+def save(path: Path, command: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A command may hold half of a surrogate pair, which UTF-8 alone cannot write.
+    path.write_text(command, encoding="utf-8", errors="surrogatepass", newline="")
 
 
 def mutated(command: str, seeds: list[str], chance: random.Random) -> str:

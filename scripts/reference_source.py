@@ -14,9 +14,40 @@ MAX_LINE = 100
 PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib", "registry/decorator.py", ("tool",)),
     ("toolcrib", "api.py", ("get_tool_definitions", "handle_function_call")),
+    ("toolcrib", "agent/agent.py", ("Agent",)),
+    ("toolcrib", "agent/workshop.py", ("Workshop",)),
     ("toolcrib", "runtime.py", ("Runtime",)),
     ("toolcrib", "core/context.py", ("ToolContext",)),
     ("toolcrib", "core/types.py", ("ToolResult", "Effect")),
+    ("toolcrib.agent.agent", "agent/agent.py", ("run_sync",)),
+    ("toolcrib.agent.workshop", "agent/workshop.py", ("Asker",)),
+    (
+        "toolcrib.agent.events",
+        "agent/events.py",
+        (
+            "RunResult",
+            "RunStarted",
+            "TurnStarted",
+            "TextStreamed",
+            "ReasoningStreamed",
+            "Notified",
+            "MessageAdded",
+            "CallStarted",
+            "CallProgressed",
+            "CallFinished",
+            "Compressed",
+            "Steered",
+            "ChildProgressed",
+            "RunEnded",
+        ),
+    ),
+    ("toolcrib.core.messages", "core/messages.py", ("Message", "RequestedCall", "Text", "Image", "user_message")),
+    (
+        "toolcrib.core.models",
+        "core/models.py",
+        ("Provider", "ModelProfile", "ModelRequest", "ModelResponse", "Usage", "Notice", "ModelError"),
+    ),
+    ("toolcrib.core.approvals", "core/approvals.py", ("ApprovalRequest", "Answer")),
     ("toolcrib.core.types", "core/types.py", ("ToolCall", "Unavailable", "Verdict")),
     ("toolcrib.core.context", "core/context.py", ("CancelToken", "Services")),
     ("toolcrib.core.ports", "core/ports.py", ("Approver", "Gate", "Recorder", "ResultStore")),
@@ -27,6 +58,16 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib.hooks.manager", "hooks/manager.py", ("HookManager",)),
     ("toolcrib.plugins.context", "plugins/context.py", ("PluginContext",)),
     ("toolcrib.definitions.dialects", "definitions/dialects/render.py", ("render", "Rendered", "SetAside")),
+    ("toolcrib.providers.create", "providers/create.py", ("create_provider",)),
+    ("toolcrib.sessions.store", "sessions/store.py", ("SessionStore",)),
+    ("toolcrib.sessions.records", "sessions/records.py", ("Session", "StoredMessage")),
+    ("toolcrib.testing", "providers/scripted.py", ("ScriptedProvider", "says", "calls", "call")),
+    ("toolcrib.testing", "testing/__init__.py", ("isolated_runtime", "ScriptedApprover", "ListRecorder")),
+    (
+        "toolcrib.testing.model_server",
+        "testing/model_server.py",
+        ("ScriptedModelServer", "SeenRequest", "Refusal", "Stream", "Recorded"),
+    ),
     ("toolcrib.toolsets.catalog", "toolsets/catalog.py", ("create_custom_toolset",)),
     (
         "toolcrib.toolsets.distributions",
@@ -161,7 +202,18 @@ def _definitions_of(name: str, tree: ast.Module) -> list[ast.stmt]:
 def _docstring(node: ast.stmt) -> str:
     assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     paragraphs = (ast.get_docstring(node) or "").split("\n\n")
-    return "\n\n".join(f"```python\n{text}\n```" if "\n    " in text else text for text in paragraphs)
+    return "\n\n".join(f"```python\n{text}\n```" if _is_code(text) else text for text in paragraphs)
+
+
+def _is_code(paragraph: str) -> bool:
+    """Whether a paragraph of a docstring is an example: several lines, indented or understood by Python."""
+    if "\n" not in paragraph:
+        return False
+    try:
+        ast.parse(paragraph)
+    except SyntaxError:
+        return "\n    " in paragraph
+    return True
 
 
 def names(words: Sequence[str]) -> str:

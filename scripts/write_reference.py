@@ -30,6 +30,7 @@ GENERATED = "<!-- Written by scripts/write_reference.py from the code; change th
 
 OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
+    "TOOLCRIB_MODEL_DIR": "The folder for the weights of embedded models; `~/.cache/toolcrib/models` where unset.",
     "TOOLCRIB_SAFE_MODE": "`1` loads no plugins at all.",
     "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
     "TOOLCRIB_YOLO": "`1` asks no questions in this process; what is always denied stays denied.",
@@ -39,6 +40,7 @@ OWN_VARIABLES = {
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
     "HERMES_YOLO_MODE": "Read where `TOOLCRIB_YOLO` is unset.",
+    "HF_ENDPOINT": "A mirror of the model hub, for the weights of embedded models.",
 }
 
 
@@ -72,6 +74,7 @@ def command_line() -> Iterator[str]:
             ("0", "done"),
             (str(app.FAILED), "it was tried and did not work; a tool's error result counts, and is printed"),
             (str(click.UsageError.exit_code), "it was not tried: an unknown name, bad usage or a broken config"),
+            ("3, 4", "of `chat`: the budget was used up; what it needed was denied"),
             (str(app.INTERRUPTED), "interrupted by the person"),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pytest
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 
+SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
 
 
@@ -43,6 +45,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("TERMINAL_")]:
         monkeypatch.delenv(name)
     return folder
+
+
+@pytest.fixture
+def model_dir() -> str:
+    """The folder with the weights of the small models; skips where `scripts/test-services up` did not put them."""
+    lines = SERVICES_FILE.read_text().splitlines() if SERVICES_FILE.exists() else []
+    found = [line.partition("=")[2] for line in lines if line.startswith("TOOLCRIB_TEST_MODEL_DIR=")]
+    if not found:
+        pytest.skip("no model: run scripts/test-services up")
+    return shlex.split(found[0])[0]
 
 
 SCHEMA = {

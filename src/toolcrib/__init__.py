@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from toolcrib.version import __version__
 
 if TYPE_CHECKING:
+    from toolcrib.agent.agent import Agent
+    from toolcrib.agent.workshop import Workshop
     from toolcrib.api import get_tool_definitions, handle_function_call
     from toolcrib.core.context import ToolContext
     from toolcrib.core.types import Effect, ToolResult
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
     from toolcrib.runtime import Runtime
 
 __all__ = [
+    "Agent",
     "Effect",
     "Runtime",
     "ToolContext",
     "ToolResult",
+    "Workshop",
     "__version__",
     "get_tool_definitions",
     "handle_function_call",
@@ -28,10 +32,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "toolcrib.agent.agent",
     "Effect": "toolcrib.core.types",
     "Runtime": "toolcrib.runtime",
     "ToolContext": "toolcrib.core.context",
     "ToolResult": "toolcrib.core.types",
+    "Workshop": "toolcrib.agent.workshop",
     "get_tool_definitions": "toolcrib.api",
     "handle_function_call": "toolcrib.api",
     "registry": "toolcrib.registry",

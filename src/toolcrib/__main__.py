@@ -1,5 +1,6 @@
 """The program `toolcrib`, also as `python -m toolcrib`."""
 
+import os
 import signal
 import sys
 
@@ -12,6 +13,7 @@ def main() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]):
         sys.stdout.write(f"toolcrib {__version__}\n")
         return 0
+    _open_closed_streams()
     try:
         from toolcrib.config.clean_start import hide_secrets  # noqa: PLC0415 - `--version` has nothing to hide
 
@@ -22,6 +24,15 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return 130
+
+
+def _open_closed_streams() -> None:
+    """Lead a standard stream that was closed to nowhere: the next file that is opened would take its place."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
 
 
 def _leave_orderly() -> None:

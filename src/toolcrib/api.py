@@ -40,6 +40,13 @@ def default_runtime(
     return _default[0]
 
 
+def adopt_runtime(runtime: Runtime) -> None:
+    """Let a Runtime that somebody else made, and closes, serve the functions of this module."""
+    with _lock:
+        reset_default_runtime()
+        _default.append(runtime)
+
+
 def reset_default_runtime() -> None:
     """Close the default Runtime; the next use makes a new one, with the settings of that moment."""
     with _lock:

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +32,7 @@ from toolcrib.definitions.search import ToolIndex
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.deferred import unwrap
 from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
-from toolcrib.dispatch.parallel import OnResult, run_batch
+from toolcrib.dispatch.parallel import OnResult, OnStart, run_batch
 from toolcrib.dispatch.pipeline import Limits, Pipeline
 from toolcrib.dispatch.record import NullRecorder
 from toolcrib.dispatch.threads import DaemonPool
@@ -155,7 +154,9 @@ class Runtime:
         cache = ScanCache(home.scan_cache_file)
         self.loaded_files += discovery.load_builtin_tools(cache)
         self.loaded_files += discovery.load_tool_folder(home.tools_dir, self.registry, cache)
-        self.loaded_plugins += load_plugins(self.settings, self.registry, self.hooks, cache=cache)
+        self.loaded_plugins += load_plugins(
+            self.settings, self.registry, self.hooks, cache=cache, services=self._services.get
+        )
         cache.save()
 
     def close(self) -> None:
@@ -213,6 +214,7 @@ class Runtime:
         *,
         ctx: ToolContext | None = None,
         limit: int | None = None,
+        on_start: OnStart | None = None,
         on_result: OnResult | None = None,
     ) -> list[ToolResult]:
         """Call the tools of one turn: together where their effects allow it; results in call order."""
@@ -224,6 +226,7 @@ class Runtime:
             ctx,
             self._async_edge,
             limit=limit or self.settings.tools.max_parallel,
+            on_start=on_start,
             on_result=on_result,
         )
         never_cut = {result.name for result in results if self.registry.get_max_result_size(result.name, 0) == math.inf}
@@ -248,6 +251,25 @@ class Runtime:
 
             self._terminals.append(build_terminal(self.settings, self.workspace, self.gate, self.hooks))
         return self._terminals[0]
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether anything of `terminal` was ever needed."""
+        return bool(self._terminals)
+
+    def keep_records(self, recorder: Recorder) -> None:
+        """Record the calls of this runtime from now on, unless somebody does that already."""
+        if isinstance(self._pipeline.recorder, NullRecorder):
+            self._pipeline.recorder = recorder
+
+    def serve(self, name: str, service: Any) -> None:
+        """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
+        self._services.named[name] = service
+
+    def may_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
+        """Whether a call could have an effect: declared to, or not declared at all."""
+        footprint = self._pipeline.footprint(name, arguments, ctx)
+        return footprint is None or any(effect.kind not in ("read", "interactive") for effect in footprint)
 
     def answers_with_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
@@ -316,8 +338,7 @@ def _bounded(ctx: ToolContext, timeout_seconds: float | None, cancel: CancelToke
     return msgspec.structs.replace(ctx, deadline=deadline, cancel=cancel or ctx.cancel)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCatalog:
+class ToolCatalog(msgspec.Struct, frozen=True):
     """What `tool_search` looks through: the tools that the session of a call may use."""
 
     builder: DefinitionBuilder
@@ -338,7 +359,7 @@ class _Services:
         search = runtime.settings.tools.tool_search
         catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
         self._runtime = runtime
-        self._named = {"tool_catalog": catalog, **named}
+        self.named = {"tool_catalog": catalog, **named}
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._runtime.call(
@@ -353,12 +374,12 @@ class _Services:
         return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
 
     def get(self, name: str) -> Any:
-        if name == "terminal" and name not in self._named:
+        if name == "terminal" and name not in self.named:
             return self._runtime.terminal
-        if name == "processes" and name not in self._named:
+        if name == "processes" and name not in self.named:
             return self._runtime.terminal.processes
         try:
-            return self._named[name]
+            return self.named[name]
         except KeyError:
             raise UsageError(
                 f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"

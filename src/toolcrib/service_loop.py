@@ -39,6 +39,11 @@ class ServiceLoop:
         return self._loop is not None and self._process == os.getpid()
 
     @property
+    def is_current(self) -> bool:
+        """Whether the caller stands on this loop, so that it must not wait for it."""
+        return self.is_started and self._thread is threading.current_thread()
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._process != os.getpid():

@@ -1,6 +1,6 @@
 """What the tests of policy, grants and gate share: a policy over a made-up machine, and a short way to decide."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.entries import Grant

@@ -1,13 +1,13 @@
 """The one function that decides: effects, modes, entry points, backends, and what nothing lifts."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.entries import suggest

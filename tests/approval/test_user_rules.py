@@ -161,7 +161,7 @@ def test_a_tool_may_be_allowed_in_one_place():
 )
 def test_patterns_to_deny_are_held_against_every_command(pattern, command, denied):
     """Upper and lower case, quotes, spaces and wrappers do not matter."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     assert (run(command, policy=replace(POLICY, deny=(pattern,))).outcome == "deny") is denied
 

@@ -48,6 +48,7 @@ class Program:
 
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
+    deadline_seconds: float = DEADLINE_SECONDS
 
     @property
     def home(self) -> Path:
@@ -79,7 +80,7 @@ class Program:
             capture_output=True,
             env=self.environment(**environ),
             cwd=cwd or self.root,
-            timeout=DEADLINE_SECONDS,
+            timeout=self.deadline_seconds,
             check=False,
         )
         return Outcome(done.stdout.decode(), done.stderr.decode(), done.returncode)
@@ -106,6 +107,7 @@ class Program:
             for prompt, answer in answers:
                 seen += _read_until(master, prompt)
                 if answer == "^C":
+                    _wait_until_idle(process.pid)
                     process.send_signal(signal.SIGINT)
                 else:
                     os.write(master, answer.encode() + b"\n")
@@ -116,6 +118,13 @@ class Program:
                 process.kill()
                 process.wait()
             os.close(master)
+
+
+def _wait_until_idle(pid: int) -> None:
+    """Wait until the program waits for what is typed: a signal right before that is seen only after the next key."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < deadline, "the program does not come to rest"
 
 
 def _set_columns(descriptor: int, columns: int) -> None:

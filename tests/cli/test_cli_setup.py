@@ -1,12 +1,11 @@
-"""`toolcrib setup`, `import`, `plugins` and `chat`: what is asked, what is written, what is never shown."""
+"""`toolcrib setup TOOL`, `import` and `plugins`: what is asked, what is written, what is never shown."""
 
 from __future__ import annotations
 
 import json
-import re
 import stat
 
-from cli_program import KEYED_TOOL, Outcome, Program
+from cli_program import KEYED_TOOL, Program
 
 SECRET = "tide-0123456789abcdef"
 DESCRIBED = (
@@ -133,21 +132,3 @@ def test_doctor_sees_keys_that_others_can_read(toolcrib: Program):
 
     assert outcome.code == 1
     assert "chmod 600" in outcome.stdout.splitlines()[-1]
-
-
-def test_chat_counts_the_tools_of_the_user(toolcrib: Program):
-    """A tool in the user's folder is offered by default; `none` offers nothing at all."""
-    before = offered(toolcrib("chat", "-q", "hi"))
-    toolcrib("tools", "new", "hello", "--kind", "tool")
-
-    after = offered(toolcrib("chat", "-q", "hi"))
-    only = offered(toolcrib("chat", "-q", "hi", "--toolsets", "hello"))
-    none = offered(toolcrib("chat", "-q", "hi", "--toolsets", "none"))
-
-    assert (after, only, none) == (before + 1, 1, 0)
-
-
-def offered(outcome: Outcome) -> int:
-    found = re.search(r"(\d+|no) tools? would be offered", outcome.stderr)
-    assert found is not None
-    return 0 if found[1] == "no" else int(found[1])

@@ -83,6 +83,10 @@ HERMES = {
     "../hermes/skills/brew/SKILL.md": "---\nname: brew\n---\n",
 }
 TOOLS = {"tools/tides.py": KEYED_TOOL}
+SCRIPTED = {
+    "config.yaml": "model: {provider: scripted}\nproviders: {scripted: {base_url: home/script.json}}\n",
+    "script.json": '[{"say": "It is noon."}]',
+}
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,21 @@ SCENARIOS = [
     Scenario("config check", {"config.yaml": BROKEN_CONFIG}),
     Scenario("config check", {"config.yaml": BAD_TOOLSET}),
     Scenario("completion tcsh"),
+    Scenario("model list"),
+    Scenario("model list --provider opnai"),
+    Scenario("model list --provider embedded"),
+    Scenario("model get"),
+    Scenario("model get", {"config.yaml": "model: {provider: anthropic, default: claude-opus-5}\n"}),
+    Scenario("model use anthropic/claude-opus-5"),
+    Scenario("model use opnai/gpt-5"),
+    Scenario("model use nobody-knows-it"),
+    Scenario("model use ollama"),
+    Scenario("model test openai/gpt-5.6", when="its key is missing"),
     Scenario("setup", when="nobody can be asked"),
+    Scenario("setup --provider embedded --approvals smart --toolsets web,file"),
+    Scenario("setup --provider opnai"),
+    Scenario("setup --provider openai --key-env NOT_THERE"),
+    Scenario("setup tides --yes", TOOLS),
     Scenario("setup tides", TOOLS),
     Scenario("setup todo"),
     Scenario("setup tidse", TOOLS),
@@ -193,11 +211,15 @@ SCENARIOS = [
     Scenario("import hermes --from hermes --dry-run", HERMES),
     Scenario("import hermes --from hermes", HERMES),
     Scenario("import hermes --from hermes --yes", HERMES),
-    Scenario("chat -q 'What time is it?'"),
-    Scenario("chat --toolsets none"),
-    Scenario("chat", TOOLS | {"config.yaml": "toolsets: []\n"}, when="an empty list means no tools"),
-    Scenario("chat --toolsets wbe"),
-    Scenario("chat", {"config.yaml": BAD_TOOLSET}),
+    Scenario("chat -q 'What time is it?'", SCRIPTED),
+    Scenario("chat --toolsets none", SCRIPTED),
+    Scenario(
+        "chat",
+        TOOLS | SCRIPTED | {"config.yaml": SCRIPTED["config.yaml"] + "toolsets: []\n"},
+        when="an empty list means no tools",
+    ),
+    Scenario("chat --toolsets wbe", SCRIPTED),
+    Scenario("chat", SCRIPTED | {"config.yaml": SCRIPTED["config.yaml"] + BAD_TOOLSET}),
     Scenario("doctor"),
     Scenario("doctor", TOOLS, when="a tool lacks its key"),
     Scenario(
@@ -256,7 +278,11 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(rf"\b{re.escape(__version__)}\b", "VERSION", text)
     # How many tools are built in, and which optional packages happen to be installed, is no matter of ours.
     text = re.sub(r"\b\d+ tools", "N tools", text)
-    return re.sub(r"(openai|anthropic|mcp|ssh|modal|daytona|vercel): \S.*", r"\1: …", text)
+    text = re.sub(r"(openai|anthropic|embedded|mcp|ssh|modal|daytona|vercel): (\d|not installed).*", r"\1: …", text)
+    # Nor is how this machine is equipped.
+    text = re.sub(r"package (\w+) [\d.]+", r"package \1 VERSION", text)
+    text = re.sub(r"rights, by \S+", "rights, by BASH", text)
+    return re.sub(r"[\d,]+ MB free", "N MB free", text)
 
 
 def section(scenario: Scenario, outcome: Outcome, root: Path) -> str:

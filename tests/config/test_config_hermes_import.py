@@ -10,6 +10,7 @@ from toolcrib.core.errors import ConfigError
 
 CONFIG = """\
 model: gpt
+honcho: {host: hermes}
 toolsets: [hermes-cli]
 agent: {disabled_toolsets: [web], max_turns: 90}
 plugins: {enabled: [notes], project: yes}
@@ -65,10 +66,11 @@ def test_planning_changes_nothing(hermes, home):
 def test_what_fits_is_brought_and_the_rest_is_listed(hermes, home):
     """Every part of the old home has one line that says what becomes of it."""
     assert actions(plan_import(hermes, home)) == {
-        "config.yaml: model": "not carried over",
+        "config.yaml: model": "bring",
+        "config.yaml: honcho": "not carried over",
         "config.yaml: toolsets": "bring",
         "config.yaml: agent.disabled_toolsets": "bring",
-        "config.yaml: agent.max_turns": "not carried over",
+        "config.yaml: agent.max_turns": "bring",
         "config.yaml: plugins.enabled": "bring",
         "config.yaml: plugins.project": "bring",
         "config.yaml: tools.tool_search.enabled": "bring",
@@ -83,7 +85,6 @@ def test_what_fits_is_brought_and_the_rest_is_listed(hermes, home):
         "memories/MEMORY.md": "bring",
         "memories/USER.md": "bring",
         "plugins/notes": "bring",
-        "state.db": "left in place",
         "sessions": "left in place",
         "tools": "left in place",
     }
@@ -161,7 +162,7 @@ def test_the_description_is_readable_and_shows_no_secret(hermes, home):
     text = describe(plan)
 
     assert text.endswith("To do this, type `toolcrib import hermes`.")
-    assert "  config.yaml: model: toolcrib has no setting of that name" in text.splitlines()
+    assert "  config.yaml: honcho: toolcrib has no setting of that name" in text.splitlines()
     assert "toolcrib plugins enable NAME" in text
     assert "exa-secret-value" not in text
     assert "exa-secret-value" not in repr(plan)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -125,7 +126,7 @@ def test_all_problems_are_reported_together_in_order(write_config):
         ("custom_toolsets: {a: {tool: [x]}}\n", "FILE:1: unknown key 'custom_toolsets.a.tool'; did you mean"),
         ("tools: {timeouts: {1: 2}}\n", "FILE:1: the name 1 in 'tools.timeouts' is not text; put it in quotes"),
         ("max_parallel: 3\n", "FILE:1: unknown key 'max_parallel'; did you mean 'tools.max_parallel'"),
-        ("zzzz: 3\n", "FILE:1: unknown key 'zzzz'; at the top of the file there can be toolsets, agent"),
+        ("zzzz: 3\n", "FILE:1: unknown key 'zzzz'; at the top of the file there can be toolsets, model"),
         ("safe_mode: true\n", "FILE:1: unknown key 'safe_mode'"),
         ("home: /x\n", "FILE:1: unknown key 'home'"),
         ("toolsets: !!python/name:os.system x\n", "FILE:1: the tag 'tag:yaml.org,2002:python/name:os.system'"),
@@ -189,10 +190,10 @@ def test_the_environment_switches_safe_mode_and_project_plugins(home, environ, s
 
 def test_keys_of_hermes_are_left_alone_in_a_home_that_is_shared_with_it(write_config):
     """In a home found through HERMES_HOME unknown keys belong to another program; known ones are still checked."""
-    root = str(write_config("approvals: {mode: smart}\nagent: {max_turns: 9}\ntoolsets: [hermes-cli]\n").root)
+    root = str(write_config("approvals: {mode: smart}\nagent: {tool_delay: 9}\ntoolsets: [hermes-cli]\n").root)
 
     assert load_settings(find_home({"HERMES_HOME": root}), {}).toolsets == ["hermes-cli"]
-    with pytest.raises(ConfigError, match=r"unknown key 'agent\.max_turns'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'agent\.tool_delay'"):
         load_settings(find_home({"TOOLCRIB_HOME": root}), {})
 
 
@@ -271,3 +272,14 @@ def test_yaml_is_only_imported_for_a_config_file(home, write_config):
     assert imported() == "False"
     write_config("toolsets: [web]\n")
     assert imported() == "True"
+
+
+def test_a_setting_that_may_be_unset_takes_a_value_of_its_type(tmp_path: Path) -> None:
+    """A number is a number where the default is to say nothing, and text is still refused."""
+    home = Home(tmp_path)
+    home.config_file.write_text("model: {temperature: 0.3}\n")
+    assert load_settings(home).model.temperature == 0.3
+
+    home.config_file.write_text("model: {temperature: warm}\n")
+    with pytest.raises(ConfigError, match=r"'model\.temperature' should be a number"):
+        load_settings(home)

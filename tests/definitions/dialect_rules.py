@@ -138,10 +138,17 @@ def check_gemini(declaration: dict[str, Any]) -> None:
             assert all(isinstance(value, str) and value for value in node["enum"])
 
 
+def check_openai_gemini(tool: dict[str, Any]) -> None:
+    assert tool.keys() == {"type", "function"}
+    assert tool["type"] == "function"
+    check_gemini(tool["function"])
+
+
 CHECKS = {
     "openai": check_openai,
     "openai_strict": check_openai_strict,
     "anthropic": check_anthropic,
     "gemini": check_gemini,
+    "openai_gemini": check_openai_gemini,
     "llama_cpp": check_llama_cpp,
 }

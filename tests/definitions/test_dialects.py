@@ -87,6 +87,7 @@ def test_a_name_that_is_taken_is_set_aside() -> None:
         ("", "llama_cpp", False),
         ("9lives", "openai", True),
         ("9lives", "gemini", False),
+        ("9lives", "openai_gemini", False),
     ],
 )
 def test_only_names_that_the_provider_takes_are_sent(name: str, dialect: Dialect, is_sent: bool) -> None:
@@ -96,7 +97,14 @@ def test_only_names_that_the_provider_takes_are_sent(name: str, dialect: Dialect
 
 def test_no_tools_are_an_empty_field() -> None:
     """Nothing to offer is an empty list, also where the provider wraps the tools."""
-    assert [render([], dialect).tools for dialect in DIALECTS] == [[], [], [], [], []]
+    assert [render([], dialect).tools for dialect in DIALECTS] == [[]] * len(DIALECTS)
+
+
+def test_gemini_behind_openais_protocol_gets_its_own_schemas_in_openais_frame() -> None:
+    """Only the frame differs between the two ways to reach Gemini."""
+    framed = [found["function"] for found in render(GNARLY, "openai_gemini").tools]
+
+    assert framed == declarations(render(GNARLY, "gemini"), "gemini")
 
 
 def test_a_schema_that_holds_itself_does_not_hang_or_raise() -> None:
@@ -122,7 +130,7 @@ def test_definitions_that_multiply_when_written_out_stay_bounded() -> None:
         assert len(json.dumps(one(schema, dialect))) < 500_000
 
 
-@pytest.mark.parametrize("dialect", ["gemini", "llama_cpp", "openai"])
+@pytest.mark.parametrize("dialect", ["gemini", "openai_gemini", "llama_cpp", "openai"])
 def test_a_recursive_reference_ends_in_a_plain_object(dialect: Dialect) -> None:
     """Recursion is written out a few times and then replaced."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}, "required": ["next"]}

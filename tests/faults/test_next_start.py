@@ -16,7 +16,7 @@ from crashes import Crash, Owner, Planned, log_of, wait_for
 from own_sshd import own_sshd
 from places import Place
 
-from toolcrib.processes.identity import Identity
+from toolcrib.process_identity import Identity
 from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.record import ProcessRecord
 from toolcrib.runtime import Runtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -23,9 +24,10 @@ def clean_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home)}
 
 
-def run(command: list[str], folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], folder: Path, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment(home) | environ
     return subprocess.run(
-        command, cwd=folder, env=clean_environment(home), capture_output=True, text=True, timeout=600, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -45,20 +47,22 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_make_test_and_make_chat_work_in_a_fresh_clone_twice(clone: Path, tmp_path: Path) -> None:
+def test_make_test_and_make_chat_work_in_a_fresh_clone_twice(clone: Path, tmp_path: Path, model_dir: str) -> None:
     """Two commands do everything, from a path with spaces, and again at once the second time."""
     home = tmp_path / "newcomer"
     home.mkdir()
 
     first = run(["make", "test", "ARGS=tests/cli tests/toolsets -p no:cacheprovider"], clone, home)
     second = run(["make", "test", "ARGS=tests/toolsets -p no:cacheprovider"], clone, home)
-    chat = run(["make", "chat"], clone, home)
+    chat = run(["make", "chat"], clone, home, TOOLCRIB_MODEL_DIR=model_dir)
 
     assert first.returncode == 0, first.stdout + first.stderr
     assert "Making a local environment" in first.stdout
     assert second.returncode == 0
     assert "Installing" not in second.stdout
-    assert "Traceback" not in chat.stderr
+    assert chat.returncode == 0, chat.stdout + chat.stderr
+    assert "terminal" in chat.stderr, "the model used a tool"
+    assert platform.release() in chat.stdout
     assert not (home / ".local").exists(), "nothing is installed outside the clone"
 
 

@@ -12,9 +12,9 @@ import pytest
 from toolcrib.core.environments import CommandRequest, LeftBehind, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.process_identity import is_alive
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.host_tree import processes_of
-from toolcrib.processes.identity import is_alive
 from toolcrib.processes.record import InputRefused, ProcessLimits, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.session import Adoption, TrackedProcess

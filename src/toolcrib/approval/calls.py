@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from toolcrib.approval.shell.model import Assessment, Finding
 
@@ -12,8 +13,7 @@ UNKNOWN_TEXT = "…"
 """Stands in texts and paths for what only the running shell would know, as in the findings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenCall:
+class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
     """One command that a line would run: its program and words, as they are after quoting and variables."""
 
     program: str
@@ -33,13 +33,12 @@ Stack = tuple[SeenCall, ...]
 FindingKey = tuple[str, str, tuple[int, int], tuple[str, ...], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line would run, and what is dangerous about it."""
 
     assessment: Assessment
     calls: tuple[SeenCall, ...] = ()
-    stands_on: Mapping[FindingKey, tuple[Stack, ...]] = field(default_factory=dict)
+    stands_on: Mapping[FindingKey, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     complete: bool = True
     """False where a command may be missing from `calls`: something was not understood, or is only known later."""
 

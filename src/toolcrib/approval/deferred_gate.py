@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from toolcrib.approval.options import GateOptions
 from toolcrib.core.context import ToolContext

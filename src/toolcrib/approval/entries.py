@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from toolcrib.approval.scopes import NEVER_FOR_GOOD, covers
 from toolcrib.core.approvals import ApprovalRequest, Danger
@@ -38,8 +39,7 @@ OLD_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """One line. It covers a class of danger in a scope, a class in every scope, or a command by its pattern."""
 
     text: str

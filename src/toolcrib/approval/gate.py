@@ -7,8 +7,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from toolcrib.approval.approvers import keeps_time
 from toolcrib.approval.calls import ReadCommand
@@ -34,8 +36,7 @@ MAX_SHOWN_ARGUMENTS = 2_000
 SURFACES = {"interactive": "cli", "gateway": "gateway"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
     """One question on its way, with what the hooks are told about it."""
 
     request: ApprovalRequest

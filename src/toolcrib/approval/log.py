@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.redact import redact
@@ -36,8 +38,7 @@ LOCK_WAIT_SECONDS = 2.0
 LOCK_POLL_SECONDS = 0.005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One request and what became of it."""
 
     request: ApprovalRequest
@@ -118,7 +119,7 @@ class ApprovalLog:
             cwd=self._short(request.cwd),
         )
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
-        return {**asdict(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
+        return {**msgspec.to_builtins(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
 
     def _shown(self, danger: Danger) -> Danger:
         return replace(

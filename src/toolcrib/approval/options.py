@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import EntryPoint
@@ -16,8 +17,7 @@ class FireHook(Protocol):
     def __call__(self, name: str, **keywords: Any) -> object: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateOptions:
+class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """All that a gate goes by, fixed from the start."""
 
     settings: Settings

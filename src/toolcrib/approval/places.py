@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 RealPath = Callable[[str], str]
 GLOB_CHARACTERS = "*?["
@@ -29,8 +30,7 @@ def _normal(path: str) -> str:
     return normal[1:] if normal.startswith("//") else normal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The folders that a call is judged by. Everything absolute; `real` says what a path is behind its links."""
 
     cwd: str

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from toolcrib.approval.calls import ReadCommand, Reading
 from toolcrib.approval.entries import Grant
@@ -36,8 +38,7 @@ ASKED: dict[EffectKind, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a decision depends on, besides the call and what was granted. Fixed when a Runtime is made."""
 
     sensitive: SensitivePaths
@@ -70,8 +71,7 @@ REMOTE_HOME = "/home/…"
 """Stands for the home folder on another machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(msgspec.Struct, frozen=True, kw_only=True):
     """What a call is about to do."""
 
     tool: str
@@ -90,8 +90,7 @@ class Action:
         return next((effect.backend for effect in self.effects or () if effect.kind == "exec"), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What policy says about one call, and what it went by."""
 
     outcome: Outcome
@@ -108,14 +107,13 @@ class Decision:
         return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend)
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """What was found about one call so far."""
 
-    dangers: list[Danger] = field(default_factory=list)
-    refusals: list[tuple[str, Danger]] = field(default_factory=list)
+    dangers: list[Danger] = msgspec.field(default_factory=list)
+    refusals: list[tuple[str, Danger]] = msgspec.field(default_factory=list)
     """Who refuses, and why."""
-    contained: list[Danger] = field(default_factory=list)
+    contained: list[Danger] = msgspec.field(default_factory=list)
     """Dangers that cannot leave the backend."""
     may_hide_denied: bool = False
 

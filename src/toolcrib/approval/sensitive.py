@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from toolcrib.approval.places import Place, is_at_or_inside, is_inside
 
@@ -43,8 +44,7 @@ OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 
 
-@dataclass(frozen=True, slots=True)
-class SensitivePaths:
+class SensitivePaths(msgspec.Struct, frozen=True):
     """Knows the delicate paths of one user and of one toolcrib home."""
 
     own_home: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, cast
+
+import msgspec
 
 from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall
 from toolcrib.approval.places import GLOB_CHARACTERS, Place, is_at_or_inside
@@ -17,8 +18,7 @@ TOOL = "tool:"
 WORKSPACE = "workspace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRule:
+class UserRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. Empty parts match anything."""
 
     action: Action

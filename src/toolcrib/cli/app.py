@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from toolcrib.cli.output import error_line, escape_what_cannot_be_shown
+from toolcrib.cli.output import error_line, escape_what_cannot_be_shown, person_present
 from toolcrib.core.errors import ToolcribError, nearest_names
 from toolcrib.version import __version__
 
@@ -27,6 +27,8 @@ GROUPS = {
     "config": "Read, change and check the settings.",
     "approvals": "See and test what is asked about, allowed and denied.",
     "env": "See, check, enter and clean up the places where commands run.",
+    "model": "See, choose and test the model that answers.",
+    "sessions": "See, search, continue and export past conversations.",
     "import": "Bring over what another program keeps.",
 }
 # Path of the command, its module under `cli/commands`, and the first line of its help: all that a listing needs.
@@ -58,9 +60,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env check": ("env_check", "Put a backend, ours or your own, to every promise that one has to keep."),
     "env shell": ("env_shell", "Open a shell where the commands of a backend run."),
     "env clean": ("env_clean", "Remove what processes of ours that died left behind."),
-    "setup": ("setup", "Enter the keys that tools need."),
+    "model list": ("model_list", "List the providers and models that can be used here, and what the others lack."),
+    "model get": ("model_get", "Say which model answers now, and why that one."),
+    "model use": ("model_use", "Choose the model that answers from now on."),
+    "model test": ("model_test", "Send one small request to a model and say what came back."),
+    "sessions list": ("sessions_list", "List past conversations, the latest first."),
+    "sessions show": ("sessions_show", "Print one conversation."),
+    "sessions resume": ("sessions_resume", "Go on with a conversation."),
+    "sessions search": ("sessions_search", "Find conversations by what was said in them."),
+    "sessions replay": ("sessions_replay", "Show a conversation again as it happened, without calling anything."),
+    "sessions export": ("sessions_export", "Write conversations as JSONL, trajectories or Markdown."),
+    "sessions delete": ("sessions_delete", "Delete conversations for good."),
+    "sessions stats": ("sessions_stats", "Say how many conversations, messages, calls and tokens there are."),
+    "setup": ("setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
-    "import hermes": ("import_hermes", "Bring config, keys, skills and memories over from Hermes Agent."),
+    "import hermes": ("import_hermes", "Bring config, keys, skills, memories and sessions over from Hermes Agent."),
     "completion": ("completion", "Print the script that lets a shell complete toolcrib's commands."),
 }
 
@@ -125,6 +139,8 @@ def make_root() -> LazyGroup:
     """The whole command line as one click command."""
     text = (
         "The tools runtime for LLM agents.\n\n\b\n"
+        "  toolcrib                                open the chat\n"
+        """  toolcrib chat -q "What is in this folder?"\n"""
         "  toolcrib tools list                     what is here\n"
         "  toolcrib tools new hello                write a tool of your own\n"
         """  toolcrib tools run hello '{"text": "hi"}'\n"""
@@ -140,8 +156,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # The log file is set up with the runtime; until then nothing that we log may reach the screen.
     logging.getLogger(PROGRAM).addHandler(logging.NullHandler())
     escape_what_cannot_be_shown()
+    if arguments is None:
+        # Bare `toolcrib` opens the chat for a person; a script that forgot its command gets the help.
+        arguments = sys.argv[1:] or (["chat"] if person_present() else [])
     try:
-        code = make_root().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        code = make_root().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

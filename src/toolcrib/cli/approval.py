@@ -9,14 +9,15 @@ from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.entries import suggest
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
 
 
-def console_approver() -> ConsoleApprover:
+def console_approver(settings: Settings | None = None) -> ConsoleApprover:
     """Asks on stderr, so that stdout carries nothing but results; refuses where there is no terminal."""
     return ConsoleApprover(
         sys.stdin,
         sys.stderr,
-        timeout_seconds=load_settings().approvals.timeout,
+        timeout_seconds=(settings or load_settings()).approvals.timeout,
         colour=wants_colour(environment()),
         written=suggest,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import shlex
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 
+from toolcrib.cli.examination_agent import AgentState, examine_agent
+from toolcrib.cli.models import installed_version
 from toolcrib.cli.output import stdout_reserved
 from toolcrib.cli.state import ToolState, lint_command, open_runtime, tool_states, unknown_toolsets
 from toolcrib.config.env_file import exposure
@@ -25,6 +26,7 @@ from toolcrib.version import __version__
 EXTRAS = {
     "openai": "openai",
     "anthropic": "anthropic",
+    "embedded": "xllamacpp",
     "mcp": "mcp",
     "ssh": "asyncssh",
     "modal": "modal",
@@ -57,6 +59,7 @@ class Examination:
     plugins: list[FoundPlugin]
     packages: dict[str, str]
     """The version of the package behind each extra; empty when it is not installed."""
+    agent: AgentState
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -86,12 +89,13 @@ class Examination:
                 for plugin in self.plugins
             ],
             "packages": self.packages,
+            **self.agent.as_json(),
             "problems": [asdict(problem) for problem in self.problems],
         }
 
 
-def examine() -> Examination:
-    """Look at everything. A broken config does not stop it: the defaults stand in."""
+def examine(*, online: bool = False) -> Examination:
+    """Look at everything. A broken config does not stop it: the defaults stand in. `online` asks the model too."""
     home = find_home()
     problems = [Problem(problem, "`toolcrib config check`") for problem in check_settings(home)]
     runtime = _runtime()
@@ -111,6 +115,8 @@ def examine() -> Examination:
     for key, sentence in unknown_toolsets(runtime):
         problems.append(Problem(f"config key {key}: {sentence}", f"`toolcrib config set {key} NAME,NAME`"))
     problems += _schema_problems(runtime)
+    agent = examine_agent(runtime.settings, online=online)
+    problems += [Problem(what, remedy) for what, remedy in agent.problems()]
     return Examination(
         home=str(home.root),
         config_file=str(home.config_file),
@@ -121,7 +127,8 @@ def examine() -> Examination:
         tools=tool_states(runtime.registry, runtime.registry.entries()),
         failed_files=failed,
         plugins=plugins,
-        packages={extra: _installed(package) for extra, package in EXTRAS.items()},
+        packages={extra: installed_version(package) for extra, package in EXTRAS.items()},
+        agent=agent,
         problems=problems,
     )
 
@@ -160,10 +167,3 @@ def _schema_problems(runtime: Runtime) -> list[Problem]:
             what = f"tool {entry.name!r} of {entry.source} has an invalid schema, so its arguments are not checked"
             found.append(Problem(f"{what}: {problem}", f"`toolcrib tools explain {entry.name}`"))
     return found
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

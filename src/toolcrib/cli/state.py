@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import msgspec
 
 from toolcrib.api import default_runtime
 from toolcrib.cli.output import silence, stdout_reserved
-from toolcrib.core.errors import ToolcribError, UnknownName
+from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -28,8 +28,7 @@ class UnknownTool(UnknownName):
     kind = "tool"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolState:
+class ToolState(msgspec.Struct, frozen=True):
     """One tool and whether it can be used now. `entry` is None for a tool that nothing here provides."""
 
     name: str
@@ -151,6 +150,15 @@ def unknown_toolsets(runtime: Runtime) -> list[tuple[str, str]]:
         except UnknownName as error:
             found.append((key, str(error)))
     return found
+
+
+def refuse_unknown_toolsets(runtime: Runtime, named: Iterable[str] = ()) -> None:
+    """Raises for a toolset of the config, or one that was named, that nothing answers to."""
+    problems = unknown_toolsets(runtime)
+    if problems:
+        key, problem = problems[0]
+        raise ConfigError(f"{problem}; correct it with `toolcrib config set {key} NAME,NAME`")
+    runtime.toolsets.require(named)
 
 
 def complete_tools(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

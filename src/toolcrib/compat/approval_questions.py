@@ -9,9 +9,11 @@ import logging
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.approvers.gateway import GatewayApprover

@@ -10,8 +10,9 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.config.paths import Home
@@ -26,8 +27,7 @@ _DOUBLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "
 _SINGLE_ESCAPES = {"'": "'", "\\": "\\"}
 
 
-@dataclass(frozen=True)
-class EnvLine:
+class EnvLine(msgspec.Struct, frozen=True):
     """One line of the file. A comment or a blank line has no key; a broken one has a problem."""
 
     text: str

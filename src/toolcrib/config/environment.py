@@ -14,3 +14,9 @@ def environment() -> Mapping[str, str]:
 def unset_variables(names: Iterable[str]) -> list[str]:
     """Those of the names that are not set, or set to nothing."""
     return [name for name in names if not os.environ.get(name)]
+
+
+def model_hub_address(environ: Mapping[str, str] | None = None) -> str:
+    """Where models are published: HF_ENDPOINT, as the hub's own tools read it for mirrors, else the hub itself."""
+    environ = os.environ if environ is None else environ
+    return (environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")

@@ -206,11 +206,9 @@ def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[Impo
 
 
 def _plan_rest(source: Path, home: Home) -> Iterator[ImportItem]:
-    for name in ("state.db", "sessions"):
-        if (source / name).exists():
-            yield ImportItem(
-                name=name, action="left in place", reason="it will be importable once toolcrib keeps sessions"
-            )
+    if (source / "sessions").exists():
+        reason = "conversations are brought over from state.db; the older files in this folder are not read"
+        yield ImportItem(name="sessions", action="left in place", reason=reason)
     if any((source / "tools").glob("*.py")):
         reason = f"tool files run as soon as they are found; copy those that you trust to {home.tools_dir}"
         yield ImportItem(name="tools", action="left in place", reason=reason)

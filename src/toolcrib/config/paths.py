@@ -43,6 +43,26 @@ class Home:
         return self.root / "memories"
 
     @property
+    def sessions_file(self) -> Path:
+        """The database of all sessions."""
+        return self.root / "sessions.db"
+
+    @property
+    def images_dir(self) -> Path:
+        """Images that models made."""
+        return self.root / "images"
+
+    @property
+    def chat_history_file(self) -> Path:
+        """What was typed into the chat, for the arrow keys."""
+        return self.root / "chat_history"
+
+    @property
+    def soul_file(self) -> Path:
+        """Who the agent is, in the user's own words."""
+        return self.root / "SOUL.md"
+
+    @property
     def log_file(self) -> Path:
         return self.root / "logs" / "toolcrib.log"
 
@@ -57,6 +77,11 @@ class Home:
     @property
     def results_dir(self) -> Path:
         return self.root / "cache" / "results"
+
+    @property
+    def undo_dir(self) -> Path:
+        """What files were before tools changed them."""
+        return self.root / "cache" / "undo"
 
     @property
     def scan_cache_file(self) -> Path:
@@ -77,6 +102,19 @@ def find_hermes_home(environ: Mapping[str, str] | None = None) -> Path:
     """Where Hermes Agent keeps its files: HERMES_HOME, else ~/.hermes."""
     environ = os.environ if environ is None else environ
     return _folder("HERMES_HOME", environ.get("HERMES_HOME") or "~/.hermes", environ)
+
+
+def model_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Where the weights of embedded models lie, one copy for each user.
+
+    TOOLCRIB_MODEL_DIR, else `toolcrib/models` in XDG_CACHE_HOME or ~/.cache. Not in the home, which is worth a backup.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get("TOOLCRIB_MODEL_DIR"):
+        return _folder("TOOLCRIB_MODEL_DIR", environ["TOOLCRIB_MODEL_DIR"], environ)
+    cache = environ.get("XDG_CACHE_HOME", "")
+    # The standard has it that a relative path there counts as unset.
+    return _folder("TOOLCRIB_MODEL_DIR", cache if cache.startswith("/") else "~/.cache", environ) / "toolcrib/models"
 
 
 def _folder(variable: str, text: str, environ: Mapping[str, str]) -> Path:

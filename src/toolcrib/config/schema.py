@@ -6,6 +6,7 @@ import operator
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from toolcrib.config.settings import Settings
@@ -62,6 +63,7 @@ class Reader:
 
     def value(self, expected: Any, data: Any, path: KeyPath, limits: Mapping[str, Any]) -> Any:
         """`data` as the expected type, or MISSING when it is something else."""
+        expected = when_set(expected)
         if is_dataclass(expected):
             return self.section(expected, data, path)  # type: ignore[arg-type]
         origin = get_origin(expected)
@@ -171,8 +173,15 @@ def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:
     return f"unknown key {dotted(path)!r}; {place} there can be {', '.join(known)}. Rename or remove it, {ADVICE}"
 
 
+def when_set(expected: Any) -> Any:
+    """What a setting holds that may also be unset: `float` of `float | None`."""
+    inner = [kind for kind in get_args(expected) if kind is not NoneType]
+    return inner[0] if get_origin(expected) is UnionType and len(inner) == 1 else expected
+
+
 def describe_type(expected: Any) -> str:
     """A type as people say it: what should stand in the file."""
+    expected = when_set(expected)
     names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     origin = get_origin(expected)
     if origin is Literal:

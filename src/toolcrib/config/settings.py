@@ -7,20 +7,22 @@ shorthand of a section from these fields. The text under each field is its entry
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolcrib.config.agent_settings import (
+    AgentSettings,
+    AuxiliarySettings,
+    CompressionSettings,
+    DelegationSettings,
+    GuardrailSettings,
+    MemorySettings,
+    ModelSettings,
+    ProviderEntry,
+)
 from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, NOT_IN_FILE
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.terminal_settings import TerminalSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSettings:
-    """What the agent may use."""
-
-    disabled_toolsets: list[str] = field(default_factory=list)
-    """Toolsets that are never offered, whatever else enables them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +167,22 @@ class Settings:
 
     toolsets: list[str] = field(default_factory=lambda: ["cli"])
     """The toolsets that `toolcrib chat` offers to the model. An empty list means no tools."""
+    model: ModelSettings = field(default_factory=ModelSettings, metadata={"shorthand": "default"})
+    """Which model answers; a name alone sets `default`."""
+    auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings, metadata={"shorthand": "model"})
+    """The model for small jobs; a name alone sets `model`."""
+    providers: dict[str, ProviderEntry] = field(default_factory=dict)
+    """Servers with models that toolcrib does not know, by the name that you give them."""
     agent: AgentSettings = field(default_factory=AgentSettings)
-    """What the agent may use."""
+    """How the agent works."""
+    compression: CompressionSettings = field(default_factory=CompressionSettings)
+    """What happens before a conversation outgrows the model."""
+    tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
+    """What breaks a loop in which the model repeats itself."""
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    """What the agent remembers across sessions."""
+    delegation: DelegationSettings = field(default_factory=DelegationSettings)
+    """Helpers that the agent sends out with `delegate_task`."""
     custom_toolsets: dict[str, CustomToolset] = field(default_factory=dict)
     """Toolsets of your own, by name; the name of an existing toolset adds to it."""
     plugins: PluginSettings = field(default_factory=PluginSettings)

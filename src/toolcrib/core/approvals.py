@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 EntryPoint = Literal["interactive", "gateway", "cron", "batch", "library"]
 """Where a call comes from, which decides who can be asked."""
@@ -12,8 +13,7 @@ Choice = Literal["once", "session", "always", "deny", "timeout", "cancelled"]
 """`session` and `always` also cover later calls with the same dangers in the same scopes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Danger:
+class Danger(msgspec.Struct, frozen=True, kw_only=True):
     """One reason to ask. A grant covers a rule in a scope, never another rule or scope."""
 
     rule: str
@@ -30,8 +30,7 @@ class Danger:
     """What it would touch, made absolute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the one who answers needs to know."""
 
     id: str
@@ -56,8 +55,7 @@ class ApprovalRequest:
         return "; ".join(dict.fromkeys(danger.description for danger in self.dangers))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided, by whom."""
 
     choice: Choice

@@ -7,6 +7,9 @@
     ├── RegistrationError       a tool cannot be registered as its author wrote it (also a ValueError)
     ├── PluginError             a plugin cannot be found or loaded
     │   └── PluginToolOverrideError (also a PermissionError)
+    ├── ModelError              a model could not be reached or did not answer (in core/models.py)
+    ├── SessionError            a session cannot be found, read or written
+    │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
     │   └── PlaceGone           a place that was left does not exist any more, and never will
     └── UsageError              a caller used the library in a way that it forbids
@@ -39,6 +42,16 @@ class EnvironmentFailed(ToolcribError):
 
 class PlaceGone(EnvironmentFailed):
     """A place that an earlier process of ours left does not exist any more, so that nothing in it runs on."""
+
+
+class SessionError(ToolcribError):
+    """A session cannot be found, read or written; says which one and what to do."""
+
+
+class UnknownSession(SessionError):
+    """No session, or more than one, has this id; says which were probably meant."""
+
+    exit_code = 2
 
 
 class RegistrationError(ToolcribError, ValueError):

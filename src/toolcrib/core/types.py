@@ -19,8 +19,7 @@ SchemaOverrides = Callable[[], Any]
 EffectKind = Literal["exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive"]
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """One thing a call does outside itself.
 
     `target` is the command for exec, the path for read, write and delete, the host for network.
@@ -45,8 +44,7 @@ EffectsDeclaration = tuple[Effect, ...] | EffectsFn
 SourceKind = Literal["builtin", "user", "plugin", "mcp", "code"]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """Who declared something: shown by `tools explain`, and what decides whose tools a plugin may touch."""
 
     kind: SourceKind
@@ -104,8 +102,7 @@ class ToolEntry:
         return self.source.kind == "builtin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call as a model asked for it. `arguments` may still be the model's raw JSON text."""
 
     id: str
@@ -145,8 +142,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
+class Unavailable(msgspec.Struct, frozen=True):
     """What a `check_fn` may return instead of False, to say why and what to do."""
 
     reason: str
@@ -156,8 +152,7 @@ class Unavailable:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What policy says about a call. `reasons` are sentences for people."""
 
     decision: Literal["allow", "ask", "deny"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+
+import msgspec
 
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject, ToolEntry
 from toolcrib.definitions.patches import patched
@@ -19,14 +20,13 @@ logger = logging.getLogger(__name__)
 MAX_MEMOS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Definitions:
+class Definitions(msgspec.Struct, frozen=True):
     """What one session is offered, in OpenAI's form, sorted by name."""
 
     tools: list[JsonObject]
-    deferred: list[str] = field(default_factory=list)
+    deferred: list[str] = msgspec.field(default_factory=list)
     """Tools that are not offered by name, but found by `tool_search`."""
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[str] = msgspec.field(default_factory=list)
     """Toolset names that nothing answers to."""
 
     @property
@@ -34,8 +34,7 @@ class Definitions:
         return [tool["function"]["name"] for tool in self.tools]
 
 
-@dataclass(frozen=True, slots=True)
-class _Memo:
+class _Memo(msgspec.Struct, frozen=True):
     entries: list[ToolEntry]
     overrides: list[JsonObject]
     core: list[str]
@@ -48,8 +47,7 @@ class _Memo:
     outside_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeferPolicy:
+class DeferPolicy(msgspec.Struct, frozen=True):
     """When tools outside the core are put behind the search."""
 
     mode: DeferMode = "auto"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+import msgspec
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry
@@ -15,8 +16,7 @@ Footprint = tuple[Effect, ...] | None
 """The effects of a call; None when its tool declares nothing, so that it keeps its place in the order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """What a call keeps others from doing: everything, or only what touches the same paths."""
 
     alone: bool

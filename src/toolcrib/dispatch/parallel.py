@@ -17,6 +17,7 @@ from toolcrib.dispatch.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
+OnStart = Callable[[ToolCall], None]
 OnResult = Callable[[ToolResult], None]
 
 
@@ -27,10 +28,18 @@ async def run_batch(
     edge: Edge,
     *,
     limit: int,
+    on_start: OnStart | None = None,
     on_result: OnResult | None = None,
 ) -> list[ToolResult]:
     """One result for each call, in call order. `on_result` sees each as it comes, also when the batch is cancelled."""
     results: list[ToolResult | None] = [None] * len(calls)
+
+    def begin(call: ToolCall) -> None:
+        if on_start is None:
+            return
+        _, error = attempt(on_start, call)
+        if error is not None:
+            logger.error("the receiver of call %r of %s failed", call.id, call.name, exc_info=error)
 
     def keep(index: int, result: ToolResult) -> None:
         results[index] = result
@@ -42,6 +51,7 @@ async def run_batch(
 
     async def run_one(index: int) -> None:
         call = calls[index]
+        begin(call)
         own = msgspec.structs.replace(ctx, call_id=call.id, tool_name=call.name)
         keep(index, await pipeline.run(call.name, call.arguments, own, edge))
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -36,12 +35,11 @@ from toolcrib.registry.registry import ToolRegistry
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What bounds every call of a runtime."""
 
     max_result_chars: int | float = 100_000
-    timeouts: Mapping[str, float] = field(default_factory=dict)
+    timeouts: Mapping[str, float] = msgspec.field(default_factory=dict)
     """Seconds that a tool may take, by its name."""
 
 
@@ -186,15 +184,16 @@ class Pipeline:
         """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
         entry, ctx = call.entry, call.ctx
         effects = call.effects = effects_of(entry, call.args, ctx)
-        if effects or (effects is None and entry.source.kind == "mcp"):
+        may_act = bool(effects) or (effects is None and entry.source.kind == "mcp")
+        if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
             asking = self.gate.settle(entry, call.args, verdict, ctx)
             verdict = await edge.wait_bounded(asking, Limit(_seconds_left(ctx), ctx.cancel))
         if verdict.decision != "allow":
             raise Refused(outcome.denied(verdict, entry.name, ctx))
-        if effects:
-            self.recorder.started(entry, call.args, effects, ctx)
+        if may_act:
+            self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
     async def _execute(self, call: _Attempt) -> ToolResult:

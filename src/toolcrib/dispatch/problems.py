@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from toolcrib.core.errors import nearest_names
 from toolcrib.core.types import JsonObject
@@ -38,8 +39,7 @@ _MAX_UNION_ERRORS = 2_000
 _UNKNOWN_NAME_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentProblem:
+class ArgumentProblem(msgspec.Struct, frozen=True):
     """Why a call cannot run as it was asked for."""
 
     message: str
@@ -51,8 +51,7 @@ class ArgumentProblem:
     """A valid value for that field, where one is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
+class _Finding(msgspec.Struct, frozen=True):
     rank: int
     path: Path
     sentence: str

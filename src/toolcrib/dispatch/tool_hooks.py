@@ -12,13 +12,16 @@ from typing import Any
 from toolcrib.core.attempt import Attempt, attempt, attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
-from toolcrib.dispatch.edges import Edge, ThreadEdge, drive
+from toolcrib.dispatch.edges import CallCancelled, Edge, Limit, ThreadEdge, drive
 from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text
 from toolcrib.hooks.manager import HookManager, Registered
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 from toolcrib.registry.results import message_of, safe_error_text
 
 logger = logging.getLogger(__name__)
+
+STOPPED_HOOK_SECONDS = 5.0
+"""How long each hook of a call that was stopped may take."""
 
 RunHandler = Callable[[JsonObject, Edge], Awaitable[Any]]
 
@@ -32,7 +35,7 @@ async def rewrite_request(
     for registered in hooks.middleware("tool_request"):
         # Copies, so that only what is returned counts: one that fails half-way has changed nothing.
         keywords = _middleware_keywords(name, deepcopy(args), deepcopy(original), ctx)
-        answer, error = await _answer(registered, keywords, edge)
+        answer, error = await _answer(registered, keywords, ctx, edge)
         if error is not None:
             source = registered.source
             logger.error("middleware 'tool_request' of %s failed and was passed over", source, exc_info=error)
@@ -50,7 +53,7 @@ async def ask_pre_hooks(
     verdict = ALLOW
     keywords = _call_keywords(entry.name, args, ctx) | {"middleware_trace": list(trace)}
     for registered in hooks.hooks("pre_tool_call"):
-        answer, error = await _answer(registered, keywords, edge)
+        answer, error = await _answer(registered, keywords, ctx, edge)
         if error is not None:
             logger.error("hook 'pre_tool_call' of %s failed", registered.source, exc_info=error)
             if registered.observer:
@@ -118,9 +121,9 @@ async def fire_post_hooks(
         "error_message": result.error_message or None,
     }
     for registered in hooks.hooks("post_tool_call"):
-        await _answer_logged("post_tool_call", registered, keywords | {"middleware_trace": list(trace)}, edge)
+        await _answer_logged("post_tool_call", registered, keywords | {"middleware_trace": list(trace)}, ctx, edge)
     for registered in hooks.hooks("transform_tool_result"):
-        answer = await _answer_logged("transform_tool_result", registered, keywords, edge)
+        answer = await _answer_logged("transform_tool_result", registered, keywords, ctx, edge)
         if isinstance(answer, str):
             return plain_text(answer)
     return result.content
@@ -170,13 +173,25 @@ async def _run_layer(registered: Registered, keywords: JsonObject, rest: _Rest, 
     return answer
 
 
-async def _answer(registered: Registered, keywords: JsonObject, edge: Edge) -> Attempt[Any]:
+async def _answer(registered: Registered, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Attempt[Any]:
+    """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
     answer, error = attempt(registered, keywords)
-    return await attempt_async(edge.wait(answer)) if inspect.isawaitable(answer) else Attempt(answer, error)
+    if not inspect.isawaitable(answer):
+        return Attempt(answer, error)
+    # Of a call that was stopped its hooks hear all the same, if they do not take long.
+    limit = Limit(STOPPED_HOOK_SECONDS) if ctx.cancelled else Limit(cancel=ctx.cancel)
+    outcome = await attempt_async(edge.wait_bounded(answer, limit))
+    if isinstance(outcome.error, CallCancelled):
+        raise outcome.error
+    return outcome
 
 
-async def _answer_logged(name: str, registered: Registered, keywords: JsonObject, edge: Edge) -> Any:
-    answer, error = await _answer(registered, keywords, edge)
+async def _answer_logged(name: str, registered: Registered, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Any:
+    try:
+        answer, error = await _answer(registered, keywords, ctx, edge)
+    except CallCancelled:
+        logger.warning("hook %r of %s was left behind when its call was stopped", name, registered.source)
+        return None
     if error is not None:
         logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
     return answer

@@ -6,8 +6,9 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import nearest_names
@@ -19,8 +20,7 @@ logger = logging.getLogger(__name__)
 Callback = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """One callback, with the names that it takes (None: all) and who registered it."""
 
     callback: Callback

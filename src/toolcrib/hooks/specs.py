@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 TELEMETRY_SCHEMA_VERSION = "hermes.observer.v1"
 MIDDLEWARE_SCHEMA_VERSION = "hermes.middleware.v1"
@@ -23,8 +23,7 @@ _REQUEST = ("session_id", "task_id", "turn_id", "api_request_id", "model", "prov
             "api_call_count")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(msgspec.Struct, frozen=True):
     """One hook. Every call also receives `telemetry_schema_version`."""
 
     name: str
@@ -146,8 +145,7 @@ HOOKS: dict[str, Hook] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Middleware:
+class Middleware(msgspec.Struct, frozen=True):
     """One kind of middleware. Every call also receives `middleware_schema_version`."""
 
     kind: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
+
+import msgspec
 
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import PluginError, UsageError
@@ -25,8 +26,7 @@ DEFAULT_PROFILE = "default"
 SHOWN_CHARS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(msgspec.Struct, frozen=True):
     """One thing that a plugin offers to a part of the runtime: a command, a platform, a provider …"""
 
     kind: str
@@ -36,8 +36,7 @@ class Declaration:
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class _Hooked:
+class _Hooked(msgspec.Struct, frozen=True):
     """A hook or middleware that waits for the plugin to be loaded."""
 
     table: Literal["hook", "middleware"]
@@ -57,17 +56,28 @@ def _declaring(kind: str) -> Callable[..., None]:
     return declare
 
 
+FindService = Callable[[str], Any]
+"""Gives a named service of the runtime; raises UsageError where it is missing."""
+
+
 class PluginContext:
     """The runtime as one plugin sees it."""
 
     def __init__(
-        self, manifest: PluginManifest, loading: Loading, registry: ToolRegistry, hooks: HookManager, home: Home
+        self,
+        manifest: PluginManifest,
+        loading: Loading,
+        registry: ToolRegistry,
+        hooks: HookManager,
+        home: Home,
+        services: FindService | None = None,
     ) -> None:
         self.manifest = manifest
         self._loading = loading
         self._registry = registry
         self._manager = hooks
         self._home = home
+        self._services = services
         self._state: Literal["registering", "loaded", "failed"] = "registering"
         self._hooked: list[_Hooked] = []
         self._declarations: list[Declaration] = []
@@ -157,15 +167,30 @@ class PluginContext:
         """Call a tool of this runtime, with all its hooks and checks, and return its result."""
         return self._registry.dispatch(tool_name, args, **keywords)
 
-    def inject_message(self, content: str, role: str = "user") -> NoReturn:
-        """Put a message into the running conversation."""
-        message = f"{content[:SHOWN_CHARS]}…" if len(content) > SHOWN_CHARS else content
-        raise UsageError(f"the {role} message {message!r} has nowhere to go: {_needs_agent('a running conversation')}")
+    def inject_message(self, content: str, role: str = "user") -> None:
+        """Put a message into the running conversation: the model hears it before its next request."""
+        conversation = self._service("conversation")
+        if conversation is None or not conversation.inject(content):
+            message = f"{content[:SHOWN_CHARS]}…" if len(content) > SHOWN_CHARS else content
+            needs = _needs_agent("a running conversation")
+            raise UsageError(f"the {role} message {message!r} has nowhere to go: {needs}")
 
     @property
     def llm(self) -> Any:
-        """The model of the running agent."""
-        raise UsageError(f"ctx.llm cannot be used: {_needs_agent('a model')}")
+        """The model for small jobs: `await ctx.llm.complete(text)`, or `ctx.llm.complete_sync(text)`."""
+        model = self._service("llm")
+        if model is None:
+            raise UsageError(f"ctx.llm cannot be used: {_needs_agent('a model')}")
+        return model
+
+    def _service(self, name: str) -> Any:
+        """A service of the running agent; None where there is no agent."""
+        if self._services is None:
+            return None
+        try:
+            return self._services(name)
+        except UsageError:
+            return None
 
     @property
     def profile_name(self) -> str:

@@ -6,10 +6,11 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import unset_variables
@@ -17,7 +18,7 @@ from toolcrib.config.settings import PluginEntry, Settings
 from toolcrib.core.errors import PluginError, ToolcribError
 from toolcrib.core.types import Source
 from toolcrib.hooks.manager import HookManager
-from toolcrib.plugins.context import Declaration, PluginContext
+from toolcrib.plugins.context import Declaration, FindService, PluginContext
 from toolcrib.plugins.discover import FoundPlugin, Origin, find_enabled
 from toolcrib.plugins.manifest import PluginManifest
 from toolcrib.plugins.modules import answer_for, attribute_modules, fresh_namespace, import_folder, slug_of
@@ -29,8 +30,7 @@ from toolcrib.registry.registry import ToolRegistry
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedPlugin:
+class LoadedPlugin(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one enabled plugin."""
 
     name: str
@@ -69,10 +69,12 @@ def load_plugins(
     *,
     cache: ScanCache | None = None,
     project_folder: Path | None = None,
+    services: FindService | None = None,
 ) -> list[LoadedPlugin]:
     """What became of every enabled plugin, in the order of the config. Their tools land in `registry`.
 
     `project_folder` is where the project's plugins are looked for: the current folder, if nothing else is said.
+    `services` finds what plugins may use of a running agent.
     """
     enabled = find_enabled(settings, project_folder)
     if enabled:
@@ -82,7 +84,7 @@ def load_plugins(
     for found in enabled:
         slug = slug_of(found.name, taken)
         taken.add(slug)
-        loader = _Loader(found, slug, settings, registry, hooks, cache or ScanCache())
+        loader = _Loader(found, slug, settings, registry, hooks, cache or ScanCache(), services)
         loaded.append(loader.load())
     return loaded
 
@@ -98,6 +100,7 @@ class _Loader:
         registry: ToolRegistry,
         hooks: HookManager,
         cache: ScanCache,
+        services: FindService | None,
     ) -> None:
         consent = settings.plugins.entries.get(found.name, PluginEntry()).allow_tool_override
         self._found = found
@@ -107,6 +110,7 @@ class _Loader:
         self._registry = registry
         self._hooks = hooks
         self._cache = cache
+        self._services = services
 
     def load(self) -> LoadedPlugin:
         found = self._found
@@ -116,7 +120,9 @@ class _Loader:
             logger.warning("plugin %r: %s", found.name, problem)
         known_modules = set(sys.modules)
         with self._registry.loading(self._source) as loading:
-            ctx = PluginContext(found.manifest, loading, self._registry, self._hooks, self._settings.home)
+            ctx = PluginContext(
+                found.manifest, loading, self._registry, self._hooks, self._settings.home, self._services
+            )
             try:
                 with fresh_namespace(self._slug):
                     files = self._run(ctx)

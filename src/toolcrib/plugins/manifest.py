@@ -5,9 +5,10 @@ Keys that we do not know are left alone, since plugins are written for other hos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from toolcrib.config.yaml_text import Document, parse
 from toolcrib.core.errors import ConfigError, PluginError
@@ -20,8 +21,7 @@ BOM = "\ufeff"
 PluginKind = Literal["standalone", "backend", "exclusive", "platform", "model-provider"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginManifest:
+class PluginManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of one plugin. Plugins see it as `ctx.manifest`."""
 
     name: str
@@ -29,10 +29,10 @@ class PluginManifest:
     description: str = ""
     author: str = ""
     kind: PluginKind = "standalone"
-    requires_env: list[str | JsonObject] = field(default_factory=list)
+    requires_env: list[str | JsonObject] = msgspec.field(default_factory=list)
     """As written: names of variables, or objects with a `name` and what the set-up wizard shows for it."""
-    provides_tools: list[str] = field(default_factory=list)
-    provides_hooks: list[str] = field(default_factory=list)
+    provides_tools: list[str] = msgspec.field(default_factory=list)
+    provides_hooks: list[str] = msgspec.field(default_factory=list)
 
     @property
     def variables(self) -> dict[str, JsonObject]:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from toolcrib.processes.identity import PROC, Identity, identity_of, is_alive, stat_fields
+from toolcrib.process_identity import PROC, Identity, identity_of, is_alive, stat_fields
 
 COMMAND_ID_VARIABLE = "TOOLCRIB_COMMAND_ID"
 """Every process of a command has the command's id in this variable of its environment."""

@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
+from toolcrib.process_identity import Identity, is_alive
 from toolcrib.processes.events import take_lock
-from toolcrib.processes.identity import Identity, is_alive
 from toolcrib.processes.record import ProcessRecord
 
 META_FILE = "meta.json"
@@ -91,7 +91,7 @@ class Ledger:
         if not self.folder.is_dir():
             return Orphans()
         with self._alone():
-            taken = [replace(record, owner=self.owner) for record in self._records() if self._is_orphan(record.owner)]
+            taken = [replace(record, owner=self.owner) for record in self.records() if self._is_orphan(record.owner)]
             for record in taken:
                 self.save(record)
             places = [place for place in self._places() if self._is_orphan(place.owner)]
@@ -106,7 +106,8 @@ class Ledger:
     def _is_orphan(self, owner: Identity) -> bool:
         return owner != self.owner and not is_alive(owner)
 
-    def _records(self) -> Iterator[ProcessRecord]:
+    def records(self) -> Iterator[ProcessRecord]:
+        """Every entry that can be read, whoever its owner is."""
         for path in sorted(self.folder.glob(f"proc_*/{META_FILE}")):
             # Of a version that wrote something else, or damaged: nobody can tell whose it is.
             with contextlib.suppress(OSError, msgspec.DecodeError):

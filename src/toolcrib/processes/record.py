@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from toolcrib.core.errors import ToolcribError
-from toolcrib.processes.identity import Identity
+from toolcrib.process_identity import Identity
 
 ProcessStatus = Literal["running", "exited", "killed", "lost"]
 CompletionReason = Literal["", "exited", "killed", "lost", "failed_start"]

@@ -15,7 +15,7 @@ from typing import Any
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandRequest, Ended, Environment, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.processes.identity import Identity, identity_of, own_identity
+from toolcrib.process_identity import Identity, identity_of, own_identity
 from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.notices import Notices
 from toolcrib.processes.output import ProcessOutput

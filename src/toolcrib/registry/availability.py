@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import CheckFn, ToolEntry, Unavailable
@@ -24,8 +25,7 @@ MAX_REMEMBERED = 1000
 TOO_SLOW = "make the check quick and free of side effects"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What one check said. `reason` and `remedy` are empty when it is available without a doubt."""
 
     available: bool

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from dataclasses import dataclass
 from opcode import opmap
 from types import CodeType, CoroutineType, FunctionType
 from typing import Any
+
+import msgspec
 
 from toolcrib.core.attempt import attempt, attempt_everything
 from toolcrib.core.types import CheckFn, Unavailable
@@ -19,8 +20,7 @@ from toolcrib.core.types import CheckFn, Unavailable
 MAX_REASON_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(msgspec.Struct, frozen=True):
     text: str
 
 

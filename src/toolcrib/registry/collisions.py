@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
+
+import msgspec
 
 from toolcrib.core.errors import PluginToolOverrideError
 from toolcrib.core.types import Handler, Source, ToolEntry
@@ -33,15 +34,14 @@ UNKNOWN = Source("code", "unknown")
 MAX_LAYERS = 50
 
 
-@dataclass(slots=True)
-class Loading:
+class Loading(msgspec.Struct):
     """A tool file or plugin that is being loaded: who it is, where its tools go, and what it registered."""
 
     source: Source
     target: object
     """The registry that its tools go to."""
-    registered: list[str] = field(default_factory=list)
-    before: dict[str, ToolEntry | None] = field(default_factory=dict)
+    registered: list[str] = msgspec.field(default_factory=list)
+    before: dict[str, ToolEntry | None] = msgspec.field(default_factory=dict)
     """What stood in the target under each name that was changed, so that everything can be taken back."""
 
 

@@ -15,10 +15,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+
+import msgspec
 
 import toolcrib.registry.finder as finder
 from toolcrib.core.attempt import attempt_everything
@@ -35,13 +36,12 @@ NOT_TOOL_FILES = frozenset({"__init__.py", "registry.py", "mcp_tool.py"})
 SCAN_RULE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedFile:
+class LoadedFile(msgspec.Struct, frozen=True):
     """What became of one tool file."""
 
     path: Path
     module: str
-    tools: list[str] = field(default_factory=list)
+    tools: list[str] = msgspec.field(default_factory=list)
     problem: str = ""
     """Why it could not be loaded, as a sentence; empty when it was."""
 

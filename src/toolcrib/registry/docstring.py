@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 _PARAMETER_SECTIONS = frozenset(
     {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters", "attributes"}
@@ -22,15 +23,14 @@ _GOOGLE_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?:\(.*?\))?\
 _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Docs:
+class Docs(msgspec.Struct, frozen=True):
     """What a docstring says before its sections, and a description for each parameter it names."""
 
     summary: str = ""
     """The first paragraph, on one line."""
     description: str = ""
     """The first paragraph on one line, and the paragraphs after it as they were written."""
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def parse_docstring(docstring: str | None) -> Docs:

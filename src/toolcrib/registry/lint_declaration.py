@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import jsonschema_rs
+import msgspec
 
 from toolcrib.core.types import JsonObject
 
 NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing to change. An error keeps the tool from working; a warning will be regretted later."""
 
     severity: Literal["error", "warning"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Callable_ = FunctionNode | ast.Lambda
@@ -27,8 +28,7 @@ _REGISTER_ORDER = (
 _TEXT_MAKERS = frozenset({"dumps", "tool_result", "tool_error", "str", "repr", "join", "format"})
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True):
     """One `registry.register(...)` call, or one function under `@tool`."""
 
     node: ast.expr | FunctionNode
@@ -41,14 +41,13 @@ class Registration:
         return self.node.lineno
 
 
-@dataclass(slots=True)
-class SourceFile:
+class SourceFile(msgspec.Struct):
     """The parts of a module that the rules ask for."""
 
     tree: ast.Module
-    functions: dict[str, FunctionNode] = field(default_factory=dict)
-    constants: dict[str, ast.expr] = field(default_factory=dict)
-    registrations: list[Registration] = field(default_factory=list)
+    functions: dict[str, FunctionNode] = msgspec.field(default_factory=dict)
+    constants: dict[str, ast.expr] = msgspec.field(default_factory=dict)
+    registrations: list[Registration] = msgspec.field(default_factory=list)
     registers_at_top: bool = False
 
     def value(self, node: ast.expr | None) -> Any:

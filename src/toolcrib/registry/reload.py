@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import linecache
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from toolcrib.core.types import ToolEntry
 from toolcrib.registry.discovery import NOT_TOOL_FILES, LoadedFile, declares_tools, load_tool_file
@@ -17,8 +18,7 @@ from toolcrib.registry.registry import ToolRegistry
 Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Reloaded:
+class Reloaded(msgspec.Struct, frozen=True):
     """What a changed tool file led to."""
 
     path: Path
@@ -91,7 +91,9 @@ class ToolFolderWatcher:
 
     def _drop(self, entries: list[ToolEntry]) -> tuple[str, ...]:
         for entry in entries:
-            self._registry.deregister(entry.name)
+            # As the file itself would: whoever looks at the folder is no owner of its tools.
+            with self._registry.loading(entry.source):
+                self._registry.deregister(entry.name)
         return tuple(entry.name for entry in entries)
 
     def _restore(self, entries: list[ToolEntry], aliases: dict[str, str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.docstring import Docs
@@ -13,12 +14,11 @@ _PREFIX = "#/$defs/"
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
 
 
-@dataclass(slots=True)
-class TypeFacts:
+class TypeFacts(msgspec.Struct):
     """What the author wrote about types that a generated schema does not say."""
 
-    choices: dict[frozenset[tuple[type, Any]], list[Any]] = field(default_factory=dict)
-    classes: dict[str, tuple[Docs, dict[str, str]]] = field(default_factory=dict)
+    choices: dict[frozenset[tuple[type, Any]], list[Any]] = msgspec.field(default_factory=dict)
+    classes: dict[str, tuple[Docs, dict[str, str]]] = msgspec.field(default_factory=dict)
 
     def add_choices(self, values: Iterable[Any]) -> None:
         ordered = list(dict.fromkeys(value.value if hasattr(value, "value") else value for value in values))

@@ -11,7 +11,6 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -34,8 +33,7 @@ _ITERABLES = (collections.abc.Iterable, collections.abc.Iterator, collections.ab
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """One argument that a model may give."""
 
     name: str
@@ -51,8 +49,7 @@ class Parameter:
         return self.default is inspect.Parameter.empty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """What the runtime must know of a function to offer and to call it."""
 
     description: str

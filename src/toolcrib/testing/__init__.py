@@ -10,10 +10,11 @@ from typing import Any, Literal
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
+from toolcrib.providers.scripted import ScriptedProvider, call, calls, says
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 
-__all__ = ["ListRecorder", "ScriptedApprover", "isolated_runtime"]
+__all__ = ["ListRecorder", "ScriptedApprover", "ScriptedProvider", "call", "calls", "isolated_runtime", "says"]
 
 
 @contextmanager

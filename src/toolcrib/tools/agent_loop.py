@@ -36,7 +36,7 @@ TODO_ITEM: JsonObject = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "A short name that stays the same for this item"},
-        "content": {"type": "string", "maxLength": 4000, "description": "What is to be done"},
+        "content": {"type": "string", "description": "What is to be done; at most 4000 characters are kept"},
         "status": {
             "type": "string",
             "enum": ["pending", "in_progress", "completed", "cancelled"],
@@ -76,7 +76,11 @@ registry.register(
         "parameters": {
             "type": "object",
             "properties": {
-                "todos": {"type": "array", "maxItems": 256, "items": TODO_ITEM, "description": "The items to write"},
+                "todos": {
+                    "type": "array",
+                    "items": TODO_ITEM,
+                    "description": "The items to write; at most 256 are kept",
+                },
                 "merge": {
                     "type": "boolean",
                     "default": False,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 
 class RegistryView(Protocol):
@@ -55,8 +56,7 @@ class CustomToolsetLike(Protocol):
     def includes(self) -> Sequence[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The tools that a list of enabled and a list of disabled toolsets leave over."""
 
     tool_names: frozenset[str]
@@ -67,8 +67,7 @@ class Selection:
 ToolsetSource = Literal["catalog", "custom", "registry", "legacy"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsetInfo:
+class ToolsetInfo(msgspec.Struct, frozen=True, kw_only=True):
     """All that a person may want to know about one toolset."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
+
+import msgspec
 
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
@@ -46,13 +47,13 @@ class FileStore:
         self._lock = Lock()
 
     def requested(self, request: ApprovalRequest) -> None:
-        self._append({"requested": asdict(request)})
+        self._append({"requested": msgspec.to_builtins(request)})
 
     def answered(self, request_id: str, answer: Answer) -> bool:
         with self._lock:
             if request_id not in {request.id for request in self._open()}:
                 return False
-            self._write({"answered": request_id, **asdict(answer)})
+            self._write({"answered": request_id, **msgspec.to_builtins(answer)})
             return True
 
     def pending(self) -> list[ApprovalRequest]:

@@ -12,9 +12,10 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.core.approvals import ApprovalRequest, Danger

@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from approval_requests import RECURSIVE_DELETE, made_request
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolcrib.approval.approvers.none import NoApprover
 from toolcrib.approval.approvers.smart import SmartApprover

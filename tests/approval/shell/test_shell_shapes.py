@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from toolcrib.approval.analyse import analyse
@@ -44,6 +46,13 @@ REPEATED = {
     "descriptors": ("exec 3<<< ls; sh <&3;", 2_000),
     "name references": ("declare -n a=b; declare -n b=a; echo $a;", 1_000),
     "doubling": ("x=$x$x$x$x;", 200),
+    "directories": ("cd a; ", 2_000),
+    "directories beside each other": ("cd a& ", 2_000),
+    "counting loops": ("for i in $(seq 100000); do ", 30),
+    "pipes of xargs": ("ls | xargs ls ", 2_000),
+    "chained verbs": ("tool e_modules || ", 1_000),
+    "hidden directories": ("cat " + ".ssh/" * 800 + "; ", 240),
+    "clusters": ("rm " + ("-" + "x" * 63 + " ") * 500 + "; ", 30),
 }
 NESTED = {
     "perl code": ("perl -e '", 'open("', 3_000, "'"),
@@ -60,6 +69,45 @@ NESTED = {
     "prompt strings": ("x='", "$(ls)", 300, "'; echo ${x@P}; echo ${x@P}"),
     "pattern removal": ("x=" + "a" * 500 + ";", "echo ${x%%*a*a*a*a*b};", 300, ""),
     "replacement": ("x=" + "a" * 90_000 + ";", "echo ${x//a/bb};", 300, ""),
+    "unfinished find": ("find . ", "-exec rm -f {} ", 600, "\\;"),
+    "verbs in a word": ("tool nod", "e_modules", 10_000, ""),
+    "python calls in calls": ("python3 -c 'x=", "f(", 50, "0" + ").g()" * 50 + "'"),
+    "python doubling": ('python3 -c \'x="a"\n', "x=x+x\n", 5_000, "'"),
+    "python lists in lists": ("python3 -c 'x=[1]\n", "x=[x,x]\n", 60, 'y="a"+str(x)\''),
+    "python loops in loops": ("python3 -c '", "[x for x in ", 60, "y" + "]" * 60 + "'"),
+    "ruby commands": ("ruby -e '", "%x(", 6_000, "'"),
+    "printed rounds": ("printf '%s" + "a" * 100_000 + "' ", "a ", 900, ""),
+}
+READ_AGAIN = {
+    "perl": ("echo '" + "print 1; " * 2_000 + "' > f; ", "perl f; "),
+    "perl from a variable": ("x='" + "print 1; " * 2_000 + "'; ", 'perl -e "$x"; '),
+    "python": ("echo '" + "x = 1\n" * 6_000 + "' > f; ", "python3 f; "),
+    "sql": ("echo '" + "select 1; " * 5_000 + "' > f; ", "psql -f f; "),
+    "vim": ("echo '" + ("a" * 900 + "\n") * 200 + "' > f; ", "vim -S f x; "),
+    "sed": ("echo '" + "s/a/b/;" * 500 + "' > f; ", "sed -f f x; "),
+    "make": ("echo '" + "a=b\n" * 199 + "' > f; ", "make -f f; "),
+    "package scripts": (
+        'echo \'{"scripts": {' + '"a": "ls",' * 5_000 + '"b": "ls"}}\' > package.json; ',
+        "npm run b; ",
+    ),
+    "filters": ("echo '" + "a\n" * 40_000 + "' > f; cat f ", "| rev "),
+    "a deep directory": ("cd " + "abc/" * 1_000 + "; ", "rm a b c d e; "),
+}
+GROWING = {
+    "verbs in a word": ("tool nod", "e_modules", 500, ""),
+    "modes": ("chmod ", "oa", 2_000, " x"),
+    "modes of programs": ("install -m +", "s", 2_000, "! x"),
+    "key names": ("cat ", "_priv", 1_000, ""),
+    "certificate names": ("cat ", "ca", 2_000, "!"),
+    "directories of keys": ("cat ", ".ssh/", 1_000, ""),
+    "parent directories": ("rm ", "../", 1_000, ""),
+    "blanks in perl": ("perl -e 'system", " ", 4_000, "x'"),
+    "blanks in loops": ("perl -e 'while 1", " ", 4_000, "x'"),
+    "lines of tcl": ("tclsh -c '", "\n", 4_000, "'"),
+    "open ruby commands": ("ruby -e '", "%x(", 1_200, "'"),
+    "unclosed secrets": ("ruby -e 'x \"", ".ssh", 1_000, "'"),
+    "blanks in vim": ("vim -c '", " ", 1_000, "' x"),
+    "make functions": ("make --eval '", "$(shell ", 1_000, "'"),
 }
 
 
@@ -83,6 +131,35 @@ def test_long_code_gets_a_verdict(name: str) -> None:
 
     assert assessment.verdict in ("safe", "ask")
     assert not [reason for reason in assessment.not_understood if "analyser failed" in reason]
+
+
+@pytest.mark.parametrize("name", READ_AGAIN)
+def test_work_that_is_asked_for_again_and_again_is_counted(name: str) -> None:
+    """Short commands that each cause much work use up what a command line is worth, and the answer is a question."""
+    start, again = READ_AGAIN[name]
+
+    assert not analyse(start + again).not_understood
+    assert analyse(start + again * 600).not_understood == ("the command line holds too many commands",)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_time_grows_with_the_input_and_not_with_its_square(name: str) -> None:
+    """Four times the input takes about four times as long; sixteen times would be too long at the limits."""
+    start, unit, count, end = GROWING[name]
+
+    short, long = (processor_time(start + unit * times + end) for times in (count, 4 * count))
+
+    assert long < 10 * short + 0.005
+
+
+def processor_time(command: str) -> float:
+    """The least time of three runs on this thread, however busy the machine is."""
+    times: list[float] = []
+    for _ in range(3):
+        started = time.thread_time()
+        analyse(command)
+        times.append(time.thread_time() - started)
+    return min(times)
 
 
 def test_unread_rest_is_never_safe() -> None:

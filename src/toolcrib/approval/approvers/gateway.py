@@ -7,9 +7,10 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol, get_args
+
+import msgspec
 
 from toolcrib.approval.approvers.advice import is_advised_against
 from toolcrib.config.redact import redact
@@ -45,16 +46,14 @@ class UnknownChoice(UnknownName, ValueError):
     kind = "choice"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateAnswer:
+class LateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer whose call no longer waits. It is on record; nothing is run because of it."""
 
     request: ApprovalRequest
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiter:
+class _Waiter(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is held until its answer comes."""
 
     request: ApprovalRequest

@@ -6,8 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePath
+
+import msgspec
 
 from toolcrib.approval.approvers.escape import shortened, visible
 from toolcrib.core.approvals import ApprovalRequest
@@ -20,8 +21,7 @@ MAX_PATHS_LOOKED_AT = 200
 Clock = Callable[[], float]
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(msgspec.Struct):
     files: int = 0
     folders: int = 0
     size: int = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from toolcrib.approval.approvers.escape import pieces, width
 from toolcrib.core.approvals import Danger
@@ -21,8 +22,7 @@ MAX_MARKED_CHARS = 300
 MAX_MARKED_SPANS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class Style(msgspec.Struct, frozen=True, kw_only=True):
     """How things are set apart: by colour, or by signs alone where colour is unwanted or unknown."""
 
     colour: bool = False

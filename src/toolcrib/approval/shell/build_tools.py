@@ -39,6 +39,8 @@ INSTALLS = name_set("install i ci add")
 MAX_LINES = 200
 MAX_VALUE = 400
 MAKE_ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)?(\w+)\s*(?::{0,3}|\?)=\s*(.*)$")
+MAKE_SHELL = re.compile(r"\$\(shell\s+(.+)\)")
+MAKE_OUTPUT = re.compile(r"!=\s*(.+)|:?=\s*`(.+)`")
 MAKE_VARIABLE = re.compile(r"\$(?:\$|[({](\w+)[)}]|[@<^*?+%]|[({][@<^*?+%][DF]?[)}])")
 MAKE_VARIABLES = {"CC": "cc", "CXX": "c++", "AR": "ar", "LD": "ld", "MAKE": "make", "RM": "rm -f", "SHELL": "/bin/sh"}
 
@@ -77,6 +79,7 @@ def read_build_file(runner: Runner, data: Data, call: Call, site: Site) -> None:
     elif call.program in MAKE or call.program == "just":
         run_recipes(runner, data.text, call, site)
     elif call.program in ("task", "go-task"):
+        runner.spend(len(data.text) // 500)
         for command in re.findall(r"^[ \t]*(?:- +(?:cmd: *)?|cmd: *|sh: *)([^\s>|].*)$", data.text, re.MULTILINE):
             runner.run_text(command.strip("'\""), call.state.copy(), None, site)
     else:
@@ -88,6 +91,7 @@ def run_recipes(runner: Runner, text: str, call: Call, site: Site) -> None:
     lines = text.replace("\\\n", " ").splitlines()
     if len(lines) > MAX_LINES:
         runner.report("unknown_code", "runs longer recipes than can be read", site)
+    runner.spend(len(lines) // 10 + len(text) // 500)
     variables = dict(MAKE_VARIABLES)
     for line in lines[:MAX_LINES]:
         variable = MAKE_ASSIGNMENT.match(line)
@@ -95,9 +99,10 @@ def run_recipes(runner: Runner, text: str, call: Call, site: Site) -> None:
             variables[variable.group(1)] = expand(variable.group(2), variables)[:MAX_VALUE]
         indented = line.startswith(("\t", " "))
         recipe = line if indented else line.partition(";")[2] if ":" in line else ""
-        shell = re.search(r"\$\(shell\s+(.+)\)|!=\s*(.+)|:?=\s*`(.+)`", line)
-        found = next((group for group in shell.groups() if group), "") if shell else ""
-        for code in (recipe, found):
+        # Up to the last parenthesis: behind it, every search for the end of a call would go through the whole line.
+        called = MAKE_SHELL.search(line, 0, line.rfind(")") + 1)
+        taken = MAKE_OUTPUT.search(line)
+        for code in (recipe, *("".join(found.groups("")) for found in (called, taken) if found)):
             expanded = expand(code, variables) if call.program in MAKE else code
             if expanded.strip(" \t@-+"):
                 runner.run_text(expanded.strip().lstrip("@-+"), call.state.copy(), None, site)
@@ -142,6 +147,7 @@ def run_package_scripts(runner: Runner, operands: list[str], directory: str, cal
     scripts = {key[4:]: code for key, code in call.state.aliases.items() if key.startswith("npm ")}
     runs = verb in LIFECYCLE or name != verb or call.program in ("yarn", "pnpm", "bun")
     if data is not None and data.text is not None:
+        runner.spend(len(data.text) // 500)
         scripts = {**scripts_of(data.text), **scripts}
     elif data is not None and (data.origin & Origin.NETWORK or (runs and verb not in INSTALLS)):
         runner.report("unknown_code", "runs scripts from a package.json that was just written", site)

@@ -29,7 +29,7 @@ from toolcrib.approval.shell.model import (
     Origin,
 )
 from toolcrib.approval.shell.outputs import output_of
-from toolcrib.approval.shell.paths import is_private, is_secret, resolve
+from toolcrib.approval.shell.paths import MAX_PATH, is_private, is_secret, resolve
 from toolcrib.approval.shell.prescan import join_lines
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
@@ -40,6 +40,9 @@ MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_LOOP_VALUES = 16
+WORDS_IN_A_STEP = 4
+PATH_CHARACTERS_IN_A_STEP = 1000
+CHARACTERS_PASSED_ON = 2000
 
 
 class Evaluator(Definitions):
@@ -49,7 +52,7 @@ class Evaluator(Definitions):
         super().__init__()
         self.nested = 0
         self.wrapped = 0
-        self.folder = Folder(self.run_script)
+        self.folder = Folder(self.run_script, self.spend)
 
     def run_script(self, script: Script, state: State, stdin: Data | None = None) -> Data:
         outer = self.source
@@ -237,7 +240,7 @@ class Evaluator(Definitions):
         return NOTHING
 
     def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
-        self.spend(1 + len(words) // 8)
+        self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
             raise NotUnderstood("a command has too many arguments to look at each")
         self.wrapped += 1
@@ -293,6 +296,7 @@ class Evaluator(Definitions):
 
     def output(self, call: Call) -> Data:
         data = output_of(call)
+        self.spend(len(data.text or "") // CHARACTERS_PASSED_ON)
         origin = data.origin
         for word in call.words:
             origin |= word.origin
@@ -324,6 +328,15 @@ class Evaluator(Definitions):
             self.run_text(data.text, inner, None, site)
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
+
+
+def effort(words: list[Field], state: State, stdin: Data | None) -> int:
+    """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
+    path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
+    read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
+    return (
+        1 + len(words) // WORDS_IN_A_STEP + path_characters // PATH_CHARACTERS_IN_A_STEP + read // CHARACTERS_PASSED_ON
+    )
 
 
 def loop_values(values: list[Field]) -> list[Field | None]:

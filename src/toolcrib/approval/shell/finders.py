@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
@@ -81,20 +82,23 @@ def find(runner: Runner, call: Call, site: Site) -> Data | None:
         if not word.text.startswith("-"):
             roots.append(word)
     root = roots[0] if roots else Field(".")
+    from_the_top, secrets = finds_from_the_top(call), looks_for_secrets(call)
+    ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
     for number, word in enumerate(words):
         if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
             continue
-        end = next((at for at in range(number + 1, len(words)) if words[at].text in (";", "+", "\\;")), len(words))
+        following = bisect(ends, number)
+        end = ends[following] if following < len(ends) else len(words)
         found = Field(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
         inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
-        if looks_for_secrets(call):
+        if secrets:
             inner = [Field(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner]
         if not inner:
             continue
-        if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and finds_from_the_top(call):
+        if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and from_the_top:
             reason = "deletes everything under the root or a system directory"
             runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
-        if changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
+        if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
             reason = "changes the permissions of the whole machine"
             runner.report("permissions", reason, site, severity="block", paths=("/",))
         state = call.state.copy()
@@ -108,10 +112,7 @@ def find(runner: Runner, call: Call, site: Site) -> Data | None:
 
 def changes_the_whole_machine(call: Call, program: str, root: Field) -> bool:
     return (
-        program in ("chmod", "chown", "chgrp")
-        and call.known
-        and finds_from_the_top(call)
-        and place(resolve(root, call.state), call.state) == "root"
+        program in ("chmod", "chown", "chgrp") and call.known and place(resolve(root, call.state), call.state) == "root"
     )
 
 

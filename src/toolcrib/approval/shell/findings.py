@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from toolcrib.approval.shell.model import MAX_STEPS, UNKNOWN, Finding, NotUnderstood, Severity
 from toolcrib.approval.shell.rules.table import DANGERS

@@ -22,10 +22,11 @@ MAX_FIELDS = 20_000
 
 
 class Folder:
-    """Turns words into fields; `run_script` gives the output of a nested script."""
+    """Turns words into fields; `run_script` gives the output of a nested script, `spend` counts work."""
 
-    def __init__(self, run_script: RunScript) -> None:
+    def __init__(self, run_script: RunScript, spend: Callable[[int], None]) -> None:
         self.run_script = run_script
+        self.spend = spend
 
     def fields(self, words: list[Word], state: State) -> list[Field]:
         result: list[Field] = []
@@ -132,6 +133,9 @@ class Folder:
         if operation in (":?", "?") or value is None:
             self.text(argument, state)
             return value if value is not None else Field(UNKNOWN)
+        if operation[0] in "#%":
+            # The pattern is held against every place in the text.
+            self.spend(len(value.text) // 64)
         return transform(value, operation, self.text(argument, state))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from toolcrib.approval.shell.model import MAX_SKELETON_BYTES, NotUnderstood
 from toolcrib.approval.shell.tokens import Redirection, Script, Token, Word
@@ -23,8 +24,7 @@ _SPELLED = {"|&": "|", ";&": ";;", ";;&": ";;", "select": "for", "until": "while
 _ENDS_COMPOUND = frozenset({")", "}", "fi", "done", "esac"})
 
 
-@dataclass(slots=True)
-class Simple:
+class Simple(msgspec.Struct):
     """One simple command: its words, with assignments in front, and its redirections."""
 
     words: list[Word]
@@ -33,26 +33,22 @@ class Simple:
     end: int
 
 
-@dataclass(slots=True)
-class Pipeline:
+class Pipeline(msgspec.Struct):
     commands: list[Command]
 
 
-@dataclass(slots=True)
-class AndOr:
+class AndOr(msgspec.Struct):
     """Commands joined by `&&` and `||`: the first always runs, the others may."""
 
     commands: list[Command]
 
 
-@dataclass(slots=True)
-class Sequence:
+class Sequence(msgspec.Struct):
     commands: list[Command]
-    background: set[int] = field(default_factory=set)
+    background: set[int] = msgspec.field(default_factory=set)
 
 
-@dataclass(slots=True)
-class Group:
+class Group(msgspec.Struct):
     """A compound command with its redirections; a subshell keeps its changes to itself."""
 
     body: Command
@@ -60,8 +56,7 @@ class Group:
     redirections: list[Redirection]
 
 
-@dataclass(slots=True)
-class Branches:
+class Branches(msgspec.Struct):
     """Alternatives after something that always runs: `if`, `case`."""
 
     always: Command | None
@@ -69,16 +64,14 @@ class Branches:
     alternatives: list[Command]
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(msgspec.Struct):
     variable: Word | None
     values: list[Word] | None
     condition: Command | None
     body: Command
 
 
-@dataclass(slots=True)
-class Function:
+class Function(msgspec.Struct):
     name: Word
     body: Command
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import Literal
+
+import msgspec
 
 Severity = Literal["ask", "block"]
 VerdictName = Literal["safe", "ask", "block"]
@@ -45,8 +46,7 @@ class Origin(IntFlag):
     """One thing, or a few, however little is known about it: a fresh file name, the newest of a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One word of an argument list after expansion; `text` holds UNKNOWN where a part cannot be known."""
 
     text: str
@@ -61,8 +61,7 @@ class Field:
         return Field(text, self.glob, self.origin)
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(msgspec.Struct, frozen=True):
     """What flows over a pipe or out of a substitution: its text where that is known, and its origins."""
 
     text: str | None = None
@@ -84,8 +83,7 @@ NOTHING = Data("")
 ANYTHING = Data(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One danger in a command line, tied to the sub-command that it stands on."""
 
     rule: str
@@ -98,8 +96,7 @@ class Finding:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
+class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on a whole command line, every finding behind it, and what could not be understood."""
 
     verdict: VerdictName

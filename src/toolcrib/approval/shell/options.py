@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from toolcrib.approval.shell.model import UNKNOWN, Field
 
 
-@dataclass(slots=True)
-class Arguments:
+class Arguments(msgspec.Struct):
     """The options with their values, in order, and the operands of one command."""
 
-    options: list[tuple[str, Field | None]] = field(default_factory=list)
-    operands: list[Field] = field(default_factory=list)
+    options: list[tuple[str, Field | None]] = msgspec.field(default_factory=list)
+    operands: list[Field] = msgspec.field(default_factory=list)
 
     def has(self, *names: str) -> bool:
         """True when one of the options was given, also as an unambiguous abbreviation (`--recurs`)."""

@@ -8,7 +8,7 @@ import codecs
 import re
 
 from toolcrib.approval.shell.ansi_quotes import decode_ansi_quotes
-from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.model import MAX_DATA_CHARS, NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 
@@ -163,7 +163,10 @@ def _formatted(call: Call) -> Data:
     pieces: list[str] = []
     remaining = iter(arguments)
     per_round = max(1, len(re.findall(r"%-?\d*[sbdcxoq]", pattern)))
-    for _ in range(max(1, -(-len(arguments) // per_round))):
+    rounds = max(1, -(-len(arguments) // per_round))
+    if len(pattern) * rounds > MAX_DATA_CHARS:
+        return Data(None, origin)
+    for _ in range(rounds):
         pieces.append(re.sub(r"%%|%-?\d*([sbdcxoq])", lambda match: _argument(match, remaining), pattern))
     return Data("".join(pieces), origin)
 

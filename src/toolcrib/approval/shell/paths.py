@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from posixpath import isabs, join, normpath
+from posixpath import normpath
 from typing import Literal
 
 from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
@@ -54,32 +54,34 @@ HOME_CONFIG = re.compile(
     r"local/share/(?:systemd|applications|keyrings)/.*"
     r"|toolcrib(?:/.*)?|hermes(?:/.*)?)$|Library/Launch(?:Agents|Daemons)/.*$"
 )
-SECRET = re.compile(
-    r"(?:^|/)\.ssh/(?!.*\.pub$|known_hosts|config$|authorized_keys)(?:id_|.*key|.*\.pem|identity|\*|$)|(?:^|/)\.ssh$"
-    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$"
-    r"|(?:^|/)\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|my\.cnf|vault-token|boto|s3cfg|htpasswd)$"
-    r"|(?:^|/)\.aws/(?:credentials|config|sso|cli/cache|$)|(?:^|/)\.aws$|(?:^|"
-    r"/)\.kube(?:/config)?$|(?:^|/)\.docker/config\.json$"
-    r"|(?:^|/)\.gnupg(?:/|$)|(?:^|/)\.config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|(?:^|"
-    r"/)\.azure(?:/|$)|(?:^|/)\.password-store(?:/|$)"
-    r"|(?:^|/)\.local/share/keyrings|(?:^|/)\.(?:bash|zsh|python|mysql|psql)_history$|"
-    r"Library/Keychains|(?:^|/)\.terraform\.d/credentials"
-    r"|^/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|"
-    r"ssh/ssh_host_\w+_key$)|^/proc/(?:[^/]+/)(?:environ|mem)$|^/dev/k?mem$|^/proc/kcore$"
-    r"|(?:^|/)(?:credentials|secrets?)\.(?:json|ya?ml|toml|env)$|(?:^|/)(?:Login "
-    r"Data|Cookies|cookies\.sqlite|logins\.json|key4\.db)$"
-    r"|/var/run/secrets/|/run/secrets/|(?:^|/)[\w.-]*(?:private|server|client|tls|ssl|"
-    r"ca)[\w.-]*\.key$|(?:^|/|[-_.])(?:priv\w*|key)[-_.]?\w*\.pem$|-key\.pem$|\.(?:p12|pfx|jks|"
-    r"keystore|kdbx|ppk)$"
-    r"|(?:^|/)\.toolcrib/\.env$|(?:^|/)\.hermes/\.env$|(?:^|/)service[-_]?account\w*\.json$|"
-    r"(?:^|/)(?:private|master|secret)[-_]?key$|(?:^|/)wallet\.dat$"
+SECRET_DIRECTORY = re.compile(
+    r"/\.(?:ssh/(?:id_|identity|\*)|ssh/?$|aws/(?:credentials|config|sso|cli/cache)|aws/?$|kube(?:/config)?$"
+    r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
+    r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/\.env$)"
 )
-ENV_FILE = re.compile(r"(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$")
+"""Looked for in the whole path with a slash in front; every alternative starts with the same two characters."""
+SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
+SECRET_SYSTEM_FILE = re.compile(
+    r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|ssh/ssh_host_\w+_key$)"
+    r"|/proc/(?:[^/]+/)(?:environ|mem)$|/dev/k?mem$|/proc/kcore$"
+)
+SECRET_NAME = re.compile(
+    r"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$"
+    r"|\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|my\.cnf|vault-token|boto|s3cfg|htpasswd)$"
+    r"|\.(?:bash|zsh|python|mysql|psql)_history$|(?:credentials|secrets?)\.(?:json|ya?ml|toml|env)$"
+    r"|(?:Login Data|Cookies|cookies\.sqlite|logins\.json|key4\.db)$|service[-_]?account\w*\.json$"
+    r"|(?:private|master|secret)[-_]?key$|wallet\.dat$"
+    r"|(?=[\w.-]+$)(?>.*?(?:private|server|client|tls|ssl|ca))[\w.-]*\.key$"
+)
+SECRET_SUFFIX = re.compile(r"\.(?:p12|pfx|jks|keystore|kdbx|ppk)$|(?:^|[-_.])(?:priv\w*+[-.]?|key[-.]?)\w*+\.pem$")
+ENV_FILE = re.compile(r"\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$")
 PUBLIC = re.compile(r"\.pub$|/etc/ssl/certs/|/(?:ca-certificates|cacert|fullchain|cert)[\w.-]*\.pem$|\.crt$")
 CLIMBS = re.compile(
     r"(?:\.\./)+(?=(?:etc|usr|boot|proc|sys|root)(?:/|$))|(?:\.\./){3,}(?=(?:bin|sbin|lib|var|dev|home|opt)(?:/|$))"
 )
 MAX_PATH = 4096
+MAX_NAME = 256
+"""No file system knows longer names; of one, only the end is looked at."""
 TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
@@ -88,8 +90,9 @@ def resolve(field: Field | str, state: State) -> str:
     text = field if isinstance(field, str) else field.text
     if not text:
         return text
-    if not isabs(text):
-        text = join(state.cwd, text) if state.cwd_known else join(UNKNOWN, text)
+    if text[0] != "/":
+        base = state.cwd if state.cwd_known else UNKNOWN
+        text = f"{base}/{text}" if base and base[-1] != "/" else base + text
     path = normpath(text)
     # POSIX keeps a double slash in front; Linux means the root by it.
     path = path[1:] if path.startswith("//") and not path.startswith("//./") else path
@@ -141,7 +144,7 @@ def place(path: str, state: State) -> Place:
         return "temporary"
     if SYSTEM_FILES.match(path):
         return "system" if not path.startswith("/dev/") else "device"
-    if isabs(path) and not (state.cwd.startswith("/") and path.startswith(state.cwd.rstrip("/") + "/")):
+    if path.startswith("/") and not (state.cwd.startswith("/") and path.startswith(state.cwd.rstrip("/") + "/")):
         return "outside"
     return "outside" if path.startswith("..") else "workspace"
 
@@ -159,9 +162,31 @@ def home_relative(path: str, state: State) -> str | None:
 
 def is_private(path: str) -> bool:
     """True for files that may be read here but should not leave the machine: `.env`, the list of users."""
-    return bool(ENV_FILE.search(path[:MAX_PATH])) or path in ("/etc/passwd", "/etc/group")
+    return bool(ENV_FILE.match(file_name(path[:MAX_PATH]))) or path in ("/etc/passwd", "/etc/group")
 
 
 def is_secret(path: str) -> bool:
+    """True for keys, passwords and the like, by their directories and names."""
     path = path[:MAX_PATH]
-    return bool(SECRET.search(path)) and not PUBLIC.search(path)
+    name = file_name(path)
+    found = (
+        SECRET_DIRECTORY.search("/" + path)
+        or SECRET_NAME.match(name)
+        or SECRET_SUFFIX.search(name)
+        or SECRET_SYSTEM_FILE.match(path)
+        or "/run/secrets/" in path
+        or "Library/Keychains" in path
+        or holds_ssh_key("/" + path)
+    )
+    return bool(found) and not PUBLIC.search(path)
+
+
+def holds_ssh_key(path: str) -> bool:
+    """True for what is called a key in a directory of ssh."""
+    found = SSH_DIRECTORY.search(path)
+    below = path[found.end() :] if found else ""
+    return "key" in below or ".pem" in below
+
+
+def file_name(path: str) -> str:
+    return path.rpartition("/")[2][-MAX_NAME:]

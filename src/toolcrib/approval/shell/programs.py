@@ -85,6 +85,7 @@ def judge_sql(runner: Runner, call: Call, text: str, site: Site) -> None:
     if text.strip() == UNKNOWN or len(text) > MAX_SQL:
         runner.report("sql", "runs SQL that is only known at run time", site)
         return
+    runner.spend(len(text) // 150)
     reason = sql_danger(text)
     if reason:
         runner.report("sql", reason, site)
@@ -193,6 +194,7 @@ def sed(runner: Runner, call: Call, site: Site) -> Data | None:
         if len(text) > MAX_SCRIPT:
             runner.report("unknown_code", "runs a longer script than can be read", site)
             continue
+        runner.spend(len(text) // 60)
         for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
             judge_write(runner, resolve(target, call.state), Field(target), call.state, site)
         for command in re.findall(r"(?:^|[;{}\d$!/])\s*e\s+([^\n]+)", text):
@@ -218,8 +220,9 @@ def editor(runner: Runner, call: Call, site: Site) -> Data | None:
         if len(command) > MAX_SCRIPT:
             runner.report("unknown_code", "runs a longer script than can be read", site)
             continue
+        runner.spend(1 + len(command) // 200)
         escape = re.search(
-            r"(?:^|[:|%\s])(?:r|read|w)?\s*!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
+            r"(?:^|[:|%\s])(?:(?:r|read|w)\s*+)?!\s*(.+)|\bsystem\(\s*['\"](.+?)['\"]|:?terminal\s+(.+)", command
         )
         write = re.match(r":?\s*(?:%|\d+,[\d$]+)?(?:w|wq|write|saveas|sav|x|xit)!?\s+([^!>\s|]\S*)", command)
         if write:

@@ -54,6 +54,7 @@ def judge_python(runner: Runner, code: str, call: Call, site: Site) -> None:
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
         runner.report("unknown_code", "runs Python code that cannot be read", site)
         return
+    runner.spend(len(code) // 40)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -62,10 +63,12 @@ def judge_python(runner: Runner, code: str, call: Call, site: Site) -> None:
         if SUSPICIOUS.search(code):
             runner.report("unknown_code", "runs Python code that cannot be read", site)
         return
+    reader = _Reader(runner, call, site)
     try:
-        _Reader(runner, call, site).visit(tree)
+        reader.visit(tree)
     except RecursionError:
         runner.report("unknown_code", "runs Python code that is nested too deeply", site)
+    runner.spend(reader.looks // 20)
 
 
 class _Reader(ConstantReader):
@@ -98,7 +101,7 @@ class _Reader(ConstantReader):
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         forks = any(
             isinstance(inner, ast.Call) and self.dotted(inner.func) in ("os.fork", "multiprocessing.Process")
-            for inner in ast.walk(node)
+            for inner in self.inside(node)
         )
         if forks and (endless or any(isinstance(inner, ast.Call) for inner in ast.walk(node.test))):
             self.report("fork_bomb", "forks without end", block=True)
@@ -111,9 +114,15 @@ class _Reader(ConstantReader):
         self.look_for_forks(node)
 
     def look_for_forks(self, node: ast.AST) -> None:
-        if any(isinstance(inner, ast.Call) and self.dotted(inner.func) == "os.fork" for inner in ast.walk(node)):
+        if any(isinstance(inner, ast.Call) and self.dotted(inner.func) == "os.fork" for inner in self.inside(node)):
             self.report("fork_bomb", "forks many times")
         self.generic_visit(node)
+
+    def inside(self, node: ast.AST) -> list[ast.AST]:
+        """A loop and all that is in it; nested loops are walked once from every level."""
+        nodes = list(ast.walk(node))
+        self.look(len(nodes) // 4)
+        return nodes
 
     def visit_Call(self, node: ast.Call) -> None:  # noqa: N802 - the name that ast calls
         self.depth += 1

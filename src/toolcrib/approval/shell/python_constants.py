@@ -8,7 +8,12 @@ import binascii
 import re
 from posixpath import join
 
-from toolcrib.approval.shell.model import UNKNOWN
+from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN
+
+MAX_LOOKS = 40_000
+CHARACTERS_IN_A_LOOK = 64
+ITEM = 50
+"""What one item of a list counts beside its characters."""
 
 
 class ConstantReader(ast.NodeVisitor):
@@ -18,6 +23,13 @@ class ConstantReader(ast.NodeVisitor):
         self.home = home
         self.names: dict[str, str] = {}
         self.values: dict[str, object] = {}
+        self.looks = 0
+
+    def look(self, count: int = 1) -> None:
+        """Count looks at expressions: nested calls are looked at once from every level above them."""
+        self.looks += count
+        if self.looks > MAX_LOOKS:
+            raise RecursionError
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -31,6 +43,7 @@ class ConstantReader(ast.NodeVisitor):
 
     def dotted(self, node: ast.expr) -> str:
         """The full name of what is called, through imports, `__import__` and `getattr`."""
+        self.look()
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -51,14 +64,20 @@ class ConstantReader(ast.NodeVisitor):
         return ".".join(reversed(parts))
 
     def constant(self, node: ast.expr | None) -> object:
-        """The value of an expression made of literals; None when it cannot be known."""
+        """The value of an expression made of literals; None when it cannot be known or grows too large."""
+        value = self.folded(node)
+        size = weight(value)
+        self.look(1 + size // CHARACTERS_IN_A_LOOK)
+        return value if size <= MAX_DATA_CHARS else None
+
+    def folded(self, node: ast.expr | None) -> object:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
             return self.values.get(node.id)
         if isinstance(node, ast.List | ast.Tuple):
             items = [self.constant(item) for item in node.elts]
-            return [UNKNOWN if item is None else item for item in items]
+            return [UNKNOWN if item is None or is_nested(item) else item for item in items]
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.constant(node.operand)
             return -value if isinstance(value, int) else None
@@ -126,3 +145,15 @@ class ConstantReader(ast.NodeVisitor):
         if name == "os.path.join" and all(isinstance(argument, str) for argument in arguments):
             return join(*[str(argument) for argument in arguments]) if arguments else None
         return None
+
+
+def is_nested(value: object) -> bool:
+    """True for a list of lists; put into lists again and again it would grow without end."""
+    return isinstance(value, list) and any(isinstance(item, list) for item in value)
+
+
+def weight(value: object) -> int:
+    """About how many characters a value holds."""
+    if isinstance(value, list):
+        return sum(ITEM + (len(item) if isinstance(item, str | bytes | list) else 0) for item in value)
+    return len(value) if isinstance(value, str | bytes) else 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from toolcrib.approval.shell.model import Data, Field, Severity
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """Where a command stands: its text and its span in the original command line."""
 
     text: str
@@ -34,6 +34,12 @@ class Runner(Protocol):
 
     def define_alias(self, name: str, text: str, site: Site) -> None:
         """Remember an alias, which is judged at the end unless it is called before."""
+
+    def spend(self, steps: int) -> None:
+        """Count work beyond one look at a command; raises NotUnderstood when the command line is worth no more.
+
+        A step stands for about 50 microseconds.
+        """
 
     def report(
         self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()

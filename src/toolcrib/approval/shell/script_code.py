@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from toolcrib.approval.shell.flow import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, Field, Severity
@@ -12,28 +13,24 @@ from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.sql import sql_danger
 
 MAX_CODE = 20_000
-STRING = (
-    r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|`((?:[^`\\]|\\.)*)`"""
-    r"""|q[qx]?\{([^}]*)\}|q[qx]?\(([^)]*)\)|%x[\(\{]([^)}]*)[\)\}])"""
-)
 RUNS = re.compile(
     r"\b(?:system|exec|popen|Popen|shell_exec|passthru|proc_open|execSync|spawnSync|spawn|"
     r"execFile|execFileSync|IO\.popen|Open3\.\w+|os\.execute|io\.popen|"
     r"do shell script|shell|Process\.(?:spawn|run)|Runtime\.\w+\(\)\.exec|run_shell_command|"
-    r"call-process|shell-command|iex|Invoke-Expression)\b\s*[(\[]?\s*" + STRING
+    r"call-process|shell-command|iex|Invoke-Expression)\b\s*+[(\[]?\s*+([\"'`]|q[qx]?[{(]|%x[({])"
 )
+BACKTICKS = re.compile(r"(`|qx[/{(]|%x[({])")
 RUNS_SOMETHING = re.compile(
     r"\b(?:system|exec|popen|shell_exec|passthru|proc_open|execSync|spawnSync|child_process|"
     r"os\.execute|io\.popen)\b\s*\(\s*[$@A-Za-z_]"
 )
-BACKTICKS = re.compile(r"`([^`]+)`|qx[/{(]([^/})]*)[/})]|%x[({]([^)}]*)[)}]")
 ARGUMENT_LIST = re.compile(
     r"\b(?:system|exec|spawn|spawnSync|execFile|execFileSync|"
-    r"popen)\b\s*\(?\s*((?:[\[]?\s*(?:\"[^\"]*\"|'[^']*')\s*[\],]*\s*){2,})"
+    r"popen)\b\s*+\(?\s*+((?:[\[]?\s*+(?:\"[^\"]*\"|'[^']*')\s*+[\],]*+\s*+){2,})"
 )
 DELETES = re.compile(
     r"\b(?:rmtree|remove_tree|rm_rf|rm_r|remove_dir|remove_entry_secure|rimraf|rmSync|rmdirSync|"
-    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*\(?\s*(?:glob|<|map|for|foreach|while)\b|"
+    r"fs\.rm\b|fs\.promises\.rm\b|removeSync|emptyDirSync|unlink\s*+\(?\s*+(?:glob|<|map|for|foreach|while)\b|"
     r"array_map\(\s*['\"]unlink|Remove-Item|Directory\.Delete|RemoveDirectory|"
     r"Deno\.remove(?:Sync)?\([^)]{0,200}recursive|Dir\.glob.{0,200}(?:delete|unlink)|"
     r"Dir\[.{0,200}(?:delete|unlink)|delete-directory|file\s+delete\s+-force|"
@@ -46,32 +43,34 @@ NETWORK_SHELL = re.compile(
 FETCHES = re.compile(
     r"\b(?:LWP::Simple|LWP::UserAgent|HTTP::Tiny|Net::HTTP|open-uri|URI\.open|"
     r"file_get_contents\(\s*['\"]https?|https?\.get|fetch\(|require\(['\"]https?['\"]\)|"
-    r"curl_exec|DownloadString|Invoke-WebRequest|iwr|URI\.parse|get\s*\(?\s*['\"]https?)"
+    r"curl_exec|DownloadString|Invoke-WebRequest|iwr|URI\.parse|get\s*+\(?\s*+['\"]https?)"
 )
 EVALUATES = re.compile(
     r"\b(?:eval|instance_eval|class_eval|Function|vm\.runIn\w+|assert|create_function|iex|"
     r"Invoke-Expression|loadstring|load)\b\s*[(\s]|\(\s*eval\s*\)"
 )
 FORKS = re.compile(
-    r"\bfork\s+while\s+fork|\bfork\s+while\s*1|while\s*\(?\s*(?:1|"
-    r"true)\s*\)?\s*\{?\s*(?:Process\.)?fork|loop\s*(?:\{|do)\s*(?:Process\.)?fork|"
+    r"\bfork\s+while\s+fork|\bfork\s+while\s*1|while\s*+\(?\s*+(?:1|"
+    r"true)\s*+\)?\s*+\{?\s*+(?:Process\.)?fork|loop\s*(?:\{|do)\s*(?:Process\.)?fork|"
     r"fork\(\)?\s*while|while\s+true\s+do\s+fork|until\s+0.{0,200}fork|"
-    r"for\s*\(;;\)\s*\{?\s*(?:pcntl_)?fork|fork\s+loop"
+    r"for\s*\(;;\)\s*+\{?\s*+(?:pcntl_)?fork|fork\s+loop"
 )
 KILLS = re.compile(
-    r"\bkill\s*\(?\s*(?:'?KILL'?|'?TERM'?|9|-9|15|:KILL|SIGKILL)\s*,\s*-\s*1|"
-    r"process\.kill\(\s*-1|Process\.kill\([^,]+,\s*-1|posix_kill\(\s*-1"
+    r"\bkill\s*+\(?\s*+(?:'?KILL'?|'?TERM'?|9|-9|15|:KILL|SIGKILL)\s*,\s*-\s*1|"
+    r"process\.kill\(\s*-1|Process\.kill\([^,]++,\s*-1|posix_kill\(\s*-1"
 )
-CHMODS = re.compile(r"\bchmod(?:Sync|_R)?\b\s*\(?[^;]{0,200}\b(?:0o?777|0o?666|511|438|['\"]777['\"])")
+CHMODS = re.compile(r"\bchmod(?:Sync|_R)?\b\s*+\(?[^;]{0,200}\b(?:0o?777|0o?666|511|438|['\"]777['\"])")
 WRITES = re.compile(
-    r"(?:\bopen\s*\(?\s*(?:my\s*)?\$?\w*\s*,?\s*['\"]\s*>{1,2}\s*([^'\",]{1,400})|"
+    r"(?:\bopen\s*+\(?\s*+(?:my\s*+)?\$?\w*+\s*+,?\s*+['\"]\s*+>{1,2}\s*([^'\",]{1,400})|"
     r"\b(?:writeFileSync|writeFile|appendFileSync|file_put_contents|File\.write|IO\.write|"
     r"createWriteStream|Deno\.writeTextFile\w*|unlinkSync|unlink|"
-    r"truncateSync)\s*\(?\s*['\"]([^'\"]+)"
+    r"truncateSync)\s*+\(?\s*+['\"]([^'\"]+)"
     r"|\b(?:File\.open|open|fopen|io\.open)\s*\(\s*['\"]([^'\"]{1,400})['\"]\s*,\s*['\"][wa]|"
-    r">{1,2}\s*\"(/[^\"]+)\"|open\s*\(?[^;]{0,200}['\"]>{1,2}['\"]\s*,\s*['\"]([^'\"]+))"
+    r">{1,2}\s*\"(/[^\"]+)\"|open\s*+\(?[^;]{0,200}['\"]>{1,2}['\"]\s*,\s*['\"]([^'\"]+))"
 )
-PATHS = re.compile(r"['\"]((?:~|/|\.{1,2}/)[^'\"\s]*)['\"]|['\"]([^'\"\s]*\.(?:ssh|aws|gnupg|netrc)[^'\"\s]*)['\"]")
+PATHS = re.compile(
+    r"['\"]((?:~|/|\.{1,2}/)[^'\"\s]*)['\"]|['\"]((?>[^'\"\s]*?\.(?:ssh|aws|gnupg|netrc))[^'\"\s]*+)['\"]"
+)
 SENDS = re.compile(
     r"\b(?:post|put|fetch|request|Request|sendmail|send|upload|HTTP::Tiny|LWP|Net::HTTP|axios|"
     r"curl_exec|Invoke-RestMethod|Invoke-WebRequest)\b"
@@ -83,13 +82,29 @@ PRIVATE_FILES = re.compile(
 )
 ORM_DELETES = re.compile(
     r"\.(?:delete_all|destroy_all|truncate!?)\b|\.all\.(?:each|map)\(&:(?:delete|destroy)\)|"
-    r"::truncate\(|deleteMany\(\s*(?:\{\s*\})?\s*\)|destroy\(\s*\{\s*(?:where:\s*\{\s*\}|"
+    r"::truncate\(|deleteMany\(\s*+(?:\{\s*\})?\s*+\)|destroy\(\s*\{\s*(?:where:\s*\{\s*\}|"
     r"truncate)"
 )
 SQL_TEXT = re.compile(
-    r"""(?:execute|query|do|exec|prepare|run|raw|executescript|exec_query)\s*\(?\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|`([^`]*)`)"""
+    r"""(?:execute|query|do|exec|prepare|run|raw|executescript|exec_query)\s*+\(?\s*+(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|`([^`]*)`)"""
 )
-TCL = re.compile(r"(?:^|[;\[{\n])\s*(?:exec|spawn|system)\s+([^\n;\]}]+)")
+TCL = re.compile(r"(?:^|[;\[{\n])[^\S\n]*+(?:exec|spawn|system)\s+([^\n;\]}]+)")
+Endings = dict[str, tuple[re.Pattern[str], str]]
+"""For each way to open a string, how it goes on, and the signs that may close it."""
+_TO_BRACKET = (re.compile(r"([^)}]*)[)}]"), ")}")
+STRING_ENDINGS: Endings = {
+    '"': (re.compile(r'((?:[^"\\]|\\.)*)"'), '"'),
+    "'": (re.compile(r"((?:[^'\\]|\\.)*)'"), "'"),
+    "`": (re.compile(r"((?:[^`\\]|\\.)*)`"), "`"),
+    **dict.fromkeys(("q{", "qq{", "qx{"), (re.compile(r"([^}]*)\}"), "}")),
+    **dict.fromkeys(("q(", "qq(", "qx("), (re.compile(r"([^)]*)\)"), ")")),
+    **dict.fromkeys(("%x(", "%x{"), _TO_BRACKET),
+}
+COMMAND_ENDINGS: Endings = {
+    "`": (re.compile(r"([^`]+)`"), "`"),
+    **dict.fromkeys(("qx/", "qx{", "qx("), (re.compile(r"([^/})]*)[/})]"), "/})")),
+    **dict.fromkeys(("%x(", "%x{"), _TO_BRACKET),
+}
 POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 
 
@@ -98,6 +113,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: Call, site
     if len(code) > MAX_CODE:
         runner.report("unknown_code", f"runs more {language} code than can be read", site)
         return
+    runner.spend(len(code) // 60)
     if code.strip() == UNKNOWN:
         runner.report("unknown_code", f"runs {language} code that is only known at run time", site)
         return
@@ -142,8 +158,7 @@ def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Si
         if len(words) > 1:
             runner.invoke(words, call.state.copy(), None, site)
             ran = True
-    for match in RUNS.finditer(code):
-        text = next((group for group in match.groups() if group is not None), "")
+    for text in quoted(code, RUNS, STRING_ENDINGS):
         if text.strip():
             runner.run_text(_unquote(text), call.state.copy(), None, site)
             ran = True
@@ -156,8 +171,8 @@ def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Si
             runner.run_text(text, call.state.copy(), None, site)
             ran = True
     if language in ("perl", "ruby", "php", "julia"):
-        for groups in BACKTICKS.findall(code):
-            runner.run_text("".join(groups), call.state.copy(), None, site)
+        for text in quoted(code, BACKTICKS, COMMAND_ENDINGS):
+            runner.run_text(text, call.state.copy(), None, site)
             ran = True
     if language in ("tclsh", "expect", "wish"):
         for match in TCL.finditer(code):
@@ -166,6 +181,19 @@ def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Si
     if language == "gdb" and re.match(r"\s*(?:shell|!)\s*(.+)", code):
         runner.run_text(re.sub(r"^\s*(?:shell|!)\s*", "", code), call.state.copy(), None, site)
     return ran
+
+
+def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:
+    """The strings that stand where `opening` matches; one that is never closed is stepped over."""
+    last = {signs: max(code.rfind(sign) for sign in signs) for _, signs in endings.values()}
+    at = 0
+    while (found := opening.search(code, at)) is not None:
+        rest, signs = endings[found.group(1)]
+        # Looking for an end that is not there would take from every opening to the end of the code.
+        closed = rest.match(code, found.end()) if found.end() <= last[signs] else None
+        if closed is not None:
+            yield closed.group(1)
+        at = closed.end() if closed is not None else found.start() + 1
 
 
 def _unquote(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from toolcrib.approval.shell.model import UNKNOWN, Data, Field
 
@@ -19,17 +20,16 @@ UNKNOWN_VALUE: Value = [Field(UNKNOWN)]
 DESCRIPTOR = re.compile(r"/(?:dev|proc/[^/]+)/fd/(.+)")
 
 
-@dataclass(slots=True)
-class State:
+class State(msgspec.Struct):
     home: str
     cwd: str
     """The current directory: absolute, or relative to where the command line started."""
     cwd_known: bool = True
-    variables: dict[str, Value] = field(default_factory=dict)
-    functions: dict[str, tuple[Command, str]] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Value] = msgspec.field(default_factory=dict)
+    functions: dict[str, tuple[Command, str]] = msgspec.field(default_factory=dict)
+    aliases: dict[str, str] = msgspec.field(default_factory=dict)
     positional: list[Field] | None = None
-    files: dict[str, Data] = field(default_factory=dict)
+    files: dict[str, Data] = msgspec.field(default_factory=dict)
     mounts: tuple[tuple[str, str], ...] = ()
     """Paths inside a container with the host paths behind them; empty outside of containers."""
     container: bool = False
@@ -37,13 +37,13 @@ class State:
     """The host that commands run on when it is not this one."""
     fetched: tuple[str, ...] = ()
     """Directories that this command line cloned or unpacked from the network."""
-    references: dict[str, str] = field(default_factory=dict)
+    references: dict[str, str] = msgspec.field(default_factory=dict)
     """Variables that stand for others (`declare -n`)."""
-    sinks: dict[str, Script] = field(default_factory=dict)
+    sinks: dict[str, Script] = msgspec.field(default_factory=dict)
     """The scripts behind `>( … )`, by the file names that stand for them."""
-    descriptors: dict[str, Data] = field(default_factory=dict)
+    descriptors: dict[str, Data] = msgspec.field(default_factory=dict)
     """What can be read from open file descriptors."""
-    outputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = msgspec.field(default_factory=dict)
     """The files that open file descriptors write to."""
     many: bool = False
     """True for a command that runs once for each of many things that another command found."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from toolcrib.approval.shell.model import MAX_HEREDOCS, MAX_TOKENS, NotUnderstood
 
 
-@dataclass(slots=True)
-class Part:
+class Part(msgspec.Struct):
     """A piece of a word: literal text, a `${…}`, a nested script, arithmetic or an array of words."""
 
     kind: Literal["text", "variable", "command", "process", "arithmetic", "array"]
@@ -17,12 +17,11 @@ class Part:
     quoted: bool = False
     operation: str = ""
     index: str = ""
-    words: list[Word] = field(default_factory=list)
+    words: list[Word] = msgspec.field(default_factory=list)
     script: Script | None = None
 
 
-@dataclass(slots=True)
-class Word:
+class Word(msgspec.Struct):
     parts: list[Part]
     start: int
     end: int
@@ -35,15 +34,13 @@ class Word:
         return None
 
 
-@dataclass(slots=True)
-class Redirection:
+class Redirection(msgspec.Struct):
     operator: str
     descriptor: str
     target: Word
 
 
-@dataclass(slots=True)
-class Token:
+class Token(msgspec.Struct):
     kind: Literal["word", "redirection", "operator", "reserved", "test"]
     text: str
     start: int
@@ -52,8 +49,7 @@ class Token:
     redirection: Redirection | None = None
 
 
-@dataclass(slots=True)
-class Script:
+class Script(msgspec.Struct):
     """The tokens of one command list; `source` is the text that their positions point into."""
 
     tokens: list[Token]
@@ -62,8 +58,7 @@ class Script:
     end: int = 0
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(msgspec.Struct):
     tokens: int = MAX_TOKENS
     heredocs: int = MAX_HEREDOCS
 

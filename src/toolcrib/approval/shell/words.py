@@ -7,7 +7,8 @@ bounded: tokens and nesting are counted, and past the limits the answer is NotUn
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from toolcrib.approval.shell.ansi_quotes import decode_ansi_quotes
 from toolcrib.approval.shell.model import MAX_DEPTH, NotUnderstood
@@ -28,8 +29,7 @@ OPERATION = re.compile(r"[:#%/^,@+=?\-!*]*")
 ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=$")
 
 
-@dataclass(slots=True)
-class _Heredoc:
+class _Heredoc(msgspec.Struct):
     delimiter: str
     quoted: bool
     strip_tabs: bool

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from toolcrib.approval.shell.assignments import judge_environment
 from toolcrib.approval.shell.fold import ASSIGNMENT
@@ -21,8 +22,7 @@ ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
 MAX_INPUTS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapper:
+class Wrapper(msgspec.Struct, frozen=True):
     """How a wrapper reads its own arguments before the command that it runs."""
 
     values: frozenset[str] = frozenset()

@@ -13,17 +13,19 @@ from toolcrib.version import __version__
 
 
 @click.command(name="doctor")
+@click.option("--online", is_flag=True, help="Also send one small request to the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(as_json: bool) -> int:
+def command(online: bool, as_json: bool) -> int:
     """Look at everything at once: what works, what does not, what to do first.
 
-    Changes nothing. Exit code 1 when something is broken; a tool that only lacks a key, or an optional package that is
-    not installed, is not broken.
+    Changes nothing, and asks nobody over the network unless --online is given. Exit code 1 when something is broken; a
+    tool that only lacks a key, or an optional package that is not installed, is not broken.
 
     The object of --json has the keys ok, version, python, home, config, env_file, safe_mode, tools, failed_files,
-    plugins, packages and problems (each with what and remedy).
+    plugins, packages, model, sessions, memory, approvals, terminal, processes, disk and problems (each with what and
+    remedy).
     """
-    found = examine()
+    found = examine(online=online)
     if as_json:
         print_json(found.as_json())
     else:
@@ -40,6 +42,7 @@ def print_page(found: Examination) -> None:
             ("home", found.home),
             ("config", found.config_file if found.config_exists else "none, all settings have their defaults"),
             ("keys", found.env_file if found.env_exists else "none entered"),
+            *found.agent.pairs(),
             ("tools", _tools(found)),
             ("plugins", _plugins(found)),
             ("packages", [f"{extra}: {version or 'not installed'}" for extra, version in found.packages.items()]),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+import msgspec
 
 from toolcrib.core.errors import UnknownName
+from toolcrib.core.models import Dialect
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
 from toolcrib.definitions.dialects.keywords import Inexpressible
@@ -15,8 +17,6 @@ from toolcrib.definitions.dialects.llama_cpp import loosen
 from toolcrib.definitions.dialects.normal import normalise
 from toolcrib.definitions.dialects.notes import short, with_notes
 from toolcrib.definitions.dialects.strict import strict_root
-
-Dialect = Literal["openai", "openai_strict", "anthropic", "gemini", "llama_cpp"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[a-zA-Z_].*")
@@ -27,16 +27,14 @@ class UnknownDialect(UnknownName):
     kind = "dialect"
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(msgspec.Struct, frozen=True):
     """A tool that is not sent, and why: the request goes out without it."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(msgspec.Struct, frozen=True):
     """The `tools` field of one request, and the tools that it had to leave out."""
 
     tools: list[JsonObject]
@@ -77,7 +75,7 @@ def _check_name(name: str, dialect: Dialect) -> None:
         raise Inexpressible("it has no name; a definition is {'type': 'function', 'function': {'name': …}}")
     if not _NAME.fullmatch(name):
         raise Inexpressible(f"the name {name!r:.100} cannot be sent; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
-    if dialect == "gemini" and not _GEMINI_NAME.fullmatch(name):
+    if dialect in ("gemini", "openai_gemini") and not _GEMINI_NAME.fullmatch(name):
         raise Inexpressible(f"Gemini refuses the name {name!r}; start it with a letter or an underscore")
 
 
@@ -147,10 +145,16 @@ def _gemini(name: str, function: JsonObject) -> JsonObject:
     return declaration
 
 
+def _openai_gemini(name: str, function: JsonObject) -> JsonObject:
+    """Gemini behind OpenAI's protocol: the frame is OpenAI's, and the schema has to suit Gemini."""
+    return {"type": "function", "function": _gemini(name, function)}
+
+
 _WRITERS: dict[Dialect, Callable[[str, JsonObject], JsonObject]] = {
     "openai": _openai,
     "openai_strict": _openai_strict,
     "anthropic": _anthropic,
     "gemini": _gemini,
+    "openai_gemini": _openai_gemini,
     "llama_cpp": _llama_cpp,
 }

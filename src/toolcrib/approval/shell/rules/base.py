@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
+
 from toolcrib.approval.shell.model import Data, Field, Severity, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class Danger:
+class Danger(msgspec.Struct, frozen=True):
     """A class of danger: its stable key, its name for people, and what one grant of it covers."""
 
     key: str
@@ -98,14 +99,13 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True):
     """How a program reads its arguments: the options that take a value."""
 
     values: frozenset[str]
     single_dash: bool = False
     stop_early: bool = False
-    subs: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    subs: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """For single sub-commands, the options behind them that take a value; `values` then holds those in front."""
     other: frozenset[str] = frozenset()
     """The same for every other sub-command."""

@@ -21,7 +21,7 @@ DANGERS = (
 ANY_UNLISTED = "*"
 """Stands for every program that has neither rows nor a handler."""
 DESTROYS = re.compile(
-    r"(?:[a-z]\w*[-.:_])*(?:delete|destroy|purge|terminate|obliterate|undeploy|deleteall|factory-reset)(?:-[a-z-]{1,40})?"
+    r"(?:[a-z]\w*[-.:])*(?:[a-z]\w*_)?(?:delete|destroy|purge|terminate|obliterate|undeploy|deleteall|factory-reset)(?:-[a-z-]{1,40})?"
 )
 NOUN = re.compile(r"[a-z][a-z0-9:_-]{0,40}")
 LOOKS_ONLY = frozenset({"--dry-run", "--dryrun", "-n", "--help", "-h", "--what-if", "--plan", "--list"})

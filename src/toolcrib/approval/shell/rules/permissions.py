@@ -41,7 +41,7 @@ def weakens(call: Call) -> bool:
             return True
         if "s" in what:
             return True
-    return bool(re.search(r"(?:^|,)[ugoa]*[oa][ugoa]*[+=][ugo]", mode))
+    return bool(re.search(r"(?:^|,)[ug]*+[oa][ugoa]*+[+=][ugo]", mode))
 
 
 def targets_top(call: Call) -> bool:
@@ -181,14 +181,14 @@ RULES = (
     Rule(
         "install",
         reason="installs a program that runs as its owner",
-        where=lambda call: bool(re.fullmatch(r"[2467][0-7]{3}|[ugoa]*\+\w*s\w*|0?777|0?666", given_mode(call))),
+        where=lambda call: bool(re.fullmatch(r"[2467][0-7]{3}|[ugoa]*\+[^\Ws]*+s\w*|0?777|0?666", given_mode(call))),
         yes="install -m 4755 sh /tmp/sh",
         no="install -m 755 a b",
     ),
     Rule(
         "mkdir",
         reason="makes a directory that everybody can write to",
-        where=lambda call: bool(re.fullmatch(r"0?777|0?666|a[+=]\w*w\w*|o[+=]\w*w\w*", given_mode(call))),
+        where=lambda call: bool(re.fullmatch(r"0?777|0?666|[ao][+=][^\Ww]*+w\w*", given_mode(call))),
         yes="mkdir -m 777 x",
         no="mkdir -p x",
     ),

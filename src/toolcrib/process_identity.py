@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+import sys
 from pathlib import Path
+
+import msgspec
 
 PROC = Path("/proc")
 START_FIELD = 19
 """Where the start time stands in /proc/<pid>/stat, counted from after the closing bracket of the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """One process, for as long as the machine runs."""
 
     pid: int
@@ -61,6 +62,8 @@ def _boot() -> str:
 
 
 def _answers(pid: int) -> bool:
+    if sys.platform == "win32":
+        return False  # There is no harmless signal to ask with.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,0 +1,181 @@
+"""Measures the agent: its own work in a turn, the way to the first request, and many agents at once.
+
+Prints a table and exits 1 when a figure is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from run import Row, print_table
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.workshop import Workshop
+from toolcrib.core.messages import Message
+from toolcrib.core.models import ModelRequest, ModelResponse
+from toolcrib.providers.openai_wire import WireOptions, WireRequests
+from toolcrib.providers.scripted import ScriptedProvider, calls
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+from toolcrib.testing.model_server import ScriptedModelServer, SeenRequest
+
+TOOLS = 60
+HISTORY = 200
+TURNS = 100
+REPEATS = 5
+AGENTS = 50
+AGENT_TURNS = 20
+MODEL_SECONDS = 0.05
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> int:
+    load = f"{os.getloadavg()[0]:.1f}"
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [turn_row(Path(folder)), first_request_row(Path(folder)), crowd_row(Path(folder))]
+    print_table(rows)
+    print(f"\nOther work on the machine makes figures worse; the load was {load} of {os.cpu_count()} at the start.")
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+def make_registry() -> ToolRegistry:
+    registry = ToolRegistry()
+    properties = {
+        "text": {"type": "string", "description": "What to work on"},
+        "count": {"type": "integer", "minimum": 0},
+        "options": {"type": "object", "properties": {"deep": {"type": "boolean"}}},
+    }
+    for number in range(TOOLS):
+        registry.register(
+            name=f"tool_{number}",
+            toolset="bench",
+            schema={
+                "description": f"Tool {number} looks at a text and says something about it",
+                "parameters": {"type": "object", "properties": properties, "required": ["text"]},
+            },
+            handler=lambda args, **_: json.dumps({"seen": args["text"]}),
+        )
+    return registry
+
+
+def fill(agent: Agent) -> None:
+    """A long conversation, without asking a model for it."""
+    for number in range(HISTORY // 2):
+        agent._conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
+        agent._conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
+
+
+class WithWire(ScriptedProvider):
+    """A scripted model that also puts each request into the form that goes over the wire, as a real one must."""
+
+    def __init__(self) -> None:
+        super().__init__(otherwise=self._step)
+        self._turn = 0
+        self._wire = WireRequests("bench", WireOptions())
+
+    def _step(self, request: ModelRequest) -> ModelResponse | str:
+        self.requests.clear()
+        self._wire.body(request, sees_images=True)
+        self._turn += 1
+        return "done" if self._turn % TURNS == 0 else calls(f"tool_{self._turn % TOOLS}", {"text": f"t{self._turn}"})
+
+
+def turn_row(folder: Path) -> Row:
+    runtime = Runtime(home=folder / "turn", registry=make_registry())
+    provider = WithWire()
+    workshop = Workshop(runtime=runtime, model=provider)
+    agent = Agent(workshop=workshop, model=provider, toolsets=["bench"], max_turns=TURNS * 2, max_calls=TURNS * 2)
+    fill(agent)
+    found = []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        agent.run_sync("Look at all of it")
+        found.append((time.process_time() - started) / TURNS * 1000)
+    best = min(found)
+    runtime.close()
+    what = f"own CPU of a turn: {TOOLS} tools, {HISTORY} messages and more"
+    return Row(what, f"{best:.2f} ms", "", "", "≤ 3 ms", best <= 3)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a running process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def first_request_row(folder: Path) -> Row:
+    """`toolcrib chat -q` until its request arrives, beside the import of the SDK it needs."""
+    ours, sdk = [], []
+    for _ in range(REPEATS):
+        ours.append(until_request(folder / "chat"))
+        sdk.append(until_client())
+    mine, import_alone = min(ours), min(sdk)
+    return Row(
+        "toolcrib chat -q until the request leaves, CPU (the SDK alone beside it)",
+        f"{mine:.2f} s",
+        f"{import_alone:.2f} s",
+        f"+{mine - import_alone:.2f} s",
+        "≤ +0.2 s",
+        mine - import_alone <= 0.2,
+    )
+
+
+def until_request(home: Path) -> float:
+    home.mkdir(exist_ok=True)
+    spent: list[float] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def answer(_: SeenRequest) -> str:
+        spent.append(cpu_seconds(started[0].pid))
+        return "Hello."
+
+    with ScriptedModelServer([answer]) as server:
+        provider = f"  bench: {{base_url: {server.base_url}, model: test}}"
+        (home / "config.yaml").write_text(f"model: {{provider: bench}}\nproviders:\n{provider}\n")
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TOOLCRIB_HOME": str(home)}
+        command = [sys.executable, "-m", "toolcrib", "chat", "-q", "Hello", "--quiet"]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        started[0].wait(60)
+    return spent[0]
+
+
+def until_client() -> float:
+    """What the SDK costs by itself: its import, and a client."""
+    client = "openai.AsyncOpenAI(base_url='http://127.0.0.1:9/v1', api_key='x')"
+    code = f"import openai; {client}; import os; os.write(1, b'x'); os.read(0, 1)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    spent = cpu_seconds(process.pid)
+    process.communicate(b"x", timeout=60)
+    return spent
+
+
+def crowd_row(folder: Path) -> Row:
+    """Many agents in one process, each waiting for its model most of the time."""
+    runtime = Runtime(home=folder / "crowd", registry=make_registry())
+    steps = [*(calls(f"tool_{number % TOOLS}", {"text": str(number)}) for number in range(AGENT_TURNS - 1)), "done"]
+    models = [ScriptedProvider(steps, delay_seconds=MODEL_SECONDS) for _ in range(AGENTS)]
+    workshop = Workshop(runtime=runtime, model=models[0])
+    agents = [Agent(workshop=workshop, model=model, toolsets=["bench"]) for model in models]
+
+    async def run_all() -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*(agent.run("Work") for agent in agents))
+        return time.perf_counter() - started
+
+    taken = asyncio.run(run_all())
+    ideal = AGENT_TURNS * MODEL_SECONDS
+    runtime.close()
+    what = f"{AGENTS} agents at once, a model at {MODEL_SECONDS * 1000:.0f} ms: share of ideal throughput"
+    return Row(what, f"{taken:.2f} s", f"{ideal:.2f} s", f"{ideal / taken:.2f}", "≥ 0.8", ideal / taken >= 0.8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

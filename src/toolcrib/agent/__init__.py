@@ -1,0 +1,1 @@
+"""The agent: a model that works with tools until the question is answered."""

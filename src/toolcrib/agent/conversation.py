@@ -1,0 +1,158 @@
+"""The messages of one session as the model sees them: in memory for the next request, on disk before that."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from toolcrib.agent.tokens import tokens_of
+from toolcrib.core.errors import SessionError
+from toolcrib.core.messages import Message
+from toolcrib.core.models import Usage
+from toolcrib.core.types import JsonObject
+from toolcrib.sessions.records import Session, storable
+from toolcrib.sessions.recovery import repair, working_process
+from toolcrib.sessions.store import SessionStore
+
+TITLE_CHARS = 60
+
+
+class Conversation:
+    """Appends to the store first, so that what the model was told is never lost."""
+
+    def __init__(self, store: SessionStore, session: Session) -> None:
+        self._store = store
+        self.session_id = session.id
+        self.title = session.title
+        self.messages: list[Message] = []
+        self._ids: list[int] = []
+        self._tokens: list[int] = []
+        self._turns: list[str] = []
+        self._call_ids: set[str] = set()
+        self._newest = 0
+        """The message at the end of the stored session, as far as we know."""
+        self._measured = (0, 0)
+        """Up to which message the provider has counted the prompt, and what it counted."""
+
+    def load(self) -> list[Message]:
+        """Read what is stored; returns the results that had to be added because a process died."""
+        worked_on_by = working_process(self._store, self.session_id)
+        if worked_on_by:
+            raise SessionError(
+                f"process {worked_on_by} is working on session {self.session_id!r}; wait until it is done, "
+                "or begin a new session"
+            )
+        repaired = repair(self._store, self.session_id)
+        self._read()
+        return repaired
+
+    def refresh(self) -> None:
+        """Read again what others added since, and what is missing because the store could not be written."""
+        if self._store.newest_message(self.session_id) != self._newest or not _is_whole(self.messages):
+            self.load()
+
+    def _read(self) -> None:
+        stored = self._store.messages(self.session_id)
+        self.messages = [one.message for one in stored]
+        self._ids = [one.id for one in stored]
+        self._turns = [one.turn_id for one in stored]
+        self._tokens = [tokens_of(message) for message in self.messages]
+        self._measured = (0, 0)
+        self._newest = self._store.newest_message(self.session_id)
+        self._call_ids |= {call.id for message in self.messages for call in message.tool_calls}
+
+    def add(self, message: Message, *, turn_id: str = "", usage: Usage | None = None) -> int:
+        """Put a message at the end; it is on disk when this returns its position."""
+        message = storable(message)
+        if message.role == "user" and not self.title:
+            self.title = _title(message.text)
+            self._store.update(self.session_id, title=self.title)
+        self._newest = self._store.append(self.session_id, message, turn_id=turn_id, usage=usage)
+        self._ids.append(self._newest)
+        self.messages.append(message)
+        self._turns.append(turn_id)
+        self._tokens.append(tokens_of(message))
+        if usage is not None and usage.input_tokens:
+            self._measured = (len(self.messages), usage.input_tokens + usage.output_tokens)
+        self._call_ids.update(call.id for call in message.tool_calls)
+        return len(self.messages) - 1
+
+    def with_fresh_call_ids(self, message: Message) -> Message:
+        """The message with ids that no earlier call of this session has; some servers count from zero each time."""
+        message = storable(message)
+        seen = set(self._call_ids)
+        calls = []
+        for call in message.tool_calls:
+            fresh = call.id if call.id and call.id not in seen else f"call_{secrets.token_hex(8)}"
+            seen.add(fresh)
+            calls.append(call if fresh == call.id else msgspec.structs.replace(call, id=fresh))
+        return msgspec.structs.replace(message, tool_calls=tuple(calls)) if calls else message
+
+    def as_json(self) -> list[JsonObject]:
+        """The messages as hooks see them."""
+        return [msgspec.to_builtins(message) for message in self.messages]
+
+    def replace(self, position: int, message: Message) -> None:
+        """Put a shorter version of a message in its place; the longer one is kept beside the conversation."""
+        message = storable(message)
+        self._ids[position] = self._store.fold(self.session_id, [self._ids[position]], message)
+        self.messages[position] = message
+        self._tokens[position] = tokens_of(message)
+
+    def fold(self, positions: Sequence[int], summary: Message) -> None:
+        """Let a summary stand for these messages, in the place of the first of them."""
+        self._store.fold(self.session_id, [self._ids[position] for position in positions], summary)
+        self._read()
+
+    def undo(self) -> int:
+        """Take back the last exchange: the latest question and all that followed; returns how many messages."""
+        first = self.latest_question()
+        if first is None:
+            return 0
+        taken_back = self._store.undo(self.session_id, self._ids[first])
+        self._read()
+        return taken_back
+
+    def latest_question(self) -> int | None:
+        """Where the latest run begins: what was said while it worked belongs to it."""
+        questions = [position for position, message in enumerate(self.messages) if message.role == "user"]
+        if not questions:
+            return None
+        turn = self._turns[-1]
+        return next((at for at in questions if turn and self._turns[at] == turn), questions[-1])
+
+    def tokens(self, fixed: int) -> int:
+        """About how many tokens the next request takes; `fixed` is what system prompt and tools take."""
+        counted, measured = self._measured
+        if measured:
+            return measured + sum(self._tokens[counted:])
+        return fixed + sum(self._tokens)
+
+    @property
+    def stored_tokens(self) -> int:
+        """About how many tokens the messages take by themselves."""
+        return sum(self._tokens)
+
+
+def _is_whole(messages: Sequence[Message]) -> bool:
+    """Whether the latest calls have their results."""
+    asker = next((at for at in reversed(range(len(messages))) if messages[at].role != "tool"), 0)
+    return not messages or len(messages) - asker - 1 == len(messages[asker].tool_calls)
+
+
+def whole_groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """The messages in groups that must stay together: an answer with calls and the results of these calls."""
+    groups: list[tuple[int, int]] = []
+    for position, message in enumerate(messages):
+        if message.role == "tool" and groups:
+            groups[-1] = (groups[-1][0], position + 1)
+        else:
+            groups.append((position, position + 1))
+    return groups
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"

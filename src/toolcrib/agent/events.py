@@ -1,0 +1,169 @@
+"""What an agent tells whoever watches it, while it works."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from toolcrib.core.messages import Image, Message, RequestedCall
+from toolcrib.core.models import Notice, Usage
+from toolcrib.core.types import ResultStatus
+
+Outcome = Literal["answered", "failed", "budget", "denied", "interrupted"]
+EXIT_CODES: dict[Outcome, int] = {"answered": 0, "failed": 1, "budget": 3, "denied": 4, "interrupted": 130}
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one question ended."""
+
+    outcome: Outcome
+    answer: str = ""
+    """What the agent said last; with another outcome than `answered`, as far as it came."""
+    problem: str = ""
+    """What went wrong and what to do, as one sentence; empty when it was answered."""
+    images: tuple[Image, ...] = ()
+    session_id: str = ""
+    turns: int = 0
+    """Requests to the model."""
+    calls: int = 0
+    """Tool calls."""
+    usage: Usage = Usage()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.outcome]
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_snake):
+    """One thing that happened. As JSON it carries its kind under `event`."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """A question is being worked on."""
+
+    session_id: str
+    model: str
+    provider: str
+
+
+class TurnStarted(Event, frozen=True, kw_only=True):
+    """A request goes to the model."""
+
+    turn: int
+
+
+class TextStreamed(Event, frozen=True, kw_only=True):
+    """A piece of the answer."""
+
+    text: str
+
+
+class ReasoningStreamed(Event, frozen=True, kw_only=True):
+    """A piece of what the model thinks before it answers."""
+
+    text: str
+
+
+class Notified(Event, frozen=True, kw_only=True):
+    """Something to know: a retry, a fallback, a tool that was set aside, a warning to the model.
+
+    With the kind `restart`, what was streamed of this answer is void and it begins anew.
+    """
+
+    kind: str
+    message: str
+    tool: str = ""
+
+    @classmethod
+    def of(cls, notice: Notice) -> Notified:
+        return cls(kind=notice.kind, message=notice.message, tool=notice.tool)
+
+
+class MessageAdded(Event, frozen=True, kw_only=True):
+    """A message became part of the conversation (and is on disk)."""
+
+    message: Message
+    usage: Usage | None = None
+    """Of an answer: what it used."""
+
+
+class CallStarted(Event, frozen=True, kw_only=True):
+    """A tool is called."""
+
+    call: RequestedCall
+    emoji: str = ""
+    summary: str = ""
+    """The argument that says most about the call, in one line: a command, a path, a question."""
+
+
+class CallProgressed(Event, frozen=True, kw_only=True):
+    """A tool says how far it is."""
+
+    call_id: str
+    message: str
+
+
+class CallFinished(Event, frozen=True, kw_only=True):
+    """A call has its result."""
+
+    call_id: str
+    name: str
+    status: ResultStatus
+    text: str
+    """What the model is told, without images."""
+    error_message: str = ""
+    error_type: str = ""
+    duration_ms: float = 0.0
+    handle: str = ""
+
+
+class Compressed(Event, frozen=True, kw_only=True):
+    """The older part of the conversation was replaced by a summary."""
+
+    messages: int
+    """How many messages were folded."""
+    tokens_before: int
+    tokens_after: int
+
+
+class Steered(Event, frozen=True, kw_only=True):
+    """Something that was said while the agent worked has reached it."""
+
+    text: str
+
+
+class ChildProgressed(Event, frozen=True, kw_only=True):
+    """A helper that the agent sent out did something; `what` is one line for people."""
+
+    child_id: str
+    goal: str
+    state: Literal["started", "working", "completed", "failed", "interrupted", "timeout", "budget"]
+    what: str = ""
+
+
+class RunEnded(Event, frozen=True, kw_only=True):
+    """The question is done with, one way or the other."""
+
+    result: RunResult
+
+
+AnyEvent = (
+    RunStarted
+    | TurnStarted
+    | TextStreamed
+    | ReasoningStreamed
+    | Notified
+    | MessageAdded
+    | CallStarted
+    | CallProgressed
+    | CallFinished
+    | Compressed
+    | Steered
+    | ChildProgressed
+    | RunEnded
+)

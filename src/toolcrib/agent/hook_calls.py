@@ -1,0 +1,164 @@
+"""How hooks and middleware take part in a conversation: told what happens, and asked where their answer counts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.models import ModelRequest, ModelResponse
+from toolcrib.core.types import JsonObject
+from toolcrib.hooks.manager import HookManager, Registered
+from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[ModelRequest], Awaitable[ModelResponse]]
+
+
+async def tell(hooks: HookManager, name: str, **keywords: Any) -> list[Any]:
+    """What the callbacks of a hook answered, without None; one that fails is logged and left out."""
+    if hooks.is_empty or not hooks.has(name):
+        return []
+    keywords["telemetry_schema_version"] = TELEMETRY_SCHEMA_VERSION
+    answers = [await _answer(name, registered, keywords) for registered in hooks.hooks(name)]
+    return [answer for answer in answers if answer is not None]
+
+
+def first_text(answers: list[Any]) -> str | None:
+    return next((answer for answer in answers if isinstance(answer, str)), None)
+
+
+def added_context(answers: list[Any]) -> str:
+    """What `pre_llm_call` adds to a question: the texts, and those under the key `context`."""
+    texts = [answer.get("context") if isinstance(answer, dict) else answer for answer in answers]
+    return "\n\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+async def _answer(name: str, registered: Registered, keywords: JsonObject) -> Any:
+    answer, error = attempt(registered, keywords)
+    if inspect.isawaitable(answer):
+        answer, error = await attempt_async(answer)
+    if error is not None:
+        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+    return answer
+
+
+async def through_middleware(hooks: HookManager, request: ModelRequest, ids: JsonObject, send: Send) -> ModelResponse:
+    """The response to a request, after all `llm_request` middleware and inside all `llm_execution` middleware."""
+    if hooks.is_empty:
+        return await send(request)
+    original = request
+    for registered in hooks.middleware("llm_request"):
+        keywords = _middleware_keywords(request, original, ids)
+        answer = await _answer("llm_request", registered, keywords)
+        changed = answer.get("request") if isinstance(answer, dict) else None
+        if isinstance(changed, dict):
+            request = _changed(request, changed, registered)
+    return await _Chain(hooks.middleware("llm_execution"), original, ids, send).enter(0, request)
+
+
+class _Chain:
+    """The `llm_execution` layers around a request, outermost first; each may run the rest once."""
+
+    def __init__(self, layers: tuple[Registered, ...], original: ModelRequest, ids: JsonObject, send: Send) -> None:
+        self._layers = layers
+        self._original = original
+        self._ids = ids
+        self._send = send
+
+    async def enter(self, index: int, request: ModelRequest) -> ModelResponse:
+        if index == len(self._layers):
+            return await self._send(request)
+        registered = self._layers[index]
+        given: list[ModelResponse] = []
+        raised: list[BaseException] = []
+
+        async def run_rest(changed: JsonObject | None = None) -> ModelResponse:
+            if given or raised:
+                raise RuntimeError("next_call can be used once in each middleware")
+            inner = request if changed is None else _changed(request, changed, registered)
+            try:
+                given.append(await self.enter(index + 1, inner))
+            except BaseException as error:
+                raised.append(error)
+                raise
+            return given[0]
+
+        keywords = _middleware_keywords(request, self._original, self._ids)
+        answer, error = await attempt_async(_run_layer(registered, keywords, run_rest))
+        if raised:
+            raise raised[0]
+        if error is not None:
+            logger.error("middleware 'llm_execution' of %s was passed over", registered.source, exc_info=error)
+        response = _response(answer) if error is None else None
+        if response is not None:
+            return response
+        return given[0] if given else await self.enter(index + 1, request)
+
+
+async def _run_layer(registered: Registered, keywords: JsonObject, run_rest: Callable[..., Awaitable[Any]]) -> Any:
+    if registered.is_async:
+        return await registered(keywords | {"next_call": lambda request=None: run_rest(request)})
+    loop = asyncio.get_running_loop()
+    rest: list[Future[Any]] = []
+    stopped = threading.Event()
+
+    def next_call(request: JsonObject | None = None) -> Any:
+        async def run() -> Any:
+            return await run_rest(request)
+
+        rest.append(asyncio.run_coroutine_threadsafe(run(), loop))
+        if stopped.is_set():
+            rest[-1].cancel()
+        return rest[-1].result()
+
+    # A plain function waits for the rest, so it must not stand on the loop that the rest needs.
+    try:
+        return await asyncio.to_thread(registered, keywords | {"next_call": next_call})
+    finally:
+        # Nobody waits any more for a request that goes on; without effect on one that has ended.
+        stopped.set()
+        for future in rest:
+            future.cancel()
+
+
+def _middleware_keywords(request: ModelRequest, original: ModelRequest, ids: JsonObject) -> JsonObject:
+    return {
+        **ids,
+        "request": as_json(request),
+        "original_request": as_json(original),
+        "middleware_schema_version": MIDDLEWARE_SCHEMA_VERSION,
+    }
+
+
+def as_json(value: Any) -> Any:
+    """A request or response as hooks see it: plain dicts and lists that they may change without harm."""
+    return msgspec.to_builtins(value)
+
+
+def _changed(request: ModelRequest, changed: JsonObject, registered: Registered) -> ModelRequest:
+    try:
+        return msgspec.convert(as_json(request) | changed, ModelRequest)
+    except msgspec.ValidationError as error:
+        logger.error("what %s made of a request cannot be sent: %s", registered.source, error)
+        return request
+
+
+def _response(answer: Any) -> ModelResponse | None:
+    if isinstance(answer, ModelResponse):
+        return answer
+    if not isinstance(answer, dict):
+        return None
+    try:
+        return msgspec.convert(answer, ModelResponse)
+    except msgspec.ValidationError as error:
+        logger.error("what a middleware gave instead of a response cannot be read: %s", error)
+        return None

@@ -1,0 +1,359 @@
+"""The loop: ask the model, do what it asks for, tell it the results, until it answers.
+
+run → step → query → execute
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from toolcrib.agent.batch import Batch, BatchSurroundings
+from toolcrib.agent.compress import cut_results
+from toolcrib.agent.events import (
+    AnyEvent,
+    MessageAdded,
+    Notified,
+    Outcome,
+    RunEnded,
+    RunResult,
+    RunStarted,
+    Steered,
+    TurnStarted,
+)
+from toolcrib.agent.fit import within
+from toolcrib.agent.guardrails import Guardrails
+from toolcrib.agent.offer import Offered
+from toolcrib.agent.query import Interrupted, Query, RequestIds
+from toolcrib.agent.run_hooks import RunHooks
+from toolcrib.agent.surroundings import Surroundings
+from toolcrib.agent.tokens import tokens_in
+from toolcrib.core.context import CancelToken
+from toolcrib.core.errors import ToolcribError
+from toolcrib.core.messages import Message, RequestedCall, user_message
+from toolcrib.core.models import ModelError, ModelRequest, ModelResponse, Usage
+from toolcrib.core.types import ToolResult
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WRAP_UP = (
+    "[The budget for this question is used up, and no tool can be called any more. "
+    "Say what was done and found so far, and what remains to be done.]"
+)
+EMPTY_ANSWER = "the model gave an empty answer; ask again, or choose another model with `toolcrib model use`"
+REFUSED = "the model refused to answer; word the question differently or choose another model"
+MIN_ANSWER_TOKENS = 256
+CLOSING_SECONDS = 5.0
+"""How long the hooks may take that hear of the end of a run that was interrupted."""
+
+
+class Run:
+    """One question on its way to an answer. Whatever ends it, every call in the conversation has one result."""
+
+    def __init__(
+        self, around: Surroundings, question: Message, emit: Callable[[AnyEvent], None], cancel: CancelToken
+    ) -> None:
+        self._around = around
+        self._question = question
+        self._emit = emit
+        self._cancel = cancel
+        self._guardrails = Guardrails(around.settings.tool_loop_guardrails)
+        self._turn_id = secrets.token_hex(6)
+        self._turns = 0
+        self._calls = 0
+        self._out_of_calls = False
+        self._usage = Usage()
+        self._last_results: list[ToolResult] = []
+        self._called: dict[str, None] = {}
+        self._announced: set[str] = set()
+        self._hooks = RunHooks(
+            hooks=around.runtime.hooks,
+            conversation=around.conversation,
+            model=around.model,
+            platform=around.platform,
+            turn_id=self._turn_id,
+            changed_paths=around.changed_paths,
+        )
+        self._allowed: frozenset[str] = frozenset()
+
+    async def run(self) -> RunResult:
+        """Work until there is an answer, a failure, an interrupt or an empty budget."""
+        try:
+            result = await self._worked_on()
+        except ToolcribError as error:
+            # A model that does not answer, or sessions that cannot be written.
+            result = self._result("failed", problem=str(error))
+        await self._close(result)
+        return result
+
+    async def _worked_on(self) -> RunResult:
+        try:
+            await self._open()
+            return await self._until_done()
+        except Interrupted as interrupted:
+            self._keep_partial(interrupted.text)
+            return self._result("interrupted", answer=interrupted.text, problem="it was interrupted")
+
+    async def _until_done(self) -> RunResult:
+        while self._turns < self._around.max_turns and not self._out_of_calls:
+            ended = await self.step()
+            if ended is not None:
+                return ended
+        if self._cancel.cancelled:
+            raise Interrupted
+        return await self._wrap_up()
+
+    async def step(self) -> RunResult | None:
+        """One request and what it asks for; the result when the question is done with."""
+        if self._cancel.cancelled:
+            raise Interrupted
+        await self._hear()
+        offered = self._offered()
+        await self._make_room(offered)
+        response = await self.query(offered)
+        if response.message.tool_calls:
+            return await self.execute(response.message.tool_calls)
+        return await self._answered(response)
+
+    async def query(self, offered: Offered) -> ModelResponse:
+        """Ask the model, once more with less where the request was too long."""
+        self._turns += 1
+        self._emit(TurnStarted(turn=self._turns))
+        try:
+            return await self._ask(offered)
+        except ModelError as error:
+            if error.kind != "too_long" or not await self._make_room(offered, forced=True):
+                raise
+            return await self._ask(offered)
+
+    async def _ask(self, offered: Offered | None) -> ModelResponse:
+        around = self._around
+        request = ModelRequest(
+            model=around.model,
+            messages=self._fitting_messages(offered),
+            system=around.system,
+            tools=offered.tools if offered else (),
+            definitions=offered.definitions if offered else (),
+            max_output_tokens=around.settings.model.max_output_tokens or None,
+            temperature=around.settings.model.temperature,
+            reasoning_effort=around.settings.model.reasoning_effort,
+            timeout_seconds=around.settings.model.timeout,
+            cache_key=around.conversation.session_id,
+        )
+        ids = RequestIds(
+            session_id=around.conversation.session_id,
+            turn_id=self._turn_id,
+            api_request_id=self._request_id,
+            api_call_count=self._turns,
+        )
+        query = Query(around.provider, around.runtime.hooks, ids, self._emit, self._cancel)
+        response = await query.send(request)
+        message = around.conversation.with_fresh_call_ids(response.message)
+        self._usage += response.usage
+        if message.text.strip() or message.tool_calls or message.images:
+            self._add(message, usage=response.usage)
+        return ModelResponse(
+            message=message, usage=response.usage, stop=response.stop, model=response.model, provider=response.provider
+        )
+
+    async def execute(self, calls: Sequence[RequestedCall]) -> RunResult | None:
+        """Run the calls of one answer; every one of them gets its result, whatever happens."""
+        around = self._around
+        batch = self._batch(calls, calls_left=around.max_calls - self._calls)
+        self._last_results = await batch.run()
+        self._calls += batch.run_count
+        self._out_of_calls = batch.out_of_budget
+        self._called |= dict.fromkeys(call.name for call in calls)
+        if self._cancel.cancelled:
+            raise Interrupted
+        if around.dry_run:
+            return self._result("answered", answer="")
+        if self._guardrails.is_hopeless(all_stopped=batch.all_stopped):
+            return self._result("failed", problem="the model kept repeating calls that do not help, so it was stopped")
+        return None
+
+    def _batch(self, calls: Sequence[RequestedCall], calls_left: int) -> Batch:
+        around = self._around
+        return Batch(
+            BatchSurroundings(
+                runtime=around.runtime,
+                ctx=around.runtime.context(
+                    session_id=around.conversation.session_id,
+                    task_id=around.conversation.session_id,
+                    turn_id=self._turn_id,
+                    api_request_id=self._request_id,
+                    user_task=self._question.text,
+                    cwd=around.cwd,
+                    cancel=self._cancel,
+                    allowed_tools=self._allowed,
+                ),
+                guardrails=self._guardrails,
+                emit=self._emit,
+                add=self._add,
+                replace=around.conversation.replace,
+                calls_left=calls_left,
+                dry_run=around.dry_run,
+            ),
+            calls,
+        )
+
+    async def _answered(self, response: ModelResponse) -> RunResult | None:
+        text = response.message.text
+        if response.stop == "refused" and not text.strip():
+            return self._result("failed", problem=REFUSED)
+        if not text.strip() and not response.message.images:
+            return self._result("failed", problem=EMPTY_ANSWER)
+        if self._around.steering:
+            return None  # Somebody spoke while the model was answering.
+        wanted = await self._stoppable(self._hooks.verified(text))
+        if wanted:
+            self._add(user_message(wanted))
+            return None
+        outcome, problem = self._ending()
+        told = await self._stoppable(self._hooks.transformed(text))
+        return self._result(outcome, answer=told, problem=problem, last=response)
+
+    def _ending(self) -> tuple[Outcome, str]:
+        """How an answer counts: what the model wanted last was denied, or failed, and it found no other way."""
+        if any(result.error_type in ("denied", "approval_timeout") for result in self._last_results):
+            denied = next(one for one in self._last_results if one.error_type in ("denied", "approval_timeout"))
+            return "denied", denied.error_message
+        if self._last_results and all(result.is_error for result in self._last_results):
+            return "failed", self._last_results[-1].error_message
+        return "answered", ""
+
+    async def _wrap_up(self) -> RunResult:
+        """Out of budget: a last answer without tools says how far it came."""
+        around = self._around
+        what = f"{around.max_calls} calls" if self._out_of_calls else f"{around.max_turns} turns"
+        problem = f"the budget of {what} is used up; go on in the same session, or raise it (max_turns, max_calls)"
+        self._emit(Notified(kind="budget", message=problem))
+        self._add(user_message(WRAP_UP))
+        self._turns += 1
+        try:
+            response = await self._ask(None)
+        except ModelError:
+            return self._result("budget", problem=problem)
+        if response.message.tool_calls:
+            # Some models call what they are not offered any more.
+            await self._batch(response.message.tool_calls, calls_left=0).run()
+        return self._result("budget", answer=response.message.text, problem=problem, last=response)
+
+    async def _hear(self) -> None:
+        """Add what was said, and what background processes did, since the last request."""
+        while self._around.steering:
+            text = self._around.steering.popleft()
+            self._add(user_message(text))
+            self._emit(Steered(text=text))
+        if not self._around.runtime.has_terminal:
+            return
+        session_id = self._around.conversation.session_id
+        processes = self._around.runtime.terminal.processes
+        events = await processes.unread_events(session_id, "agent")
+        if events:
+            self._add(user_message("\n\n".join(f"[{event.in_words()}]" for event in events)))
+            await processes.acknowledge(session_id, "agent", events)
+
+    async def _make_room(self, offered: Offered, *, forced: bool = False) -> bool:
+        """Compress the conversation when it would not fit any more; True when that made room."""
+        around, profile = self._around, self._around.profile
+        if profile.max_prompt_tokens is not None or not (around.settings.compression.enabled or forced):
+            return False
+        fixed = tokens_in(around.system) + offered.tokens
+        limit = int(profile.context_window * around.settings.compression.threshold_pct / 100)
+        if not forced and around.conversation.tokens(fixed) <= limit:
+            return False
+        event = await self._stoppable(around.compress())
+        if event is not None:
+            self._emit(event)
+        if event is None or around.conversation.tokens(fixed) > limit:
+            return bool(cut_results(around.conversation)) or event is not None
+        return True
+
+    def _offered(self) -> Offered:
+        around = self._around
+        offered = around.offer.current(around.profile, around.provider.dialect, self._question.text, self._called)
+        for tool in offered.set_aside:
+            if tool.name not in self._announced:
+                self._announced.add(tool.name)
+                message = f"the tool {tool.name} is set aside: {tool.reason}"
+                self._emit(Notified(kind="tool_set_aside", tool=tool.name, message=message))
+        return offered
+
+    def _fitting_messages(self, offered: Offered | None) -> Sequence[Message]:
+        around, profile = self._around, self._around.profile
+        if profile.max_prompt_tokens is None:
+            return tuple(around.conversation.messages)
+        used = tokens_in(around.system) + (offered.tokens if offered else 0)
+        return within(around.conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
+
+    def _add(self, message: Message, usage: Usage | None = None) -> int:
+        position = self._around.conversation.add(message, turn_id=self._turn_id, usage=usage)
+        self._emit(MessageAdded(message=message, usage=usage))
+        return position
+
+    @property
+    def _request_id(self) -> str:
+        return f"{self._turn_id}-{self._turns}"
+
+    def _keep_partial(self, text: str) -> None:
+        """An answer that was cut short is part of the conversation as far as it came."""
+        if text.strip():
+            self._add(Message(role="assistant", content=text))
+
+    async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
+        return await Query.stoppable(work, self._cancel)
+
+    async def _open(self) -> None:
+        around = self._around
+        session_id, provider = around.conversation.session_id, around.provider.name
+        self._emit(RunStarted(session_id=session_id, model=around.model, provider=provider))
+        around.conversation.refresh()
+        self._allowed = around.offer.allowed
+        opening = self._hooks.opened(self._question, is_first=around.is_first_run)
+        around.is_first_run = False
+        try:
+            self._question = await self._stoppable(opening)
+        finally:
+            self._add(self._question)
+
+    async def _close(self, result: RunResult) -> None:
+        closing = self._hooks.closed(result, self._request_id)
+        try:
+            if self._cancel.cancelled:
+                await asyncio.wait_for(closing, CLOSING_SECONDS)
+            else:
+                await self._stoppable(closing)
+        except (Interrupted, TimeoutError):
+            logger.warning("a hook that hears of the end of a run took too long and was left behind")
+        self._emit(RunEnded(result=result))
+
+    def _result(
+        self, outcome: Outcome, *, answer: str = "", problem: str = "", last: ModelResponse | None = None
+    ) -> RunResult:
+        return RunResult(
+            outcome=outcome,
+            answer=answer,
+            problem=problem,
+            images=last.message.images if last is not None else (),
+            session_id=self._around.conversation.session_id,
+            turns=self._turns,
+            calls=self._calls,
+            usage=self._usage,
+        )
+
+
+async def run_question(
+    around: Surroundings, question: Message, emit: Callable[[AnyEvent], None], cancel: CancelToken
+) -> RunResult:
+    """Work on one question. Cancelling the task that awaits this leaves a conversation that can be gone on with."""
+    try:
+        return await Run(around, question, emit, cancel).run()
+    except asyncio.CancelledError:
+        cancel.cancel("the run was cancelled")
+        raise

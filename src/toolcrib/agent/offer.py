@@ -1,0 +1,129 @@
+"""Which tools a model is offered, in the form that its provider takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from toolcrib.core.models import Dialect, ModelProfile
+from toolcrib.core.types import SEARCH_TOOLS, JsonObject
+from toolcrib.definitions.dialects import SetAside, render
+from toolcrib.definitions.search import ToolIndex, estimate_tokens
+from toolcrib.runtime import Runtime
+
+SMALL_MODEL_SHARE = 0.6
+"""Of the prompt of a model with a tight limit: how much the descriptions of tools may take."""
+MAX_KNOWN = 8
+EVERYDAY_TOOLS = ("terminal", "read_file", "search_files", "write_file", "web_search", "patch", "execute_code")
+"""What a small model gets where the words of the question point at too few tools."""
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """The tools of one request."""
+
+    definitions: list[JsonObject]
+    """In OpenAI's form."""
+    tools: list[JsonObject]
+    """In the provider's dialect."""
+    set_aside: tuple[SetAside, ...] = ()
+    """What the dialect cannot express."""
+    tokens: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [definition["function"]["name"] for definition in self.definitions]
+
+
+class Renderings:
+    """What was rendered last, for all agents of a workshop: most of them are offered the same tools."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Dialect, Offered]] = []
+
+    def offered(self, definitions: list[JsonObject], dialect: Dialect) -> Offered:
+        """The tools in a dialect; the same tools give the same object, so that nothing is rendered twice."""
+        for known_dialect, offered in self._known:
+            if known_dialect == dialect and offered.definitions == definitions:
+                return offered
+        rendered = render(definitions, dialect)
+        offered = Offered(definitions, rendered.tools, tuple(rendered.set_aside), estimate_tokens(rendered.tools))
+        self._known = [(dialect, offered), *self._known[: MAX_KNOWN - 1]]
+        return offered
+
+
+class Offer:
+    """The tools of one session."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        renderings: Renderings,
+        toolsets: Sequence[str] | None,
+        disabled: Sequence[str],
+        without: Collection[str] = (),
+    ) -> None:
+        self._runtime = runtime
+        self._renderings = renderings
+        self.chosen = toolsets
+        """None: those of the config, and what the user's own tools bring, also while the session lasts."""
+        self.disabled = disabled
+        self.without = frozenset(without)
+        """Single tools that are left out, whatever toolset brings them."""
+
+    @property
+    def toolsets(self) -> list[str]:
+        return default_toolsets(self._runtime) if self.chosen is None else list(self.chosen)
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """The tools that the session may call, offered by name or found by search."""
+        return self._runtime.toolsets.select(self.toolsets, self.disabled).tool_names - self.without
+
+    def current(self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()) -> Offered:
+        """What to send now. A model that can take few tools gets those that fit the question and those it has used."""
+        few = profile.max_tools is not None
+        definitions = self._runtime.definitions(
+            self.toolsets, self.disabled, defer=not few, context_window_tokens=profile.context_window
+        ).tools
+        if self.without:
+            definitions = [one for one in definitions if one["function"]["name"] not in self.without]
+        if few:
+            definitions = fitting(definitions, profile, question, called)
+        return self._renderings.offered(definitions, dialect)
+
+
+def default_toolsets(runtime: Runtime) -> list[str]:
+    """The toolsets of the config, and those that the user's own tools, plugins and servers bring along.
+
+    An empty list in the config means no tools at all.
+    """
+    if not runtime.settings.toolsets:
+        return []
+    runtime.load()
+    brought = {entry.toolset for entry in runtime.registry.entries() if entry.source.kind != "builtin"}
+    return list(dict.fromkeys([*runtime.settings.toolsets, *sorted(brought)]))
+
+
+def fitting(
+    definitions: Sequence[JsonObject], profile: ModelProfile, question: str, called: Collection[str]
+) -> list[JsonObject]:
+    """The few tools that a small model can choose from: named in the question, used before, near it in words."""
+    by_name = {definition["function"]["name"]: definition for definition in definitions}
+    limit = profile.max_tools if profile.max_tools is not None else len(by_name)
+    words = set(question.lower().replace("-", "_").split())
+    named = [name for name in by_name if name.lower() in words]
+    ranked = [hit.name for hit in ToolIndex(definitions).search(question, limit)]
+    wanted = [*named, *called, *ranked, *EVERYDAY_TOOLS]
+    budget = int((profile.max_prompt_tokens or profile.context_window) * SMALL_MODEL_SHARE)
+    chosen: dict[str, JsonObject] = {}
+    for name in dict.fromkeys(wanted):
+        definition = by_name.get(name)
+        if definition is None or name in SEARCH_TOOLS or len(chosen) >= limit:
+            continue
+        cost = estimate_tokens([definition])
+        if cost > budget and chosen:
+            continue
+        chosen[name] = definition
+        budget -= cost
+    return [chosen[name] for name in sorted(chosen)]

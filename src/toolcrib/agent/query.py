@@ -1,0 +1,189 @@
+"""One request to a model: told to hooks, passed through middleware, streamed as events, stopped at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from toolcrib.agent.ask import completed
+from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
+from toolcrib.agent.hook_calls import as_json, tell, through_middleware
+from toolcrib.core.context import CancelToken
+from toolcrib.core.models import (
+    Delta,
+    ModelError,
+    ModelRequest,
+    ModelResponse,
+    Notice,
+    Provider,
+    ReasoningDelta,
+    TextDelta,
+)
+from toolcrib.core.types import JsonObject
+from toolcrib.hooks.manager import HookManager
+from toolcrib.registry.results import sendable
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Somebody stopped the run; `text` is what of the answer was there by then."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__("interrupted")
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestIds:
+    """What hooks go by."""
+
+    session_id: str
+    turn_id: str
+    api_request_id: str
+    api_call_count: int
+
+
+class Query:
+    """Sends one request."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        hooks: HookManager,
+        ids: RequestIds,
+        emit: Callable[[AnyEvent], None],
+        cancel: CancelToken,
+    ) -> None:
+        self._provider = provider
+        self._hooks = hooks
+        self._ids = ids
+        self._emit = emit
+        self._cancel = cancel
+        self._text: list[str] = []
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        """The whole response; raises Interrupted with what was streamed, or ModelError."""
+        try:
+            if self._hooks.is_empty:
+                return await self.stoppable(completed(self._provider, request, self._hear), self._cancel)
+            return await self.stoppable(self._send_watched(request), self._cancel)
+        except Interrupted as interrupted:
+            raise Interrupted("".join(self._text)) from interrupted
+
+    async def _send_watched(self, request: ModelRequest) -> ModelResponse:
+        ids = self._keywords(request)
+        watched = any(self._hooks.has(name) for name in ("pre_api_request", "post_api_request", "api_request_error"))
+        shown = as_json(request) if watched else {}
+        await tell(self._hooks, "pre_api_request", **ids, request=shown)
+        started = time.perf_counter()
+        try:
+            response = await through_middleware(
+                self._hooks, request, ids, lambda changed: completed(self._provider, changed, self._hear)
+            )
+        except ModelError as error:
+            await tell(
+                self._hooks,
+                "api_request_error",
+                **ids,
+                request=shown,
+                error=str(error),
+                duration_ms=_since(started),
+            )
+            raise
+        await tell(
+            self._hooks,
+            "post_api_request",
+            **ids,
+            request=shown,
+            response=as_json(response) if watched else {},
+            usage=as_json(response.usage),
+            duration_ms=_since(started),
+        )
+        return response
+
+    def _keywords(self, request: ModelRequest) -> JsonObject:
+        return {
+            **asdict(self._ids),
+            "task_id": self._ids.session_id,
+            "model": request.model,
+            "provider": self._provider.name,
+            "base_url": self._provider.base_url,
+            "api_mode": self._provider.api_mode,
+        }
+
+    def _hear(self, delta: Delta) -> None:
+        if isinstance(delta, TextDelta):
+            self._text.append(delta.text)
+            self._emit(TextStreamed(text=sendable(delta.text)))
+        elif isinstance(delta, ReasoningDelta):
+            self._emit(ReasoningStreamed(text=sendable(delta.text)))
+        elif isinstance(delta, Notice):
+            if delta.kind == "restart":
+                self._text.clear()
+            self._emit(Notified.of(delta))
+
+    @staticmethod
+    async def stoppable(work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
+        """The result of the work; cancels it and raises Interrupted when the token says stop."""
+        _refuse_after_stop(work, cancel)
+        stop = _Stop(cancel)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if stop.took_back():
+                raise Interrupted from None
+            raise
+        finally:
+            stop.over()
+
+
+class _Stop:
+    """Cancels the task that it was made in when a token says so. A task of its own for the work would cost two turns
+    of the loop, in which many agents at once wait for each other."""
+
+    def __init__(self, cancel: CancelToken) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] | None = task
+        self._others = task.cancelling()
+        self._stopped = False
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
+                loop.call_soon_threadsafe(self._stop)
+
+        self._unregister = cancel.on_cancel(tell)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._stopped = True
+            self._task.cancel()
+
+    def took_back(self) -> bool:
+        """Whether the cancellation was ours alone; it is over then, and the task goes on."""
+        if not self._stopped or self._task is None:
+            return False
+        self._stopped = False
+        return self._task.uncancel() <= self._others
+
+    def over(self) -> None:
+        self._unregister()
+        # Work that ended all the same, in spite of being cancelled, leaves no cancellation behind.
+        self.took_back()
+        self._task = None
+
+
+def _refuse_after_stop(work: Coroutine[Any, Any, Any], cancel: CancelToken) -> None:
+    if cancel.cancelled:
+        work.close()
+        raise Interrupted
+
+
+def _since(started: float) -> int:
+    return round((time.perf_counter() - started) * 1000)

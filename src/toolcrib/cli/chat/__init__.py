@@ -1,0 +1,1 @@
+"""The chat at a terminal: one question, or a conversation that lasts."""

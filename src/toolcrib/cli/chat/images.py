@@ -1,0 +1,125 @@
+"""Images by path: those that a message names are sent along, those that a model makes are kept."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.paths import Home
+from toolcrib.core.messages import Image, Message, user_message
+
+MEDIA_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+_BEGINNINGS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+MAX_IMAGE_BYTES = 20_000_000
+NOT_ATTACHED = "image not attached"
+_ENDING = r"\.(?:png|jpe?g|gif|webp)"
+# As terminals write a file that is dropped on them: quoted, with escaped spaces, or as an address.
+_NAMED = re.compile(
+    rf"""'(?P<single>[^'\n]+{_ENDING})'|"(?P<double>[^"\n]+{_ENDING})"|(?P<bare>@?(?:\\.|[^\s'"\\])+{_ENDING})(?!\w|\.\w)""",
+    re.IGNORECASE,
+)
+
+
+def with_images(text: str, folder: Path | None = None) -> tuple[Message, list[str]]:
+    """The message of a person with the images that it names, and a line about each of them.
+
+    Paths are looked for in `folder`; without one, in the folder that the process is in.
+    """
+    images: list[Image] = []
+    notes: list[str] = []
+    for path in named_images(text, folder or Path.cwd()):
+        try:
+            images.append(load_image(path))
+            notes.append(f"image attached: {path}")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            notes.append(f"{NOT_ATTACHED}: {path}: {reason}")
+    return user_message(text, images), notes
+
+
+def save_images(images: Iterable[Image], home: Home) -> list[str]:
+    """Keeps images that a model made, and says where each is now."""
+    return [place for image in images if (place := save_image(image, home.images_dir))]
+
+
+def named_images(text: str, folder: Path) -> list[Path]:
+    """The image files that a text names and that exist, each once."""
+    found: dict[Path, None] = {}
+    for match in _NAMED.finditer(text):
+        named = match["single"] or match["double"] or re.sub(r"\\(.)", r"\1", match["bare"]).removeprefix("@")
+        # The whole word may be the name; or a bracket before it belongs to the sentence.
+        candidates = [_path(named, folder), _path(named.lstrip("([<{"), folder)]
+        path = next((one for one in candidates if one is not None and _is_file(one)), None)
+        if path is not None:
+            found[path] = None
+    return list(found)
+
+
+def load_image(path: Path) -> Image:
+    """The image in a file; OSError when it cannot be read, ValueError when it is too large to send, or no image."""
+    if path.stat().st_size > MAX_IMAGE_BYTES:
+        raise ValueError(f"it is larger than {MAX_IMAGE_BYTES // 1_000_000} MB")
+    content = path.read_bytes()
+    return Image(media_type=_media_type(content), data=base64.b64encode(content).decode("ascii"))
+
+
+def _media_type(content: bytes) -> str:
+    """By what is in the file: a service refuses the whole request over an image that is called what it is not."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    found = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), "")
+    if not found:
+        raise ValueError("there is no PNG, JPEG, GIF or WebP image in it")
+    return found
+
+
+def save_image(image: Image, folder: Path) -> str:
+    """Keeps an image and says where; one that is only an address stays where it is."""
+    if not image.data:
+        return image.url
+    try:
+        content = base64.b64decode(image.data, validate=True)
+    except binascii.Error:
+        return ""
+    ending = next((ending for ending, kind in MEDIA_TYPES.items() if kind == image.media_type), ".png")
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}{ending}"
+    if not path.exists():
+        make_folder(folder)
+        path.write_bytes(content)
+        path.chmod(OWNER_FILE)
+    return str(path)
+
+
+def _path(text: str, folder: Path) -> Path | None:
+    if text.lower().startswith("file:"):
+        text = unquote(urlsplit(text).path)
+    elif "://" in text:
+        return None
+    try:
+        return (folder / Path(text).expanduser()).absolute()
+    except RuntimeError:  # the home of a user whom nobody knows
+        return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

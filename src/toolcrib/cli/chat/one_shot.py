@@ -1,0 +1,170 @@
+"""`toolcrib chat -q`: one question; the answer on stdout, progress on stderr, the outcome as exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.events import (
+    AnyEvent,
+    CallFinished,
+    CallStarted,
+    ChildProgressed,
+    Compressed,
+    Notified,
+    RunResult,
+)
+from toolcrib.cli.approval import console_approver
+from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
+from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
+from toolcrib.cli.chat.symbols import symbols_for
+from toolcrib.cli.output import clean, error_line, note, one_line
+from toolcrib.config.settings import Settings
+
+SECOND_INTERRUPT = 130
+BUDGET = "budget"
+"""The kind of a notice that the end of the run repeats."""
+
+
+class Progress:
+    """Tells a person, line by line on stderr, what the agent does."""
+
+    def __init__(self, write: Callable[[str], None], *, outputs: Callable[[str], None] | None = None) -> None:
+        self._write = write
+        self._outputs = outputs
+        """Gets each tool's output as it is, for models too small to be trusted with telling it."""
+        self._emoji = symbols_for(sys.stderr.encoding).emoji
+
+    def hear(self, event: AnyEvent) -> None:
+        if isinstance(event, CallStarted):
+            sign = f"{event.emoji} " if self._emoji else ""
+            self._write(one_line(f"{sign}{event.call.name} {event.summary}"))
+        elif isinstance(event, CallFinished):
+            self._finished(event)
+        elif isinstance(event, Notified):
+            if event.kind != BUDGET:
+                self._write(one_line(event.message))
+        elif isinstance(event, Compressed):
+            self._write(f"made room: {event.messages} messages became a summary")
+        elif isinstance(event, ChildProgressed):
+            self._write("  " + one_line(f"{event.child_id} {event.state}: {event.what or event.goal}"))
+
+    def _finished(self, event: CallFinished) -> None:
+        if event.status != "ok":
+            self._write("  " + one_line(f"{event.name}: {event.error_message or event.status}"))
+        if self._outputs is not None:
+            self._outputs(event.text)
+
+
+class Printer:
+    """Writes results to stdout; when nobody reads them any more, the work is stopped."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.problem: OSError | None = None
+
+    def __call__(self, text: str) -> None:
+        if self.problem is not None:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            self.problem = error
+            self._agent.interrupt()
+
+
+async def answer_once(options: ChatOptions, settings: Settings) -> int:
+    """Ask the question of the options; returns the exit code."""
+    workshop = open_workshop(options, console_approver(settings), None, settings)
+    try:
+        agent = open_agent(workshop, options)
+        try:
+            if is_default_model(agent.provider, options, workshop) and not options.quiet:
+                note(DEFAULT_MODEL_LINE)
+            for warning in agent.warnings:
+                note(warning)
+            result = await _run(agent, options)
+        finally:
+            await agent.close()
+        if not options.as_json:
+            _tell_end(agent, result, options)
+        return result.exit_code
+    finally:
+        await workshop.close()
+
+
+async def _run(agent: Agent, options: ChatOptions) -> RunResult:
+    with_interrupts = asyncio.get_running_loop()
+    _stop_at_first_interrupt(agent, with_interrupts)
+    question, notes = with_images(options.query or "", Path(options.cwd) if options.cwd else None)
+    for line in notes:
+        if not options.quiet or line.startswith(NOT_ATTACHED):
+            note(line)
+    printer = Printer(agent)
+    result = await agent.run(question, on_event=_watcher(agent, options, printer))
+    if printer.problem is not None:
+        raise printer.problem
+    return result
+
+
+def _watcher(agent: Agent, options: ChatOptions, printer: Printer) -> Callable[[AnyEvent], None]:
+    if options.as_json:
+        return lambda event: printer(msgspec.json.encode(event).decode() + "\n")
+    write: Callable[[str], None] = (lambda _: None) if options.quiet else note
+    if options.dry_run:
+        return lambda event: _print_planned(event, printer, write)
+    small = agent.provider.profile(agent.model).small
+    return Progress(write, outputs=(lambda text: printer(_command_output(text))) if small else None).hear
+
+
+def _print_planned(event: AnyEvent, printer: Printer, write: Callable[[str], None]) -> None:
+    if isinstance(event, CallStarted):
+        printer(clean(f"would call {event.call.name} {event.call.arguments}") + "\n")
+    elif isinstance(event, Notified):
+        write(one_line(event.message))
+
+
+def _command_output(text: str) -> str:
+    """What a command printed, without the envelope that the terminal tool puts around it; any other text as it is."""
+    try:
+        result = json.loads(text)
+    except (ValueError, RecursionError):
+        result = None
+    is_command = isinstance(result, dict) and "exit_code" in result and isinstance(result.get("output"), str)
+    return clean(result["output"] if is_command else text).rstrip("\n") + "\n"
+
+
+def _tell_end(agent: Agent, result: RunResult, options: ChatOptions) -> None:
+    if result.answer:
+        sys.stdout.write(clean(result.answer).rstrip("\n") + "\n")
+        sys.stdout.flush()
+    for path in save_images(result.images, agent.workshop.settings.home):
+        sys.stdout.write(f"{path}\n")
+    if result.problem:
+        error_line(f"{result.problem}; `toolcrib chat --resume {agent.session_id}` goes on from here")
+    elif options.dry_run and not result.answer and not options.quiet:
+        note("This was a dry run: nothing of it was done.")
+
+
+def _stop_at_first_interrupt(agent: Agent, loop: asyncio.AbstractEventLoop) -> None:
+    """One Ctrl-C stops the work and keeps the session; the second one leaves at once."""
+    asked = 0
+
+    def interrupted() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            loop.remove_signal_handler(signal.SIGINT)
+            raise SystemExit(SECOND_INTERRUPT)
+        agent.interrupt()
+
+    loop.add_signal_handler(signal.SIGINT, interrupted)

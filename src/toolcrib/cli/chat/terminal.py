@@ -1,0 +1,229 @@
+"""The chat in a terminal: an input line that stays usable at the bottom, everything else printed above it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.application.current import set_app
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import Completer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import create_input
+from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from rich.console import RenderableType
+
+from toolcrib.cli.chat.editing import edit_in_editor
+from toolcrib.cli.chat.front import Listener
+from toolcrib.cli.chat.keys import chat_keys
+from toolcrib.cli.chat.layout import STYLE, BottomRows
+from toolcrib.cli.chat.markdown import ChatMarkdown
+from toolcrib.cli.chat.paper import Paper
+from toolcrib.cli.chat.signals import signals_to
+from toolcrib.cli.chat.spinner import FRAMES_PER_SECOND
+from toolcrib.cli.chat.status import Status
+from toolcrib.config.files import OWNER_FILE, make_folder
+
+ESCAPE_SECONDS = 0.2
+"""How long Escape waits for the Enter that makes a new line of both."""
+MIN_REDRAW_SECONDS = 0.05
+TYPED_AHEAD_BYTES = 4096
+
+
+class TerminalFront:
+    """A prompt_toolkit application that lives as long as the chat."""
+
+    is_live = True
+
+    def __init__(
+        self, stream: TextIO, status: Status, completer: Completer, history_file: Path, *, colour: bool
+    ) -> None:
+        self._stream = stream
+        self._status = status
+        self._paper = Paper(colour=colour)
+        self._output = _output(stream, colour=colour)
+        self._pending: list[str] = []
+        self._flush_is_due = False
+        self._refresh_is_due = False
+        self._holds = 0
+        self._listener: Listener | None = None
+        self._buffer = Buffer(
+            multiline=True, history=_history(history_file), completer=completer, complete_while_typing=True
+        )  # fmt: skip
+        self._app: Application[None] = Application(
+            BottomRows(status, self._paper, self._output).layout(self._buffer),
+            key_bindings=chat_keys(self._buffer, self._tell, self._edit),
+            style=STYLE,
+            color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            input=create_input(sys.stdin),
+            output=self._output,
+        )
+        self._app.ttimeoutlen = ESCAPE_SECONDS
+
+    @property
+    def columns(self) -> int:
+        return self._output.get_size().columns
+
+    # Printing
+
+    def show(self, *renderables: RenderableType, gap: bool = False) -> None:
+        text = "".join(self._paper.draw(renderable, self.columns) for renderable in renderables)
+        if text:
+            self._print(f"\n{text}" if gap else text)
+
+    def show_answer(self, text: str) -> None:
+        self.show(ChatMarkdown(text), gap=True)
+
+    def refresh(self) -> None:
+        # Words may come by the hundred in a second; what is drawn twenty times looks the same.
+        if not self._refresh_is_due:
+            self._refresh_is_due = True
+            asyncio.get_running_loop().call_later(MIN_REDRAW_SECONDS, self._draw)
+
+    def _draw(self) -> None:
+        self._refresh_is_due = False
+        self._app.invalidate()
+
+    def prefill(self, text: str) -> None:
+        if not self._buffer.text:
+            self._buffer.insert_text(text)
+            self.refresh()
+
+    def _print(self, text: str) -> None:
+        self._pending.append(text)
+        if not self._app.is_running:
+            self._flush()
+        elif not self._flush_is_due:
+            # All that one event leads to goes out together, so that the input line is drawn once.
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._holds or not self._pending:
+            return
+        text, self._pending = "".join(self._pending), []
+        with suppress(OSError):  # the terminal has gone; a signal ends the chat
+            if self._app.is_running:
+                self._app.renderer.erase()
+            # The terminal may be in a mode in which a line feed does not return to the first column.
+            self._output.write_raw(text.replace("\n", "\r\n"))
+            self._output.flush()
+        self._app.invalidate()
+
+    @asynccontextmanager
+    async def suspended(self) -> AsyncIterator[None]:
+        # Whoever asks may run in a context of its own, in which the application is not known.
+        with set_app(self._app):
+            async with in_terminal():
+                self._write_out()
+                with self._held():
+                    yield
+        self._flush()
+
+    def _write_out(self) -> None:
+        text, self._pending = "".join(self._pending), []
+        with suppress(OSError):  # as above
+            self._output.write_raw(text)
+            self._output.flush()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+
+    def _edit(self) -> None:
+        self._app.create_background_task(self._edit_in_editor())
+
+    async def _edit_in_editor(self) -> None:
+        async with self.suspended():
+            self._buffer.text = await edit_in_editor(self._buffer.text, self._stream)
+        self._buffer.cursor_position = len(self._buffer.text)
+
+    # Running
+
+    async def run(self, listener: Listener) -> None:
+        self._listener = listener
+        with signals_to(listener, interrupt=False), self._app.input.raw_mode():
+            *lines, rest = _typed_ahead().replace("\r", "\n").split("\n")
+            for line in lines:
+                listener.submit(line)
+            if rest.isprintable():
+                self._buffer.insert_text(rest)
+            ticking = asyncio.create_task(self._tick())
+            try:
+                with suppress(EOFError, OSError):  # the terminal has gone
+                    await self._app.run_async(set_exception_handler=False)
+            finally:
+                ticking.cancel()
+                await asyncio.gather(ticking, return_exceptions=True)
+                self._flush()
+
+    def stop(self) -> None:
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    async def _tick(self) -> None:
+        """Move what moves; while nothing does, nothing is drawn."""
+        while True:
+            await asyncio.sleep(1 / FRAMES_PER_SECOND)
+            if self._status.moves():
+                self._app.invalidate()
+
+    def _tell(self, what: Callable[[Listener], None]) -> None:
+        if self._listener is not None:
+            what(self._listener)
+
+
+def _output(stream: TextIO, *, colour: bool) -> Output:
+    if sys.platform == "win32":
+        return create_output(stream)
+
+    def size() -> Size:
+        try:
+            columns, rows = os.get_terminal_size(stream.fileno())
+        except OSError:
+            columns, rows = 0, 0
+        return Size(rows=rows or 24, columns=columns or 80)
+
+    depth = None if colour else ColorDepth.DEPTH_1_BIT
+    # Nobody asks the terminal where its cursor is: an answer that comes late would be typed into the next program.
+    return Vt100_Output(stream, size, default_color_depth=depth, enable_cpr=False)
+
+
+def _typed_ahead() -> str:
+    """What was typed while the chat was starting; to be read in raw mode.
+
+    The terminal still edited lines then, and ended them with a line feed, which later asks for one more line.
+    """
+    typed = b""
+    # On Windows only sockets can be looked at like this.
+    while sys.platform != "win32" and select.select([sys.stdin], [], [], 0)[0]:
+        chunk = os.read(sys.stdin.fileno(), TYPED_AHEAD_BYTES)
+        if not chunk:
+            break
+        typed += chunk
+    return typed.decode("utf-8", "replace")
+
+
+def _history(file: Path) -> History:
+    """What was typed in earlier chats; where the file cannot be used, only what is typed in this one."""
+    try:
+        make_folder(file.parent)
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, OWNER_FILE))
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(file)

@@ -1,0 +1,98 @@
+"""Choosing a model for good: what a person's words mean, and writing it to the config."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolcrib.config.agent_settings import ModelSettings
+from toolcrib.config.edit import put_values, unset_value
+from toolcrib.config.settings import Settings
+from toolcrib.core.errors import UsageError, nearest_names
+from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
+from toolcrib.providers.embedded.catalog import MODELS, find_model
+from toolcrib.providers.presets import ALIASES, PRESETS, Preset
+
+
+def choose_model(settings: Settings, model: str, provider: str = "", base_url: str = "") -> Choice:
+    """The provider and model that these words name; raises UnknownProvider, or UsageError when no model is named.
+
+    A provider that the words name is the one that is meant, whether its key is set or not.
+    """
+    places = Places(settings)
+    named, rest = _split(places, model)
+    if provider:
+        preset = places.find(provider)
+        is_own = named is not None and named.name == preset.name
+        choice = explain_choice(settings, model=rest if is_own else model, provider=preset.name, base_url=base_url)
+    elif named is not None:
+        choice = explain_choice(settings, model=rest, provider=named.name, base_url=base_url)
+        # The default of a provider, not what the config happened to name before.
+        choice = choice if rest else replace(choice, model=_default(settings, named))
+    else:
+        _refuse_misspelt(places, model, settings)
+        choice = _by_name_of_model(settings, places, model, base_url)
+    if choice.provider == "embedded":
+        find_model(choice.model)
+    if not choice.model:
+        raise UsageError(
+            f"{choice.provider} has no default model; name one that it has with `toolcrib model use "
+            f"{choice.provider}/NAME` (`toolcrib model list --provider {choice.provider}` shows them)"
+        )
+    return choice
+
+
+def save_choice(settings: Settings, choice: Choice) -> None:
+    """Write the model, its provider and, where it would not be found otherwise, its address to the config."""
+    values: dict[tuple[str, ...], str] = {("model", "default"): choice.model, ("model", "provider"): choice.provider}
+    written = ModelSettings(default=choice.model, provider=choice.provider)
+    is_elsewhere = choice.base_url != explain_choice(replace(settings, model=written)).base_url
+    if is_elsewhere:
+        values["model", "base_url"] = choice.base_url
+    put_values(settings.home, values)
+    if not is_elsewhere and settings.model.base_url:
+        # It was the address of what answered before.
+        unset_value(settings.home, "model.base_url")
+
+
+def _split(places: Places, text: str) -> tuple[Preset | None, str]:
+    """The provider before the first slash, or the text itself as one; None when it names none."""
+    head, _, rest = text.partition("/")
+    return (places.find(head), rest) if places.knows(head) else (None, text)
+
+
+def _default(settings: Settings, preset: Preset) -> str:
+    return explain_choice(replace(settings, model=ModelSettings()), provider=preset.name).model
+
+
+def _refuse_misspelt(places: Places, text: str, settings: Settings) -> None:
+    """Raise UnknownProvider where the part before the slash looks like a provider that is spelt differently."""
+    head, slash, _ = text.partition("/")
+    known = [*settings.providers, *PRESETS, *ALIASES]
+    configured = settings.model.provider
+    takes_slashes = places.knows(configured) and places.find(configured).slashed_models
+    if slash and not takes_slashes and nearest_names(head, known):
+        raise UnknownProvider(head, known, advice="`toolcrib model list` shows all of them")
+
+
+def _by_name_of_model(settings: Settings, places: Places, model: str, base_url: str) -> Choice:
+    """Where a model is that was named alone: with the configured provider, unless its name is another maker's."""
+    choice = explain_choice(settings, model=model, base_url=base_url)
+    preset = places.find(choice.provider)
+    if preset.slashed_models or choice.base_url != preset.base_url or _is_own(preset, model):
+        return choice
+    if settings.model.provider and any(_is_own(maker, model) for maker in PRESETS.values()):
+        return explain_choice(replace(settings, model=ModelSettings()), model=model)
+    if preset.protocol == "embedded":
+        raise UsageError(
+            f"nothing here tells where the model {model!r} is; name its provider: `toolcrib model use PROVIDER/{model}`"
+        )
+    if "/" in model:
+        raise UnknownProvider(model.partition("/")[0], (), advice="`toolcrib model list` shows all of them")
+    return choice
+
+
+def _is_own(preset: Preset, model: str) -> bool:
+    """Whether the name of the model begins as those of this provider do."""
+    if preset.protocol == "embedded":
+        return model in MODELS
+    return bool(preset.model_prefixes) and model.lower().startswith(tuple(p.lower() for p in preset.model_prefixes))

@@ -1,0 +1,179 @@
+"""The first step: which provider answers, with which key and model, tried with one real request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from toolcrib.cli.model_choice import choose_model
+from toolcrib.cli.model_servers import PROBE_SECONDS, server_models
+from toolcrib.cli.model_trial import try_answer
+from toolcrib.cli.models import ProviderState, lack_of, megabytes, missing_weights, provider_states
+from toolcrib.cli.output import note
+from toolcrib.cli.setup.asking import Option, ask, ask_one, ask_yes, say
+from toolcrib.cli.setup.own_server import ask_address, ask_server
+from toolcrib.cli.setup.saved import Saved
+from toolcrib.cli.setup.variables import ask_variable, describe
+from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
+from toolcrib.core.errors import UnknownName
+from toolcrib.core.models import ModelError
+from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
+from toolcrib.providers.presets import PRESETS
+
+OTHER = "other"
+"""In the list of providers: a server that is none of them."""
+SHOWN_MODELS = 12
+
+AfterTrial = Literal["keep", "again", "other"]
+
+
+def model_step(saved: Saved, *, test: bool) -> None:
+    """Ask for provider, key, address and model, save each, and send one request."""
+    settings = load_settings(saved.home)
+    say(f"Now {_now(settings)}.")
+    after: AfterTrial = "other"
+    while after == "other":
+        # Of a server that was entered just now, all but the model is known.
+        known = {state.preset.name for state in provider_states(load_settings(saved.home))}
+        chosen = _ask_provider(saved)
+        if chosen is None:
+            return
+        after, is_new = "again", chosen.preset.name not in known
+        while after == "again":
+            choice = _ask_model(saved, chosen) if is_new else _ask_details(saved, chosen)
+            is_new = False
+            if choice is None:
+                say("No model was named, so what answers stays the same.")
+                return
+            saved.model(load_settings(saved.home), choice)
+            after = _try(saved, choice) if test else "keep"
+
+
+def _now(settings: Settings) -> str:
+    try:
+        choice = explain_choice(settings)
+    except UnknownProvider as error:
+        return f"none can answer: {error}"
+    lack = lack_of(settings, choice)
+    missing = f", but {lack.what}" if lack is not None else ""
+    return f"{choice.model or 'a model that is not named yet'} of {choice.provider} answers: {choice.why}{missing}"
+
+
+def _ask_provider(saved: Saved) -> ProviderState | None:
+    """The provider that was chosen; None for Enter."""
+    settings = load_settings(saved.home)
+    states = sorted(provider_states(settings, probe=True), key=_rank)
+    configured = _configured(settings)
+    options = [
+        Option(name=state.preset.name, text=_text(state), is_set=state.preset.name == configured) for state in states
+    ]
+    options.append(Option(name=OTHER, text="Another server that speaks the protocol of OpenAI"))
+    chosen = ask_one("  Provider (number or name, Enter changes nothing)", options)
+    if chosen is None:
+        return None
+    name = ask_server(saved) if chosen.name == OTHER else chosen.name
+    # What was entered for a new server is in the config by now.
+    states = provider_states(load_settings(saved.home)) if chosen.name == OTHER else states
+    return next((state for state in states if state.preset.name == name), None)
+
+
+def _configured(settings: Settings) -> str:
+    """The provider that the config names, by its own name; empty when it names none that there is."""
+    places = Places(settings)
+    named = settings.model.provider
+    return places.find(named).name if places.knows(named) else ""
+
+
+def _rank(state: ProviderState) -> int:
+    """What can be used at once comes first."""
+    if state.has_key or state.answers:
+        return 0
+    if state.preset.protocol == "embedded":
+        return 1
+    return 3 if state.is_local else 2
+
+
+def _text(state: ProviderState) -> str:
+    title = state.preset.title
+    if state.answers is not None:
+        return f"{title}, {'a server answers' if state.answers else 'no server answers'}"
+    if not state.preset.needs_key:
+        return f"{title}, needs no key"
+    return f"{title}, {'the key is set' if state.has_key else f'needs {state.key_variable}'}"
+
+
+def _ask_details(saved: Saved, state: ProviderState) -> Choice | None:
+    """Address, key and model; None when there is no model to take."""
+    base_url = _ask_address(state) if state.is_local else state.base_url
+    if state.preset.needs_key:
+        ask_variable(saved, state.key_variable, describe(state.key_variable, state.preset.title))
+    return _ask_model(saved, replace(state, base_url=base_url))
+
+
+def _ask_model(saved: Saved, state: ProviderState) -> Choice | None:
+    settings = load_settings(saved.home)
+    offered = _offered(settings, state)
+    while True:
+        model = ask(f"  Model{f' [{offered}]' if offered else ''}") or offered
+        if not model:
+            return None
+        try:
+            return choose_model(settings, model, state.preset.name, state.base_url)
+        except UnknownName as error:
+            say(str(error))
+
+
+def _ask_address(state: ProviderState) -> str:
+    return ask_address(f"  Address [{state.base_url}]") or state.base_url
+
+
+def _offered(settings: Settings, state: ProviderState) -> str:
+    """The model that Enter takes: the one that is set, the provider's default, or the first that the server has."""
+    configured = settings.model
+    is_set = (
+        configured.provider == state.preset.name and (configured.base_url or state.preset.base_url) == state.base_url
+    )
+    offered = configured.default if is_set and configured.default else state.default_model
+    if state.preset.name in PRESETS and not state.is_local:
+        return offered
+    try:
+        places = Places(settings)
+        models = server_models(state.preset, state.base_url, places.key(state.preset)[1], seconds=PROBE_SECONDS)
+    except ModelError as error:
+        say(str(error))
+        return offered
+    more = f" and {len(models) - SHOWN_MODELS} more" if len(models) > SHOWN_MODELS else ""
+    say(f"It has {', '.join(models[:SHOWN_MODELS]) or 'no models'}{more}.")
+    return offered if offered in models or not models else models[0]
+
+
+def _try(saved: Saved, choice: Choice) -> AfterTrial:
+    """Send one request; on failure ask what to do."""
+    settings = load_settings(saved.home)
+    weights = missing_weights(settings, choice)
+    if weights is not None and not ask_yes(f"  Fetch its weights ({megabytes(weights.bytes)}) now, and test it?"):
+        say("They are fetched when it is first used.")
+        return "keep"
+    try:
+        say(f"{try_answer(settings, choice, _tell)}.")
+    except ModelError as error:
+        say(f"It does not work: {error}")
+        return _what_now()
+    return "keep"
+
+
+def _tell(message: str) -> None:
+    note(f"  {message}")
+
+
+def _what_now() -> AfterTrial:
+    options = [
+        Option(name="again", text="Enter key and model once more"),
+        Option(name="other", text="Choose another provider"),
+        Option(name="keep", text="Keep it anyway; Enter does this too"),
+    ]
+    chosen = ask_one("  What now?", options)
+    if chosen is None:
+        return "keep"
+    return "again" if chosen.name == "again" else "other" if chosen.name == "other" else "keep"

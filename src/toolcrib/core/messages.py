@@ -1,0 +1,119 @@
+"""A conversation, as every provider, the session store and the agent see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from toolcrib.core.types import ResultStatus, ToolResult
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+# Hundreds of these are read and written in every turn: msgspec Structs, as ToolResult is.
+class Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    """A piece of text beside images."""
+
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="image", tag_field="type"):
+    """An image: its bytes in base64 with their media type, or an address to fetch it from."""
+
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+
+
+Part = Text | Image
+
+
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call in a message. `arguments` is the model's own JSON text, byte for byte, so that caches hit."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a conversation. Never changed; a new version is a new message."""
+
+    role: Role
+    content: str | tuple[Part, ...] = ""
+    tool_calls: tuple[RequestedCall, ...] = ()
+    """Of an assistant: the calls that it asks for."""
+    call_id: str = ""
+    """Of a tool: the call that this is the result of."""
+    name: str = ""
+    """Of a tool: its name."""
+    status: ResultStatus = "ok"
+    """Of a tool: how the call ended."""
+    reasoning: str = ""
+    """What the model thought before it answered: kept apart, shown on request, never sent back as text."""
+    provider_data: dict[str, Any] | None = None
+    """What the provider wants to see again, unchanged, with this message: signed thinking, encrypted reasoning."""
+
+    @property
+    def text(self) -> str:
+        """The content as text, without its images."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        if isinstance(self.content, str):
+            return ()
+        return tuple(part for part in self.content if isinstance(part, Image))
+
+
+def user_message(text: str, images: Iterable[Image] = ()) -> Message:
+    """What a person says, with images where there are any."""
+    shown = tuple(images)
+    return Message(role="user", content=(Text(text), *shown) if shown else text)
+
+
+def tool_message(result: ToolResult) -> Message:
+    """The result of a call, as the model is told about it."""
+    given = result.content
+    content = given if isinstance(given, str) else tuple(parts_of(given.get("content")))
+    return Message(role="tool", call_id=result.call_id, name=result.name, status=result.status, content=content)
+
+
+def parts_of(content: Any) -> Iterable[Part]:
+    """The parts of a multimodal result, which handlers write as OpenAI's or Anthropic's content blocks."""
+    for block in content if isinstance(content, list) else ():
+        part = _part(block) if isinstance(block, dict) else Text(str(block))
+        if part is not None:
+            yield part
+
+
+def _part(block: dict[str, Any]) -> Part | None:
+    if isinstance(block.get("text"), str):
+        return Text(block["text"])
+    address = block.get("image_url")
+    if isinstance(address, dict):
+        address = address.get("url")
+    if isinstance(address, str):
+        return image_at(address)
+    source = block.get("source")
+    if isinstance(source, dict):
+        if source.get("type") == "base64":
+            return Image(media_type=str(source.get("media_type") or "image/png"), data=str(source.get("data") or ""))
+        return Image(url=str(source["url"])) if source.get("url") else None
+    if block.get("type") == "image" and isinstance(block.get("data"), str):
+        return Image(
+            media_type=str(block.get("mimeType") or block.get("media_type") or "image/png"), data=block["data"]
+        )
+    return None
+
+
+def image_at(address: str) -> Image:
+    """The image behind an address; a `data:` address holds it itself."""
+    head, comma, data = address.partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        return Image(media_type=head[len("data:") : -len(";base64")] or "image/png", data=data)
+    return Image(url=address)

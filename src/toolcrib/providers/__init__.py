@@ -1,0 +1,1 @@
+"""Ways to reach language models: one file for each protocol, and what they share."""

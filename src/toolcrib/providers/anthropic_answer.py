@@ -1,0 +1,216 @@
+"""A streamed answer of Anthropic's messages API, put together: text, thoughts with their signatures, calls, usage."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from toolcrib.core.messages import Message, RequestedCall
+from toolcrib.core.models import CallDelta, Emit, ModelResponse, ReasoningDelta, StopReason, TextDelta, Usage
+from toolcrib.core.types import JsonObject
+
+_STOPS: dict[str, StopReason] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+    "tool_use": "tool_calls",
+}
+BETWEEN_TEXTS = "\n\n"
+
+
+class Answer:
+    """Takes the events of one answer, hands on what is new, and gives the whole."""
+
+    def __init__(self, emit: Emit, *, model: str, taken_ids: Collection[str] = ()) -> None:
+        self._emit = emit
+        self._asked_model = model
+        self._taken_ids = set(taken_ids)
+        self._model = ""
+        self._text: list[str] = []
+        self._chars = 0
+        self._thoughts: list[str] = []
+        self._calls: list[_Call] = []
+        self._blocks: dict[int, JsonObject] = {}
+        self._order: list[JsonObject] = []
+        self._usage: JsonObject = {}
+        self._refusal = ""
+        self.stop_reason = ""
+        self.has_begun = False
+
+    def add(self, event: Any) -> None:
+        """One event of the stream. Unknown ones are passed over, as the API says that new ones may come."""
+        if not isinstance(event, dict):
+            return
+        self.has_begun = True
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            block = self._blocks.get(_number(event.get("index")))
+            if block is not None and isinstance(event.get("delta"), dict):
+                self._add_delta(block, event["delta"])
+        elif kind == "content_block_start":
+            self._begin(_number(event.get("index")), event.get("content_block"))
+        elif kind == "message_start":
+            self._note(event.get("message"))
+        elif kind == "message_delta":
+            self._note(event.get("delta"))
+            self._note({"usage": event.get("usage")})
+        elif kind == "message_stop":
+            # Some servers do not say why they end.
+            self.stop_reason = self.stop_reason or "end_turn"
+        elif kind == "message":
+            self._add_whole(event)
+
+    def _add_whole(self, message: JsonObject) -> None:
+        """An answer in one piece, from a server that does not stream though it was asked to."""
+        self._note(message)
+        self.stop_reason = self.stop_reason or "end_turn"
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
+            self._begin(index, block)
+
+    def _note(self, about: Any) -> None:
+        if not isinstance(about, dict):
+            return
+        if isinstance(about.get("model"), str):
+            self._model = about["model"]
+        if isinstance(about.get("stop_reason"), str):
+            self.stop_reason = about["stop_reason"]
+        details = about.get("stop_details")
+        if isinstance(details, dict) and isinstance(details.get("explanation"), str):
+            self._refusal = details["explanation"]
+        usage = about.get("usage")
+        if isinstance(usage, dict):
+            # Counts are cumulative; what a later event leaves out still holds.
+            self._usage |= {name: count for name, count in usage.items() if count is not None}
+
+    def _begin(self, index: int, start: Any) -> None:
+        if not isinstance(start, dict):
+            return
+        block: JsonObject = {"type": start.get("type")}
+        self._blocks[index] = block
+        if block["type"] == "text":
+            if self._order and "text" not in self._order[-1] and self._chars:
+                self._say(BETWEEN_TEXTS)
+            self._order.append({"text": [self._chars, self._chars]})
+            self._say(start.get("text"))
+        elif block["type"] == "thinking":
+            block |= {"thinking": "", "signature": start.get("signature") or ""}
+            self._order.append(block)
+            self._think(block, start.get("thinking"))
+        elif block["type"] == "redacted_thinking":
+            block["data"] = start.get("data") or ""
+            self._order.append(block)
+        elif block["type"] == "tool_use":
+            self._call(block, start)
+
+    def _call(self, block: JsonObject, start: JsonObject) -> None:
+        call = _Call(self._unique(start.get("id")), str(start.get("name") or ""))
+        block["call"] = len(self._calls)
+        self._order.append({"call": len(self._calls)})
+        self._calls.append(call)
+        self._emit(CallDelta(index=block["call"], id=call.id, name=call.name))
+        # Usually an empty object, as the arguments come in pieces; some servers send all of them here, some both ways.
+        call.given = start.get("input") or {}
+
+    def _add_delta(self, block: JsonObject, delta: JsonObject) -> None:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            self._say(delta.get("text"))
+        elif kind == "thinking_delta" and "thinking" in block:
+            self._think(block, delta.get("thinking"))
+        elif kind == "signature_delta" and "signature" in block:
+            block["signature"] += delta.get("signature") or ""
+        elif kind == "input_json_delta" and "call" in block:
+            self._argue(block, delta.get("partial_json"))
+
+    def _say(self, text: Any) -> None:
+        if isinstance(text, str) and text:
+            self._text.append(text)
+            self._chars += len(text)
+            if self._order and "text" in self._order[-1]:
+                self._order[-1]["text"][1] = self._chars
+            self._emit(TextDelta(text))
+
+    def _think(self, block: JsonObject, text: Any) -> None:
+        if isinstance(text, str) and text:
+            if self._thoughts and not block["thinking"]:
+                self._thoughts.append(BETWEEN_TEXTS)
+            block["thinking"] += text
+            self._thoughts.append(text)
+            self._emit(ReasoningDelta(text))
+
+    def _argue(self, block: JsonObject, text: Any) -> None:
+        if isinstance(text, str) and text:
+            self._calls[block["call"]].arguments.append(text)
+            self._emit(CallDelta(index=block["call"], arguments=text))
+
+    def _unique(self, call_id: Any) -> str:
+        """An id that no other call of the conversation has: results are matched to calls by it."""
+        unique = call_id if isinstance(call_id, str) else ""
+        while not unique or unique in self._taken_ids:
+            unique = f"toolu_{uuid.uuid4().hex[:24]}"
+        self._taken_ids.add(unique)
+        return unique
+
+    def response(self, provider: str) -> ModelResponse:
+        """The whole answer; to be asked for once, when the stream is over."""
+        if not self._text and self._refusal:
+            self._say(self._refusal)
+        for at, call in enumerate(self._calls):
+            if call.given and not call.arguments:
+                self._argue({"call": at}, json.dumps(call.given, ensure_ascii=False))
+        message = Message(
+            role="assistant",
+            content="".join(self._text),
+            tool_calls=tuple(call.finished() for call in self._calls),
+            reasoning="".join(self._thoughts),
+            provider_data=self._provider_data(provider),
+        )
+        stop = _STOPS.get(self.stop_reason, "end")
+        if stop == "end" and self._calls:
+            stop = "tool_calls"
+        model = self._model or self._asked_model
+        return ModelResponse(message=message, usage=self._used(), stop=stop, model=model, provider=provider)
+
+    def _provider_data(self, provider: str) -> JsonObject | None:
+        """The signed thoughts and their places among texts and calls, for the same model to see again."""
+        if not any("type" in block for block in self._order):
+            return None
+        return {provider: {"model": self._asked_model, "order": self._order}}
+
+    def _used(self) -> Usage:
+        cached, written = (
+            _number(self._usage.get("cache_read_input_tokens")),
+            _number(self._usage.get("cache_creation_input_tokens")),
+        )
+        details = self._usage.get("output_tokens_details")
+        return Usage(
+            # The API counts only what it found in no cache as input.
+            input_tokens=_number(self._usage.get("input_tokens")) + cached + written,
+            output_tokens=_number(self._usage.get("output_tokens")),
+            cached_tokens=cached,
+            cache_write_tokens=written,
+            reasoning_tokens=_number(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        )
+
+
+class _Call:
+    """A tool call while its pieces arrive."""
+
+    __slots__ = ("arguments", "given", "id", "name")
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id = id
+        self.name = name
+        self.arguments: list[str] = []
+        self.given: Any = None
+
+    def finished(self) -> RequestedCall:
+        return RequestedCall(id=self.id, name=self.name, arguments="".join(self.arguments) or "{}")
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,156 @@
+"""The engine of the embedded model: a llama.cpp server in a process of its own, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from toolcrib.config.child_environment import child_environment
+from toolcrib.config.environment import environment
+from toolcrib.core.context import CancelToken
+from toolcrib.core.models import ModelError
+from toolcrib.providers.embedded.template import read_template, with_fences
+from toolcrib.providers.embedded.weights import Weights
+
+CONTEXT_TOKENS = 4096
+LOAD_SECONDS = 120.0
+LOOK_SECONDS = 0.1
+_PROGRAM = Path(__file__).with_name("serve.py")
+
+
+class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine is reached: only with the key, because others on this machine see the port too."""
+
+    base_url: str
+    api_key: str
+
+
+class Engine:
+    """One loaded model. Made by `start_engine`; ends with `close`, and with this process however that ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], address: EngineAddress) -> None:
+        self._process = process
+        self.address = address
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the engine is gone, or goes in that time. Blocks."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the engine, in the middle of an answer if need be. Blocks for a moment; may be called twice."""
+        _end(self._process)
+
+
+def threads_for(cores: int) -> int:
+    """One core stays free: with all of them busy, a token takes ten times as long."""
+    return max(1, cores - 1)
+
+
+def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LOAD_SECONDS) -> Engine:
+    """The engine with that model loaded. Blocks until it is; raises ModelError."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ModelError(
+            "the package `xllamacpp`, which runs the embedded model, is missing; "
+            "type `pip install 'toolcrib[embedded]'`",
+            kind="missing_package",
+        )
+    api_key = secrets.token_hex(16)
+    template = read_template(weights.path)
+    options = {
+        "model": weights.model.name,
+        "model_path": str(weights.path),
+        "api_key": api_key,
+        "context_tokens": CONTEXT_TOKENS,
+        "template": with_fences(template) if weights.model.native_calls else template,
+        "threads": threads_for(len(os.sched_getaffinity(0))),
+    }
+    # -P: nothing in the working folder may pass for a library.
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(_PROGRAM)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        # A Ctrl-C in the terminal is meant for the chat, which may want the engine once more.
+        env=child_environment(environment()), start_new_session=True,
+    )  # fmt: skip
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(_end, process)
+        address = _loaded(process, options, cancel, time.monotonic() + load_seconds)
+        on_failure.pop_all()
+    return Engine(process, EngineAddress(base_url=f"{address}/v1", api_key=api_key))
+
+
+def _loaded(process: subprocess.Popen[bytes], options: dict[str, object], cancel: CancelToken, deadline: float) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(options).encode() + b"\n")
+        process.stdin.flush()
+    line = _first_line(process.stdout, cancel, deadline)
+    if not line:
+        process.wait(LOAD_SECONDS)
+        raise ModelError(f"the engine of the embedded model {_ended(process.returncode)}; {_ADVICE}", kind="server")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise ModelError(
+            f"the engine cannot load {options['model_path']!r} ({answer['error']}); {_ADVICE}", kind="weights"
+        )
+    return str(answer["address"])
+
+
+_ADVICE = "type `toolcrib setup` to use another model"
+
+
+def _first_line(stream: IO[bytes], cancel: CancelToken, deadline: float) -> bytes:
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while not selector.select(LOOK_SECONDS):
+            if cancel.cancelled:
+                raise ModelError("loading the embedded model was stopped", kind="server")
+            if time.monotonic() > deadline:
+                raise ModelError(
+                    f"the embedded model was not loaded in time; end what keeps this machine busy, or {_ADVICE}",
+                    kind="timeout",
+                )
+    # It comes in one piece: it is written with one flush.
+    return stream.readline()
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended at once (exit code {code})"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}" + (
+            ", probably for lack of memory"
+            if -code == signal.SIGKILL
+            else ", perhaps because this processor is too old"
+        )
+    return f"was ended by signal {-code}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it: there is nothing that it would have to save, and asked to stop it waits for whoever reads from it."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()

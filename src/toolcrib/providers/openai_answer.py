@@ -1,0 +1,316 @@
+"""A streamed chat completion, put together: text, thoughts, tool calls, images and what was used.
+
+Servers differ in what they send, so nothing is taken for granted: every field may be missing, null or of another type.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text, image_at
+from toolcrib.core.models import CallDelta, Emit, ModelResponse, ReasoningDelta, StopReason, TextDelta, Usage
+from toolcrib.core.types import JsonObject
+from toolcrib.providers.openai_wire import is_json_object
+from toolcrib.providers.thinking_tags import Piece, ThinkingTags
+
+MAX_COUNT = 10**12
+"""A larger number of tokens, or none at all (`Infinity`, `NaN`), is a mistake of the server."""
+
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+_STOPS: dict[str, StopReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "refused",
+    "safety": "refused",
+    "refusal": "refused",
+}
+
+
+class _Call:
+    """A tool call while its pieces arrive."""
+
+    __slots__ = ("arguments", "extra_content", "given_id", "id", "name")
+
+    def __init__(self) -> None:
+        self.given_id = ""
+        self.id = ""
+        self.name = ""
+        self.arguments = ""
+        self.extra_content: Any = None
+
+
+class Answer:
+    """Takes the chunks of one answer, hands on what is new, and gives the whole."""
+
+    def __init__(self, emit: Emit, *, taken_ids: Collection[str] = ()) -> None:
+        self._emit = emit
+        self._taken_ids = set(taken_ids)
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._details: list[JsonObject] = []
+        self._extra_content: Any = None
+        self._images: list[Image] = []
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._tags = ThinkingTags()
+        self._refused = False
+        self._usage: JsonObject = {}
+        self._model = ""
+        self.finish_reason = ""
+        self.has_begun = False
+        self.is_over = False
+        """Nothing is missing but what was used: the server said why it ended, or that this is the end."""
+
+    def add(self, chunk: Any) -> None:
+        """One event of the stream, or a whole completion from a server that does not stream."""
+        if not isinstance(chunk, dict):
+            return
+        self.has_begun = True
+        self._model = _text(chunk, "model") or self._model
+        self._note_usage(chunk)
+        choice = next(_objects(chunk, "choices"), None)
+        if choice is None:
+            return
+        self._note_usage(choice)
+        self._add_delta(_object(choice, "delta") or _object(choice, "message"))
+        self.finish_reason = _text(choice, "finish_reason") or self.finish_reason
+        self.is_over = self.is_over or bool(self.finish_reason)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the server came to an end, or was cut off so late that what there is can stand for it."""
+        if self.finish_reason:
+            return self.finish_reason != "error"
+        if self._calls:
+            return all(call.name and is_json_object(call.arguments) for call in self._calls)
+        return bool(self._text or self._images)
+
+    def response(self, provider: str) -> ModelResponse:
+        """The whole answer; to be asked for once, when the stream is over."""
+        self._say(self._tags.end())
+        calls = tuple(self._finished(at, call) for at, call in enumerate(self._calls) if call.name)
+        message = Message(
+            role="assistant",
+            content=self._content(),
+            tool_calls=calls,
+            reasoning="".join(self._reasoning).strip(),
+            provider_data=self._provider_data(provider),
+        )
+        usage = read_usage(self._usage)
+        return ModelResponse(message=message, usage=usage, stop=self._stop(calls), model=self._model, provider=provider)
+
+    def _add_delta(self, delta: JsonObject) -> None:
+        self._add_reasoning(delta)
+        if content := _text(delta, "content"):
+            self._say(self._tags.feed(content))
+        if refusal := _text(delta, "refusal"):
+            self._refused = True
+            self._say([("text", refusal)])
+        for part in (*_objects(delta, "content"), *_objects(delta, "images")):
+            self._add_part(part)
+        for call in _objects(delta, "tool_calls"):
+            self._add_call(call)
+        if delta.get("extra_content"):
+            self._extra_content = delta["extra_content"]
+
+    def _say(self, pieces: Iterable[Piece]) -> None:
+        for kind, text in pieces:
+            if not text:
+                continue
+            if kind == "text":
+                self._text.append(text)
+                self._emit(TextDelta(text))
+            else:
+                self._reasoning.append(text)
+                self._emit(ReasoningDelta(text))
+
+    def _add_reasoning(self, delta: JsonObject) -> None:
+        """One of several fields holds the thoughts; some servers send the same text in two of them."""
+        details = list(_objects(delta, "reasoning_details"))
+        for detail in details:
+            _merge_detail(self._details, detail)
+        whole = next((text for field in _THOUGHTS if (text := _text(delta, field))), "")
+        self._say(("reasoning", text) for text in ([whole] if whole else map(_thought, details)))
+
+    def _add_part(self, part: JsonObject) -> None:
+        if text := _text(part, "text"):
+            self._say(self._tags.feed(text))
+        elif part.get("thinking"):
+            self._say([("reasoning", _flat(part["thinking"]))])
+        elif address := _text(_object(part, "image_url"), "url") or _text(part, "image_url"):
+            image = image_at(address)
+            # Some servers repeat the images in their last chunk.
+            self._images += [image] if image not in self._images else []
+
+    def _add_call(self, delta: JsonObject) -> None:
+        function = _object(delta, "function")
+        given_id, name = _text(delta, "id"), _text(function, "name")
+        arguments = _arguments(function.get("arguments"))
+        call = self._call_of(delta.get("index"), given_id, name, arguments)
+        new_id, new_name = "", ""
+        if given_id and not call.given_id:
+            call.given_id = given_id
+            call.id = new_id = self._unique(given_id)
+        if name and name != call.name and not (call.name and call.arguments):
+            call.name += name
+            new_name = name
+        # Some servers say the whole call again at the end.
+        if arguments == call.arguments and is_json_object(arguments):
+            arguments = ""
+        call.arguments += arguments
+        if delta.get("extra_content"):
+            call.extra_content = delta["extra_content"]
+        if new_id or new_name or arguments:
+            at = self._calls.index(call)
+            self._emit(CallDelta(index=at, id=new_id, name=new_name, arguments=arguments))
+
+    def _call_of(self, index: Any, given_id: str, name: str, arguments: str) -> _Call:
+        """The call that a piece belongs to: by its index, by its id where that is missing, else the last one."""
+        same = next((call for call in reversed(self._calls) if given_id and call.given_id == given_id), None)
+        if isinstance(index, int):
+            call = self._by_index.get(index) or (None if name else same)
+        elif given_id:
+            call = same
+        else:
+            last = self._calls[-1] if self._calls else None
+            call = last if last is not None and (not name or _is_amid(last, name)) else None
+        if call is None or _begins_another(call, given_id, name, arguments):
+            call = _Call()
+            self._calls.append(call)
+        if isinstance(index, int):
+            self._by_index[index] = call
+        return call
+
+    def _unique(self, call_id: str) -> str:
+        """An id that no other call of the conversation has: results are matched to calls by it."""
+        while not call_id or call_id in self._taken_ids:
+            call_id = f"call_{uuid.uuid4().hex[:24]}"
+        self._taken_ids.add(call_id)
+        return call_id
+
+    def _finished(self, at: int, call: _Call) -> RequestedCall:
+        if not call.id:
+            call.id = self._unique("")
+            self._emit(CallDelta(index=at, id=call.id))
+        arguments = "{}" if call.arguments.strip() in ("", "null") else call.arguments
+        return RequestedCall(id=call.id, name=call.name, arguments=arguments)
+
+    def _content(self) -> str | tuple[Part, ...]:
+        text = "".join(self._text)
+        if not self._images:
+            return text
+        return (Text(text), *self._images) if text else tuple(self._images)
+
+    def _provider_data(self, provider: str) -> JsonObject | None:
+        """What this provider wants to see again with the message."""
+        kept: JsonObject = {}
+        if self._details:
+            kept["reasoning_details"] = self._details
+        if self._extra_content:
+            kept["extra_content"] = self._extra_content
+        signed = {call.id: call.extra_content for call in self._calls if call.extra_content}
+        if signed:
+            kept["calls"] = signed
+        return {provider: kept} if kept else None
+
+    def _stop(self, calls: tuple[RequestedCall, ...]) -> StopReason:
+        stop = "refused" if self._refused else _STOPS.get(self.finish_reason.lower(), "end")
+        # Many servers say "stop" beside tool calls, and "length" also where the last call is whole.
+        if calls and stop != "refused" and (stop == "end" or all(is_json_object(call.arguments) for call in calls)):
+            return "tool_calls"
+        return stop
+
+    def _note_usage(self, holder: JsonObject) -> None:
+        self._usage = _object(holder, "usage") or _object(_object(holder, "x_groq"), "usage") or self._usage
+
+
+def read_usage(usage: JsonObject) -> Usage:
+    """What a server says that was used, under the names that the different servers have for it."""
+    prompt = _count(usage, "prompt_tokens", "input_tokens")
+    completion = _count(usage, "completion_tokens", "output_tokens")
+    total = _count(usage, "total_tokens")
+    about_prompt = _object(usage, "prompt_tokens_details")
+    about_completion = _object(usage, "completion_tokens_details")
+    cached = _count(about_prompt, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
+    cost = usage.get("cost")
+    cost = cost.get("total_cost") if isinstance(cost, dict) else cost
+    return Usage(
+        input_tokens=prompt,
+        # Some count what was thought into the total alone.
+        output_tokens=max(completion, total - prompt),
+        cached_tokens=cached,
+        cache_write_tokens=_count(about_prompt, "cache_write_tokens"),
+        reasoning_tokens=_count(about_completion, "reasoning_tokens"),
+        cost_usd=float(cost)
+        if isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < MAX_COUNT
+        else None,
+    )
+
+
+def _count(holder: JsonObject, *names: str) -> int:
+    counts = (holder.get(name) for name in names)
+    return next((int(count) for count in counts if isinstance(count, (int, float)) and 0 < count < MAX_COUNT), 0)
+
+
+def _text(holder: JsonObject, field: str) -> str:
+    value = holder.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _object(holder: JsonObject, field: str) -> JsonObject:
+    value = holder.get(field)
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(holder: JsonObject, field: str) -> Iterator[JsonObject]:
+    values = holder.get(field)
+    return (value for value in (values if isinstance(values, list) else ()) if isinstance(value, dict))
+
+
+def _begins_another(call: _Call, given_id: str, name: str, arguments: str) -> bool:
+    """Whether a piece is the beginning of the next call, from a server that gives calls the same index or id."""
+    if not name:
+        return False
+    if given_id and call.given_id and given_id != call.given_id:
+        return True
+    is_said_again = (name, arguments) == (call.name, call.arguments)
+    return bool(arguments) and not is_said_again and is_json_object(call.arguments)
+
+
+def _is_amid(call: _Call, name: str) -> bool:
+    """Whether a call of this name has begun and not ended, so that a piece without index and id goes on with it."""
+    return call.name == name and bool(call.arguments) and not is_json_object(call.arguments)
+
+
+def _arguments(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _merge_detail(details: list[JsonObject], piece: JsonObject) -> None:
+    """Add a piece of OpenRouter's reasoning details: pieces of one block are joined, so that it can be sent back."""
+    last = details[-1] if details else {}
+    is_next = last.get("type") == piece.get("type") and last.get("index") == piece.get("index")
+    if not is_next or (piece.get("index") is None and not _thought(piece)):
+        details.append(dict(piece))
+        return
+    for key, value in piece.items():
+        joined = key in ("text", "summary", "data") and isinstance(value, str) and isinstance(last.get(key), str)
+        if joined or value is not None:
+            last[key] = last[key] + value if joined else value
+
+
+def _thought(detail: JsonObject) -> str:
+    return _text(detail, "text") or _text(detail, "summary")
+
+
+def _flat(thinking: Any) -> str:
+    if isinstance(thinking, list):
+        return "".join(_flat(part) for part in thinking)
+    if isinstance(thinking, dict):
+        thinking = thinking.get("text")
+    return thinking if isinstance(thinking, str) else ""

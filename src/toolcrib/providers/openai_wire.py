@@ -1,0 +1,274 @@
+"""Requests as OpenAI's chat completions take them, with the differences between the servers that speak them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text
+from toolcrib.core.models import ModelRequest
+from toolcrib.core.types import JsonObject
+
+MAX_CONVERSATIONS = 8
+UNSEEN_IMAGE = "[an image, which this model cannot see]"
+# From Google's documentation: stands in for the signature of a call that another model made.
+FOREIGN_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+# OpenAI refuses function tools beside reasoning for these on this endpoint, also where no effort is asked for.
+_NO_TOOLS_WHILE_REASONING = re.compile(r"gpt-(5\.([2-9]|\d\d)|[6-9])(?!.*-chat)")
+# Mistral's models take what a person says only after an answer, wherever they are served.
+_ANSWERS_RESULTS = re.compile(r"(?:mi[sx]tral|ministral|magistral|codestral|devstral|pixtral)")
+_BETWEEN_RESULT_AND_USER = {"role": "assistant", "content": "OK."}
+_NINE_CHARACTERS = re.compile(r"[a-zA-Z0-9]{9}")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+MAX_NAME_CHARS = 64
+MAX_ID_CHARS = 40
+"""What OpenAI takes; ids of other servers are longer."""
+
+
+class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server differs from the rest."""
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    stream_usage: bool = True
+    """It takes `stream_options`, and then says what was used."""
+    reasoning: Literal["effort", "openrouter", "thinking", "thinking_effort"] = "effort"
+    """How it is told how long to think."""
+    no_tools_while_reasoning: bool = False
+    """Its newer models take tools only when they are told not to reason (OpenAI itself)."""
+    returns_reasoning: bool = False
+    """It wants to see what the model thought before its tool calls again, as `reasoning_content`."""
+    signs_calls: bool = False
+    """It refuses tool calls without the signature that it gave them (Gemini)."""
+    nine_character_ids: bool = False
+    """It takes only call ids of nine letters and digits (Mistral)."""
+    json_schema: bool = True
+    """It can promise JSON of a given schema; else it is only asked for JSON."""
+    cache_key: bool = False
+    """It takes `prompt_cache_key`."""
+    extra_body: JsonObject = {}
+    """Fields for every request."""
+
+
+class WireRequests:
+    """Turns requests into bytes. Messages that were sent before are not converted again."""
+
+    def __init__(self, provider: str, options: WireOptions) -> None:
+        self._provider = provider
+        self._options = options
+        self._sent: dict[str, _Sent] = {}
+
+    def body(self, request: ModelRequest, *, sees_images: bool) -> bytes:
+        """The JSON text of a streaming request: the same bytes for the same request."""
+        options = self._options
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": self._messages(request, sees_images),
+            "stream": True,
+        }
+        if options.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        if request.tools:
+            body["tools"] = _encoded(list(request.tools))
+            body["tool_choice"] = request.tool_choice
+        if request.response_schema is not None:
+            body["response_format"] = _response_format(request.response_schema, options)
+        if request.max_output_tokens:
+            body[options.max_tokens_field] = request.max_output_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if options.cache_key and request.cache_key:
+            body["prompt_cache_key"] = request.cache_key
+        body |= _reasoning(request, options) | options.extra_body
+        return msgspec.json.encode(body)
+
+    def _messages(self, request: ModelRequest, sees_images: bool) -> list[msgspec.Raw]:
+        """Every message as it is sent; those of the last request are known by identity, as they never change."""
+        known = self._sent.pop(request.cache_key, {})
+        now: _Sent = {}
+        wire = _Wire(answers_results=_ANSWERS_RESULTS.search(request.model.lower()) is not None)
+        if request.system:
+            wire.add("system", [_encoded({"role": "system", "content": request.system})])
+        pictures: list[Message] = []
+        for message in request.messages:
+            if pictures and message.role != "tool":
+                wire.add("user", [_encoded(_shown(pictures))])
+                pictures = []
+            key = (id(message), sees_images)
+            found = known.get(key)
+            if found is None:
+                found = (message, tuple(_encoded(one) for one in self._converted(message, sees_images)))
+            now[key] = found
+            wire.add(message.role, found[1])
+            # Only a user's message may hold images, and nothing may stand between the results of one turn.
+            if sees_images and message.role in ("tool", "assistant") and message.images and not message.tool_calls:
+                pictures.append(message)
+        if pictures:
+            wire.add("user", [_encoded(_shown(pictures))])
+        self._sent[request.cache_key] = now
+        if len(self._sent) > MAX_CONVERSATIONS:
+            del self._sent[next(iter(self._sent))]
+        return wire.messages
+
+    def _converted(self, message: Message, sees_images: bool) -> Iterator[JsonObject]:
+        """The message for the wire; nothing for an empty answer, which many servers refuse."""
+        if message.role == "tool":
+            yield {"role": "tool", "tool_call_id": self._call_id(message.call_id), "content": _tool_text(message)}
+        elif message.role == "assistant":
+            if message.text or message.tool_calls or message.images:
+                yield self._assistant(message)
+        elif isinstance(message.content, str):
+            yield {"role": message.role, "content": message.content}
+        else:
+            parts = [part for part in message.content if not isinstance(part, Text) or part.text.strip()]
+            yield {"role": message.role, "content": [_part(part, sees_images) for part in parts] or ""}
+
+    def _assistant(self, message: Message) -> JsonObject:
+        wire: JsonObject = {"role": "assistant", "content": message.text or None}
+        if self._options.signs_calls and not message.text:
+            # Gemini stalls on a null.
+            del wire["content"]
+        own = (message.provider_data or {}).get(self._provider) or {}
+        wire |= {key: own[key] for key in ("reasoning_details", "extra_content") if key in own}
+        if not message.tool_calls:
+            wire["content"] = message.text or "(an image)"
+            return wire
+        if self._options.returns_reasoning:
+            wire["reasoning_content"] = message.reasoning
+        signatures = own.get("calls") or {}
+        if self._options.signs_calls and not signatures:
+            signatures = {message.tool_calls[0].id: FOREIGN_SIGNATURE}
+        wire["tool_calls"] = [self._call(call, signatures.get(call.id)) for call in message.tool_calls]
+        return wire
+
+    def _call(self, call: RequestedCall, extra_content: Any) -> JsonObject:
+        # A model may call what no tool can be called; such a name would make servers refuse every later request.
+        name = _NOT_IN_NAMES.sub("_", call.name)[:MAX_NAME_CHARS] or "tool"
+        function = {"name": name, "arguments": _valid_arguments(call.arguments)}
+        wire: JsonObject = {"id": self._call_id(call.id), "type": "function", "function": function}
+        if extra_content:
+            wire["extra_content"] = extra_content
+        return wire
+
+    def _call_id(self, call_id: str) -> str:
+        if self._options.nine_character_ids:
+            return call_id if _NINE_CHARACTERS.fullmatch(call_id) else _digest(call_id)[:9]
+        return call_id if len(call_id) <= MAX_ID_CHARS else f"call_{_digest(call_id)[:24]}"
+
+
+class _Wire:
+    """The messages of a request in the order of the wire."""
+
+    def __init__(self, *, answers_results: bool) -> None:
+        self.messages: list[msgspec.Raw] = []
+        self._answers_results = answers_results
+        self._last = ""
+
+    def add(self, role: str, pieces: Sequence[msgspec.Raw]) -> None:
+        if not pieces:
+            return
+        if self._answers_results and role == "user" and self._last == "tool":
+            self.messages.append(_encoded(_BETWEEN_RESULT_AND_USER))
+        self.messages += pieces
+        self._last = role
+
+
+_Sent = dict[tuple[int, bool], tuple[Message, tuple[msgspec.Raw, ...]]]
+"""By the identity of a message, which is held here so that no other can have it, and by whether images were sent."""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def is_json_object(text: str) -> bool:
+    """Whether the text is one whole JSON object, as the arguments of a call must be."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+
+
+def _valid_arguments(arguments: str) -> str:
+    """The arguments as the model wrote them; broken ones would make servers refuse every later request."""
+    return arguments if is_json_object(arguments) else "{}"
+
+
+def _tool_text(message: Message) -> str:
+    if not message.images:
+        return message.text
+    return "\n".join(part.text if isinstance(part, Text) else "[an image]" for part in message.content)
+
+
+def _part(part: Part, sees_images: bool) -> JsonObject:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if not sees_images:
+        return {"type": "text", "text": UNSEEN_IMAGE}
+    return {"type": "image_url", "image_url": {"url": _address(part)}}
+
+
+def _address(image: Image) -> str:
+    return image.url or f"data:{image.media_type or 'image/png'};base64,{image.data}"
+
+
+def _shown(messages: Sequence[Message]) -> JsonObject:
+    """One user message with the images of tool results and answers, each with what it belongs to."""
+    parts: list[JsonObject] = []
+    for message in messages:
+        source = f"of {message.name} (call {message.call_id})" if message.role == "tool" else "of your answer"
+        count = len(message.images)
+        parts.append({"type": "text", "text": f"{'The image' if count == 1 else f'The {count} images'} {source}:"})
+        parts += [_part(image, True) for image in message.images]
+    return {"role": "user", "content": parts}
+
+
+def _response_format(schema: JsonObject, options: WireOptions) -> JsonObject:
+    if not options.json_schema:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_closed(schema)}}
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether OpenAI's strict mode takes the schema: each object is closed and requires all of its properties."""
+    if isinstance(schema, list):
+        return all(_is_closed(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties", {})
+    if "properties" in schema or schema.get("type") == "object":
+        is_whole = set(schema.get("required", ())) == set(properties)
+        if schema.get("additionalProperties") is not False or not is_whole:
+            return False
+    inner = [
+        value for key, value in schema.items() if key not in ("properties", "required", "enum", "const", "default")
+    ]
+    return _is_closed([*properties.values(), *inner])
+
+
+def _reasoning(request: ModelRequest, options: WireOptions) -> JsonObject:
+    effort = request.reasoning_effort
+    if options.no_tools_while_reasoning and request.tools and _NO_TOOLS_WHILE_REASONING.match(request.model):
+        return {"reasoning_effort": "none"}
+    if not effort:
+        return {}
+    if options.reasoning == "effort":
+        return {"reasoning_effort": effort}
+    if options.reasoning == "openrouter":
+        return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+    thinking: JsonObject = {"thinking": {"type": "disabled" if effort == "none" else "enabled"}}
+    if options.reasoning == "thinking_effort" and effort != "none":
+        thinking["reasoning_effort"] = effort
+    return thinking
+
+
+def _encoded(value: Any) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as the output of a program may hold: no JSON text can carry it.
+        return msgspec.Raw(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

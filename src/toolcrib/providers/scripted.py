@@ -1,0 +1,109 @@
+"""A model that says what it was told to say: for tests of agents, of tools, and of programs that use toolcrib."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from toolcrib.core.messages import Message, RequestedCall
+from toolcrib.core.models import (
+    CallDelta,
+    Dialect,
+    Emit,
+    ModelError,
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    TextDelta,
+    Usage,
+)
+
+Step = str | ModelResponse | BaseException | Callable[[ModelRequest], "str | ModelResponse"]
+"""What the model does when it is asked: says a text, gives a whole response, fails, or decides by the request."""
+
+
+def says(text: str, *calls: RequestedCall, reasoning: str = "", usage: Usage = Usage()) -> ModelResponse:  # noqa: B008
+    """A response with a text, and with tool calls where there are any."""
+    message = Message(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
+    return ModelResponse(message=message, usage=usage, stop="tool_calls" if calls else "end")
+
+
+def calls(name: str, arguments: Mapping[str, Any] | str | None = None, *, id: str = "") -> ModelResponse:
+    """A response that calls one tool and says nothing."""
+    return says("", call(name, arguments, id=id))
+
+
+def call(name: str, arguments: Mapping[str, Any] | str | None = None, *, id: str = "") -> RequestedCall:
+    """A tool call; without an id it gets one when the model is asked."""
+    text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments or {}), ensure_ascii=False)
+    return RequestedCall(id=id, name=name, arguments=text)
+
+
+class ScriptedProvider:
+    """Plays its steps in order, one for each request, and keeps the requests. Streams each text word by word.
+
+    When the steps are over it fails, unless it was given an `otherwise` to go on with.
+    """
+
+    name = "scripted"
+    base_url = "scripted:"
+    api_mode = "scripted"
+
+    def __init__(
+        self,
+        steps: Iterable[Step] = (),
+        *,
+        otherwise: Step | None = None,
+        delay_seconds: float = 0.0,
+        profile: ModelProfile = ModelProfile(),  # noqa: B008
+        dialect: Dialect = "openai",
+    ) -> None:
+        self._steps = list(steps)
+        self._otherwise = otherwise
+        self._delay_seconds = delay_seconds
+        self._profile = profile
+        self.dialect = dialect
+        self.requests: list[ModelRequest] = []
+
+    def profile(self, model: str) -> ModelProfile:
+        return self._profile
+
+    async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
+        self.requests.append(request)
+        number = len(self.requests)
+        if self._delay_seconds:
+            await asyncio.sleep(self._delay_seconds)
+        step = self._steps.pop(0) if self._steps else self._otherwise
+        if step is None:
+            raise ModelError(f"the script is over: request {number} has no step; add one, or pass `otherwise`")
+        if isinstance(step, BaseException):
+            raise step
+        answer = step(request) if callable(step) else step
+        response = says(answer) if isinstance(answer, str) else answer
+        response = msgspec.structs.replace(
+            response, message=_with_ids(response.message, number), model=response.model or request.model or "scripted"
+        )
+        _stream(response.message, emit)
+        return msgspec.structs.replace(response, provider=self.name)
+
+    async def close(self) -> None:
+        return None
+
+
+def _with_ids(message: Message, number: int) -> Message:
+    named = tuple(
+        one if one.id else RequestedCall(id=f"call_{number}_{at}", name=one.name, arguments=one.arguments)
+        for at, one in enumerate(message.tool_calls)
+    )
+    return msgspec.structs.replace(message, tool_calls=named)
+
+
+def _stream(message: Message, emit: Emit) -> None:
+    for word in message.text.splitlines(keepends=True):
+        emit(TextDelta(word))
+    for index, one in enumerate(message.tool_calls):
+        emit(CallDelta(index=index, id=one.id, name=one.name, arguments=one.arguments))

@@ -1,0 +1,1 @@
+"""What lasts: sessions and their messages, memory, plans."""

@@ -1,0 +1,206 @@
+"""One SQLite file: opened on first use, one writer at a time, its errors in words that help."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.core.errors import SessionError
+from toolcrib.sessions.schema import STEPS, migrate
+
+BUSY_SECONDS = 15.0
+"""How long one process waits for another to finish writing."""
+CHECKPOINT_PAGES = 4000
+"""How much is written ahead before it goes into the file itself; that step is the slow one."""
+STATEMENTS_KEPT = 256
+SEARCH_CACHE_KIB = 32_768
+
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Database:
+    """The connections of one process to one file; `None` as path means memory alone. Safe from any thread."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._search_lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._search_connection: sqlite3.Connection | None = None
+        self._abandoned: list[sqlite3.Connection] = []
+        self._pid = 0
+        self._closed = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to read, without making it so."""
+        return self._connection is not None or (self.path is not None and self.path.exists())
+
+    @contextmanager
+    def write(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it happens or nothing. It survives a killed process; `durable`: a power cut too."""
+        with self._lock, self._speaking_plainly():
+            connection = self._opened()
+            if durable:
+                connection.execute("PRAGMA synchronous = FULL")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    # A full disk ends the transaction by itself.
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            finally:
+                if durable:
+                    connection.execute("PRAGMA synchronous = NORMAL")
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for single statements that change nothing."""
+        with self._lock, self._speaking_plainly():
+            yield self._opened()
+
+    @contextmanager
+    def search(self) -> Iterator[sqlite3.Connection]:
+        """A second connection for long reads, so that nobody who appends has to wait for them."""
+        if self.path is None:
+            with self.read() as connection:
+                yield connection
+            return
+        with self._lock, self._speaking_plainly():
+            self._opened()
+        with self._search_lock, self._speaking_plainly():
+            if self._search_connection is None:
+                self._search_connection = self._connect(self.path)
+                self._search_connection.execute("PRAGMA query_only = ON")
+                self._search_connection.execute(f"PRAGMA cache_size = -{SEARCH_CACHE_KIB}")
+            yield self._search_connection
+
+    def close(self) -> None:
+        """End the connections. What is asked of the database afterwards raises SessionError."""
+        with self._search_lock, self._lock:
+            self._closed = True
+            if self._pid == os.getpid():
+                for connection in (self._search_connection, self._connection):
+                    if connection is not None:
+                        connection.close()
+            self._connection = self._search_connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._pid == os.getpid():
+            return self._connection
+        if self._closed:
+            raise SessionError(f"the session database {self.name!r} was closed; open a new SessionStore")
+        if self._connection is not None:
+            # A forked child must not use, nor even end, the connections of its parent.
+            self._abandoned += [one for one in (self._connection, self._search_connection) if one is not None]
+            self._connection = self._search_connection = None
+        connection = self._open_memory() if self.path is None else self._open_file(self.path)
+        self._connection, self._pid = connection, os.getpid()
+        return connection
+
+    def _open_memory(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
+        )
+        migrate(connection, self.name, self.keep_copy, STEPS)
+        return connection
+
+    def _open_file(self, path: Path) -> sqlite3.Connection:
+        try:
+            make_folder(path.parent)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_FILE))
+        except OSError as error:
+            raise SessionError(
+                f"cannot open the session database {self.name!r} ({error.strerror or error}); check that the folder "
+                "and the file can be written, or set TOOLCRIB_HOME to another folder"
+            ) from error
+        connection = self._connect(path)
+        try:
+            _use_wal(connection)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            migrate(connection, self.name, self.keep_copy, STEPS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        return sqlite3.connect(
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS_KEPT,
+        )
+
+    def keep_copy(self, version: int) -> None:
+        """Copy the file as it is on disk, for whoever wants to go back to the version before."""
+        if self.path is None:
+            return
+        copy = self.path.with_name(f"{self.path.name}.v{version}")
+        os.close(os.open(copy, os.O_RDWR | os.O_CREAT, OWNER_FILE))
+        source, target = self._connect(self.path), sqlite3.connect(copy)
+        try:
+            source.backup(target)
+        finally:
+            source.close()
+            target.close()
+
+    @property
+    def name(self) -> str:
+        return ":memory:" if self.path is None else str(self.path)
+
+    @contextmanager
+    def _speaking_plainly(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise SessionError(self._explained(error)) from error
+
+    def _explained(self, error: sqlite3.Error) -> str:
+        # Without the details that an extended code adds.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        name = self.name
+        if code in DAMAGED:
+            aside = f"{name}.damaged-{time.strftime('%Y%m%d')}"
+            return (
+                f"the session database {name!r} is damaged ({error}); nothing was changed. Move it away with "
+                f"`mv {name} {aside}` to start with an empty one, or try `sqlite3 {name} .recover` on a copy"
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return f"the disk is full, so nothing more was written to {name!r}; make room and try again"
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return (
+                f"cannot write to {name!r} ({error}); check who owns the file and its folder, and that it is writable"
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            waited = f"{BUSY_SECONDS:.0f} seconds"
+            return f"another process has been writing to {name!r} for {waited}; try again when it is done"
+        if code == sqlite3.SQLITE_IOERR:
+            return f"reading or writing {name!r} failed ({error}); check the disk and the space that is left on it"
+        return f"the session database {name!r} cannot be used ({error}); run `toolcrib doctor`"
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging, which stays with the file."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite itself does not wait here for another process that switches at the same time.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)

@@ -1,0 +1,100 @@
+"""Whether the session database is well, read without changing it: no migration, no repair, no new file."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from toolcrib.sessions.owner import is_alive
+from toolcrib.sessions.schema import STEPS
+
+CHECK_SECONDS = 2.0
+LOOK_EVERY_STEPS = 10_000
+BUSY_SECONDS = 1.0
+_STARTED = "SELECT s.id, c.status, c.owner FROM calls c JOIN sessions s ON s.number = c.session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseHealth:
+    """What one look at the file says."""
+
+    path: Path
+    exists: bool
+    size_bytes: int = 0
+    sessions: int = 0
+    messages: int = 0
+    unknown_outcomes: Mapping[str, int] = field(default_factory=dict)
+    """By session: how many calls were started and never finished, because their process died."""
+    is_checked: bool = False
+    """The check went through the whole file; a very large one is left after a moment."""
+    problem: str = ""
+    """What is wrong with it, as a sentence without remedy; empty when nothing is."""
+
+
+def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> DatabaseHealth:
+    """Look at the database of one home. Raises nothing: what is wrong is part of the answer."""
+    log = path.with_name(f"{path.name}-wal")
+    size = 0
+    try:
+        if not path.exists():
+            return DatabaseHealth(path=path, exists=False)
+        size = sum(part.stat().st_size for part in (path, log) if part.exists())
+        # A file without a log beside it is read as it is, so that reading leaves no log behind either.
+        address = f"file:{quote(str(path))}?{'mode=ro' if log.exists() else 'immutable=1'}"
+        with contextlib.closing(
+            sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        ) as connection:
+            return _examined(connection, path, size, check_seconds)
+    except (sqlite3.Error, OSError) as error:
+        problem = f"the session database {str(path)!r} cannot be read ({error})"
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
+
+
+def _examined(connection: sqlite3.Connection, path: Path, size: int, check_seconds: float) -> DatabaseHealth:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(STEPS):
+        problem = f"the session database {str(path)!r} was written by a newer toolcrib"
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
+    if version == 0:
+        is_foreign = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+        problem = f"{str(path)!r} is a database, but none of toolcrib's" if is_foreign else ""
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, is_checked=True, problem=problem)
+    sessions, messages = connection.execute("SELECT count(*), total(message_count) FROM sessions").fetchone()
+    found = _quick_check(connection, check_seconds)
+    return DatabaseHealth(
+        path=path,
+        exists=True,
+        size_bytes=size,
+        sessions=sessions,
+        messages=int(messages),
+        unknown_outcomes=_unknown_outcomes(connection),
+        is_checked=found is not None,
+        problem=f"the session database {str(path)!r} is damaged ({found})" if found else "",
+    )
+
+
+def _quick_check(connection: sqlite3.Connection, seconds: float) -> str | None:
+    """What the check complains about first, empty when about nothing; None when it took too long."""
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY_STEPS)
+    try:
+        said: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return None
+    finally:
+        connection.set_progress_handler(None, 0)
+    # A heading comes before the first complaint.
+    return "" if said == "ok" else said.splitlines()[-1]
+
+
+def _unknown_outcomes(connection: sqlite3.Connection) -> dict[str, int]:
+    started = connection.execute(f"{_STARTED} WHERE c.status IN ('started', 'unknown') ORDER BY c.number DESC")
+    return dict(Counter(session for session, status, owner in started if status == "unknown" or not is_alive(owner)))

@@ -1,0 +1,141 @@
+"""The memory tool's service: changes for the model, and the frozen view of each session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import UsageError
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.sessions.memory import By, LeftOut, MemoryStore, Snapshot
+from toolcrib.sessions.memory_entries import Changed, MemoryRefused, Operation
+from toolcrib.sessions.memory_log import TARGETS, Target
+
+MAX_FAILED_CONSOLIDATIONS = 3
+REMEMBER, DO_NOT = "Remember it", "Do not"
+AGREED = (REMEMBER.lower(), "yes", "y")
+FILLED_BY = {"add": ("content",), "replace": ("old_text", "content"), "remove": ("old_text",)}
+
+
+class MemoryService:
+    """What the `memory` tool asks for. A session sees what was remembered when it began, until it ends."""
+
+    def __init__(self, store: MemoryStore, *, write_approval: bool = False) -> None:
+        self.store = store
+        self.write_approval = write_approval
+        self._snapshots: dict[str, Snapshot] = {}
+        self._failed: dict[str, tuple[str, int]] = {}
+        """For each session its turn, and how many changes of that turn were too long."""
+
+    def snapshot(self, session_id: str) -> str:
+        """What the prompt of a session says is remembered: the same bytes for as long as the session lives."""
+        return self._frozen(session_id).text
+
+    def left_out(self, session_id: str) -> tuple[LeftOut, ...]:
+        """Entries that were kept from the session's prompt; each reads as a sentence for the person."""
+        return self._frozen(session_id).left_out
+
+    def forget(self, session_id: str) -> None:
+        """Let the session see the memories anew: at its reset, or when it ends."""
+        self._snapshots.pop(session_id, None)
+        self._failed.pop(session_id, None)
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
+        """Change what is remembered, as the model asks; answers with what is remembered now."""
+        target = args.get("target", "memory")
+        if target not in TARGETS:
+            return tool_error(f"unknown target {target!r}; it is 'memory' or 'user'")
+        try:
+            operations = _operations(args)
+            expected = await self._approved(target, operations, ctx) if self.write_approval else None
+            by = By(session_id=ctx.session_id, call_id=ctx.call_id)
+            changed = await asyncio.to_thread(self.store.change, target, operations, by=by, expected=expected)
+        except MemoryRefused as error:
+            return self._refusal(target, error, ctx)
+        return tool_result(self._answer(target, changed))
+
+    async def _approved(self, target: Target, operations: Sequence[Operation], ctx: ToolContext) -> Changed:
+        """The changes that the person agreed to; raises MemoryRefused when he does not."""
+        planned = await asyncio.to_thread(self.store.plan, target, operations)
+        if not planned.changes:
+            return planned
+        lines = [f"- {one.before}" for one in planned.changes if one.before]
+        lines += [f"+ {one.after}" for one in planned.changes if one.after]
+        about = "of you" if target == "user" else "for later sessions"
+        try:
+            answer = await ctx.ask("\n".join([f"Remember this {about}?", *lines]), (REMEMBER, DO_NOT))
+        except UsageError:
+            raise MemoryRefused(
+                "nothing was remembered, because the person wants to be asked before and nobody can be asked here"
+            ) from None
+        if answer.strip().lower() not in AGREED:
+            raise MemoryRefused("the person does not want this to be remembered; nothing was changed")
+        return planned
+
+    def _answer(self, target: Target, changed: Changed) -> JsonObject:
+        shown = self.store.shown(target, changed.entries)
+        return {
+            "success": True,
+            "target": target,
+            "message": _told(changed),
+            "usage": self.store.usage(target, changed.entries),
+            "entries": shown,
+        }
+
+    def _refusal(self, target: Target, error: MemoryRefused, ctx: ToolContext) -> str:
+        entries = self.store.entries(target)
+        more: dict[str, Any] = {"target": target, "usage": self.store.usage(target, entries)}
+        message = str(error)
+        if error.over_limit:
+            if self._count_failure(ctx) >= MAX_FAILED_CONSOLIDATIONS:
+                message = (
+                    f"{message[: message.index('.')]}, after {MAX_FAILED_CONSOLIDATIONS} tries in this turn. "
+                    "Nothing was changed. Stop trying: go on with the task, and tell the person that the memory is full"
+                )
+            more["current_entries"] = self.store.shown(target, entries)
+        elif error.candidates:
+            more["candidates"] = self.store.shown(target, error.candidates)
+        return tool_error(message, **more)
+
+    def _count_failure(self, ctx: ToolContext) -> int:
+        turn, count = self._failed.get(ctx.session_id, (ctx.turn_id, 0))
+        count = count + 1 if turn == ctx.turn_id else 1
+        self._failed[ctx.session_id] = (ctx.turn_id, count)
+        return count
+
+    def _frozen(self, session_id: str) -> Snapshot:
+        if session_id not in self._snapshots:
+            self._snapshots[session_id] = self.store.load()
+        return self._snapshots[session_id]
+
+
+def _operations(args: JsonObject) -> list[Operation]:
+    """The wishes of a call: its `operations`, or the one that it states itself."""
+    given = args.get("operations")
+    if given and args.get("action"):
+        raise MemoryRefused("give either `action` or `operations`, not both")
+    return [_operation(fields) for fields in (given or [args])]
+
+
+def _operation(fields: JsonObject) -> Operation:
+    action = fields.get("action")
+    if action not in FILLED_BY:
+        raise MemoryRefused("say in `action` what to do: add, replace or remove; or give `operations`")
+    for name in FILLED_BY[action]:
+        if not str(fields.get(name) or "").strip():
+            raise MemoryRefused(f"`{name}` is missing; {action} needs {' and '.join(FILLED_BY[action])}")
+    return Operation(
+        action=action, content=str(fields.get("content") or ""), old_text=str(fields.get("old_text") or "")
+    )
+
+
+def _told(changed: Changed) -> str:
+    if not changed.changes:
+        return "It was remembered already; nothing changed."
+    words = {"add": "added", "replace": "replaced", "remove": "removed", "restore": "restored"}
+    counts = {word: sum(one.kind == kind for one in changed.changes) for kind, word in words.items()}
+    done = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"{done[:1].upper()}{done[1:]}. Sessions that begin from now on see it in their prompt."

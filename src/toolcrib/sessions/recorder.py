@@ -1,0 +1,72 @@
+"""Puts the calls of sessions on record: "started" before an effect, "finished" with the result after it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.messages import tool_message
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
+from toolcrib.sessions.database import Database
+from toolcrib.sessions.owner import own_owner
+from toolcrib.sessions.records import encoded_effects, encoded_result
+
+_START = """INSERT INTO calls (session, call_id, tool, arguments, effects, owner, started_at)
+    SELECT number, ?, ?, ?, ?, ?, ? FROM sessions WHERE id = ?"""
+_START_AGAIN = "UPDATE calls SET arguments = ?, effects = ? WHERE number = ?"
+_FINISH = "UPDATE calls SET finished_at = ?, status = ?, result = ? WHERE number = ?"
+
+
+class SessionRecorder:
+    """Records the calls of sessions in one database, and nothing for a call that belongs to none of them."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By the identity of the context, which one call keeps from its start to its end; calls that a tool makes
+        # have one of their own, but the same call id. The context is held so that its identity is not given away.
+        self._running: dict[int, tuple[ToolContext, int]] = {}
+
+    def started(
+        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
+    ) -> None:
+        """Returns when the record would survive a power cut; raises SessionError when it cannot be written."""
+        if not self._belongs(ctx.session_id):
+            return
+        given, touched = json.dumps(arguments, default=repr), encoded_effects(effects)
+        running = self._running.get(id(ctx))
+        with self._database.write(durable=True) as connection:
+            if running is not None:
+                # Something between us and the handler changed the arguments after the first time.
+                connection.execute(_START_AGAIN, (given, touched, running[1]))
+                return
+            values = (ctx.call_id, entry.name, given, touched, own_owner(), self._clock(), ctx.session_id)
+            cursor = connection.execute(_START, values)
+            number = cursor.lastrowid if cursor.rowcount else None
+        if number is not None:
+            with self._lock:
+                self._running[id(ctx)] = (ctx, number)
+
+    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None:
+        """Keeps the result, so that it is not lost before it is part of the conversation."""
+        with self._lock:
+            running = self._running.pop(id(ctx), None)
+        if running is None:
+            return
+        kept = encoded_result(tool_message(result))
+        with self._database.write() as connection:
+            connection.execute(_FINISH, (self._clock(), result.status, kept, running[1]))
+
+    def running_numbers(self) -> frozenset[int]:
+        """The records of the calls that run in this store right now."""
+        with self._lock:
+            return frozenset(number for _, number in self._running.values())
+
+    def _belongs(self, session_id: str) -> bool:
+        if not session_id or not self._database.exists:
+            return False
+        with self._database.read() as connection:
+            return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None

@@ -1,0 +1,206 @@
+"""The slash commands, in a real terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+
+PLUGIN = """
+def hello(rest):
+    return f"hello {rest or 'nobody'}"
+
+async def later(rest):
+    raise RuntimeError("not today")
+
+def register(ctx):
+    ctx.register_command("hello", hello, "Greets somebody", args_hint="NAME")
+    ctx.register_command("later", later, "Always fails")
+    ctx.register_command("exit", hello, "Wants to be the exit")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
+        ("/help steer", ("/steer TEXT: Say something",)),
+        ("/tools", ("slow", "demo", "terminal", "offered")),
+        ("/tools demo", ("slow", "edit", "broken")),
+        ("/toolsets", ("terminal", "in use")),
+        ("/model", ("scripted answers", "/model NAME switches")),
+        ("/todo", ("no plan",)),
+        ("/memory", ("What the agent noted", "memories")),
+        ("/approvals", ("Nothing is allowed for this session alone.",)),
+        ("/processes", ("No background process",)),
+        ("/cost", ("sent", "answered", "tool calls", "context")),
+        ("/sessions", ("session", "last used", "(this one)")),
+        ("/queue", ("Nothing waits",)),
+        ("/stop", ("Nothing is running.",)),
+        ("/undo", ("nothing to take back",)),
+        ("/retry", ("nothing to ask again",)),
+        ("/compress", ("too short",)),
+        ("/sesions", ("unknown command '/sesions'", "'/sessions'")),
+        ("/toolset demo", ("in use",)),
+        ("/resume", ("/resume ID goes on",)),
+        ("/resume 1999", ("1999",)),
+        ("/tools nonsense", ("unknown toolset",)),
+    ],
+)
+def test_a_command_shows_what_it_is_for(home: Path, command: str, shown: tuple[str, ...]) -> None:
+    """Each command answers at once, also in a chat in which nothing has happened yet."""
+    with ChatProgram(make_home(home, []), columns=100) as chat:
+        chat.wait_idle()
+
+        chat.enter(command)
+        chat.wait_for(*shown)
+
+        chat.wait_idle()
+        assert chat.leave() == 0
+
+
+def test_exit_leaves(home: Path) -> None:
+    """`/exit` ends the chat like Ctrl-D."""
+    with ChatProgram(make_home(home, [])) as chat:
+        chat.wait_idle()
+        chat.enter("/exit")
+        assert chat.exit_code() == 0
+
+
+def test_a_path_is_no_command(home: Path, tmp_path: Path) -> None:
+    """A message that begins with the path of a file is a message."""
+    file = tmp_path / "notes.txt"
+    file.write_text("x")
+    with ChatProgram(make_home(home, [{"say": "I see."}])) as chat:
+        chat.wait_idle()
+        chat.enter(f"{file} is what I mean")
+        chat.wait_for("I see.")
+
+
+def test_new_resume_and_branch_change_the_session(home: Path) -> None:
+    """A new session knows nothing, the old one is found again by its title, a branch is a copy."""
+    with ChatProgram(make_home(home, [{"say": "First."}])) as chat:
+        chat.wait_idle()
+        chat.enter("about whales")
+        chat.wait_for("First.")
+        chat.wait_idle()
+
+        chat.enter("/new")
+        chat.wait_for("A new session")
+        chat.enter("/resume whales")
+        chat.wait_for("Resumed", "about whales (2 messages)")
+        chat.enter("/branch")
+        chat.wait_for("A copy of the conversation")
+        chat.enter("go on")
+        chat.wait_until(lambda text: text.count("First.") == 3, "an answer in the copy")
+        chat.leave()
+
+    assert session_text(home).count("about whales") == 2
+
+
+def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: Path) -> None:
+    """The messages go; for the files that the exchange changed the person is asked."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "kept.txt").write_text("as it was")
+    steps = [{"call": "write_text", "arguments": {"path": str(work / "kept.txt")}}, {"say": "Written."}]
+    with ChatProgram(make_home(home, steps), cwd=work, columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        assert (work / "kept.txt").read_text() == "written by the tool"
+
+        chat.enter("/undo")
+        chat.wait_for("Taken back", "kept.txt (changed)", "answer ❯")
+        chat.enter("1")
+        chat.wait_for("restored")
+
+        assert (work / "kept.txt").read_text() == "as it was"
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("nothing to take back")
+
+
+def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: Path) -> None:
+    """Whoever does not want to answer gets the input line back, and nothing is done."""
+    file = tmp_path / "work" / "new.txt"
+    steps = [{"call": "write_text", "arguments": {"path": str(file)}}, {"say": "Written."}, {"say": "Go on."}]
+    with ChatProgram(make_home(home, steps), columns=100) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_for("Written.")
+        chat.wait_idle()
+        chat.enter("/undo")
+        chat.wait_for("answer ❯")
+
+        chat.type(CTRL_C)
+        chat.wait_gone("answer ❯")
+        chat.enter("more")
+
+        chat.wait_for("Go on.")
+        assert file.exists()
+
+
+def test_leaving_names_the_files_that_were_changed(home: Path, tmp_path: Path) -> None:
+    """Whoever leaves reads which files the session changed and how to take that back."""
+    file = tmp_path / "work" / "new.txt"
+    steps = [{"call": "write_text", "arguments": {"path": str(file)}}, {"say": "Written."}]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("write it")
+        chat.wait_for("Written.")
+        chat.wait_idle()
+
+        chat.leave()
+
+        assert "Changed: ~/work/new.txt" in chat.text
+        assert "/undo" in chat.text
+
+
+def test_commands_of_plugins_run_and_cannot_take_the_place_of_ours(home: Path) -> None:
+    """A plugin's command is listed and answered; one that fails says so; `/exit` stays ours."""
+    folder = home / "plugins" / "greeter"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text("name: greeter\nversion: '1'\ndescription: greets\n")
+    (folder / "__init__.py").write_text(PLUGIN)
+    make_home(home, [], config="plugins:\n  enabled: [greeter]\n")
+    with ChatProgram(home, rows=50) as chat:
+        chat.wait_idle()
+        chat.enter("/help")
+        chat.wait_for("From plugins", "/hello NAME", "Greets somebody")
+        chat.enter("/hello world")
+        chat.wait_for("hello world")
+        chat.enter("/later")
+        chat.wait_for("failed", "not today")
+        chat.enter("/exit")
+        assert chat.exit_code() == 0
+
+
+def test_a_command_that_cannot_run_now_says_so(home: Path, gate: Path) -> None:
+    """While the agent works, what would pull the session away has to wait."""
+    with ChatProgram(make_home(home, [slow_call(gate), {"say": "Done."}])) as chat:
+        chat.wait_idle()
+        chat.enter("go")
+        chat.wait_for("🐌 slow")
+
+        chat.enter("/new")
+        chat.wait_for("has to wait")
+        chat.enter("/cost")
+        chat.wait_for("tool calls")
+        gate.touch()
+
+        chat.wait_for("Done.")
+
+
+def test_a_failing_model_is_told_in_a_sentence_and_the_chat_goes_on(home: Path) -> None:
+    """What the provider says reaches the person, and the next question is asked."""
+    steps = [{"fail": "the quota is used up; wait a day", "kind": "quota"}, {"say": "Better now."}]
+    with ChatProgram(make_home(home, steps)) as chat:
+        chat.wait_idle()
+        chat.enter("one")
+        chat.wait_for("the quota is used up")
+        chat.wait_idle()
+        chat.enter("/retry")
+        chat.wait_for("Better now.")

@@ -1,0 +1,130 @@
+"""`toolcrib import hermes`: what it says, asks and brings, sessions among it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cli_program import Program
+
+from toolcrib.sessions.store import SessionStore
+
+SCHEMA = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY, source TEXT NOT NULL, model TEXT, parent_session_id TEXT, started_at REAL NOT NULL,
+    ended_at REAL, title TEXT, cwd TEXT
+);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, role TEXT NOT NULL, content TEXT,
+    tool_call_id TEXT, tool_calls TEXT, tool_name TEXT, timestamp REAL NOT NULL, active INTEGER NOT NULL DEFAULT 1
+);
+"""
+
+
+@pytest.fixture
+def hermes(toolcrib: Program) -> Path:
+    """A home of Hermes Agent with two sessions."""
+    root = toolcrib.root / "hermes"
+    root.mkdir(parents=True)
+    connection = sqlite3.connect(root / "state.db")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(SCHEMA)
+    for number, id in enumerate(("20250101_000000_aaaaaa", "20250102_000000_bbbbbb")):
+        connection.execute(
+            "INSERT INTO sessions (id, source, started_at, title) VALUES (?, 'cli', ?, ?)",
+            (id, number, f"Trip {number}"),
+        )
+        connection.execute(
+            "INSERT INTO messages (session_id, role, content, timestamp) VALUES (?, 'user', 'To the lighthouse', 5)",
+            (id,),
+        )
+    connection.commit()
+    connection.close()
+    return root
+
+
+def break_a_session(hermes: Path) -> None:
+    connection = sqlite3.connect(hermes / "state.db")
+    connection.execute("INSERT INTO sessions (id, source, started_at) VALUES ('odd', 'cli', 9)")
+    connection.execute(
+        "INSERT INTO messages (session_id, role, tool_calls, timestamp) VALUES ('odd', 'assistant', '{', 9)"
+    )
+    connection.commit()
+    connection.close()
+
+
+def test_a_dry_run_counts_the_sessions_and_changes_nothing(toolcrib, hermes):
+    """It says how many will be brought over, and writes to neither home."""
+    before = {path.name: path.read_bytes() for path in hermes.iterdir()}
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--dry-run")
+
+    assert outcome.code == 0
+    assert "Will be brought over:\n  sessions: 2 will be brought over\n" in outcome.stdout
+    assert outcome.stdout.endswith("To do this, type `toolcrib import hermes --from hermes`.\n")
+    assert not (toolcrib.home / "sessions.db").exists()
+    assert {path.name: path.read_bytes() for path in hermes.iterdir()} == before
+
+
+def test_sessions_are_brought_beside_those_that_are_here(toolcrib, hermes):
+    """Those that are here already are counted apart; afterwards the others are listed and found like our own."""
+    store = SessionStore(toolcrib.home / "sessions.db")
+    store.create(session_id="20250101_000000_aaaaaa", title="Mine")
+    store.close()
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert "  sessions: 1 will be brought over, 1 is here already\n" in outcome.stdout
+    assert "Brought 1 session over; type `toolcrib doctor`" in outcome.stdout
+    listed = toolcrib("sessions", "list").stdout
+    assert "Mine" in listed
+    assert "Trip 1" in listed
+    assert "Trip 0" not in listed
+    assert "lighthouse" in toolcrib("sessions", "show", "20250102").stdout
+
+
+def test_importing_again_finds_nothing_to_do(toolcrib, hermes):
+    """A second import asks nothing and says that all is here."""
+    toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes")
+
+    assert outcome.code == 0
+    assert "  sessions: 2 are here already\n" in outcome.stdout
+    assert "There is nothing to bring over" in outcome.stdout
+
+
+def test_a_session_that_cannot_be_read_is_named(toolcrib, hermes):
+    """The dry run names it; the import brings the others, names it again and ends with 1."""
+    break_a_session(hermes)
+
+    planned = toolcrib("import", "hermes", "--from", "hermes", "--dry-run")
+    done = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert planned.code == 0
+    assert "Not carried over:\n  state.db: session 'odd' cannot be brought over" in planned.stdout
+    assert done.code == 1
+    assert "session 'odd'" in done.stderr
+    assert "Brought 2 sessions over" in done.stdout
+
+
+def test_settings_and_sessions_come_together(toolcrib, hermes):
+    """What is brought is counted by kind."""
+    (hermes / "config.yaml").write_text("toolsets: [web]\n")
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert outcome.code == 0
+    assert "Brought 1 thing and 2 sessions over" in outcome.stdout
+    assert toolcrib("config", "get", "toolsets").stdout == '["web"]\n'
+
+
+def test_nothing_is_brought_when_nobody_can_be_asked(toolcrib, hermes):
+    """Without --yes and without a terminal, no session arrives."""
+    outcome = toolcrib("import", "hermes", "--from", "hermes")
+
+    assert outcome.code == 2
+    assert "`toolcrib import hermes --from hermes --yes`" in outcome.stderr
+    assert not (toolcrib.home / "sessions.db").exists()
