@@ -242,3 +242,12 @@ def test_test_without_a_key_asks_nobody(toolcrib: Program):
 
     assert outcome.code == 1
     assert "OPENAI_API_KEY is not set" in outcome.stderr
+
+
+def test_a_provider_that_is_misspelt_is_no_model(toolcrib: Program):
+    """A word that is all but the name of a provider is refused with that name, and nothing is written."""
+    done = toolcrib("model", "use", "antropic", ANTHROPIC_API_KEY="x")
+
+    assert done.code == 2
+    assert "did you mean 'anthropic'" in done.stderr
+    assert not (toolcrib.home / "config.yaml").exists()

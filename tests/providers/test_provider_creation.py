@@ -14,6 +14,7 @@ import pytest
 
 from toolcrib.config.agent_settings import AuxiliarySettings, ModelSettings, Prices, ProviderEntry
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
+from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ConfigError, UnknownName
@@ -459,3 +460,18 @@ def test_choosing_imports_no_sdk() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_an_auxiliary_model_that_names_its_provider_is_there(tmp_path: Path) -> None:
+    """`provider/model` names both, also beside a main model on a server of one's own."""
+    home = Home(tmp_path)
+    home.config_file.write_text(
+        "model: {provider: mine}\nproviders: {mine: {base_url: 'http://127.0.0.1:1/v1', model: m}}\n"
+        "auxiliary: anthropic/claude-haiku-5-5\n"
+    )
+    home.env_file.write_text("ANTHROPIC_API_KEY=x\n")
+    settings = load_settings(home)
+
+    provider, model = create_auxiliary(settings, create_provider(settings))
+
+    assert (provider.name, model) == ("anthropic", "claude-haiku-5-5")

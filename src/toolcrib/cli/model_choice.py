@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 
 from toolcrib.config.agent_settings import ModelSettings
@@ -65,12 +66,14 @@ def _default(settings: Settings, preset: Preset) -> str:
 
 
 def _refuse_misspelt(places: Places, text: str, settings: Settings) -> None:
-    """Raise UnknownProvider where the part before the slash looks like a provider that is spelt differently."""
+    """Raise UnknownProvider where the words look like a provider that is spelt differently."""
     head, slash, _ = text.partition("/")
     known = [*settings.providers, *PRESETS, *ALIASES]
     configured = settings.model.provider
     takes_slashes = places.knows(configured) and places.find(configured).slashed_models
-    if slash and not takes_slashes and nearest_names(head, known):
+    # A word alone is a model, unless it is all but the name of a provider.
+    looks_like_one = nearest_names(head, known) if slash else difflib.get_close_matches(head, known, cutoff=0.9)
+    if looks_like_one and not (slash and takes_slashes):
         raise UnknownProvider(head, known, advice="`toolcrib model list` shows all of them")
 
 

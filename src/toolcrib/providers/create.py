@@ -46,7 +46,12 @@ def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Pr
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return main
-    choice = explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+    named, slash, _ = wanted.model.partition("/")
+    if slash and not wanted.provider and not wanted.base_url and Places(settings).knows(named):
+        # Whatever provider the main model has: both parts are named.
+        choice = explain_fallback(settings, wanted.model)
+    else:
+        choice = explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
     return _opened(settings, choice), choice.model
 
 
