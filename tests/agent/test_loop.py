@@ -190,6 +190,15 @@ async def test_a_denied_call_is_the_outcome_when_nothing_else_worked(
     assert (result.outcome, result.exit_code, result.answer) == ("denied", 4, "I was not allowed to.")
 
 
+async def test_an_empty_answer_to_a_denial_is_a_denial(
+    make_agent: MakeAgent, runtime: Runtime, add_tool: AddTool
+) -> None:
+    """Saying nothing after a denial does not hide it from the exit code."""
+    add_tool(runtime, "wipe", lambda args, **_: "gone", effects=(Effect("exec", "rm -rf build"),))
+
+    assert (await make_agent(calls("wipe"), "").run("Wipe it")).exit_code == 4
+
+
 async def test_a_model_that_finds_another_way_has_answered(
     make_agent: MakeAgent, runtime: Runtime, add_tool: AddTool
 ) -> None:

@@ -207,7 +207,11 @@ class Run:
         if response.stop == "refused" and not text.strip():
             return self._result("failed", problem=REFUSED)
         if not text.strip() and not response.message.images:
-            return self._result("failed", problem=EMPTY_ANSWER)
+            # A model that has nothing to say to a denial leaves a denial.
+            outcome, problem = self._ending()
+            if outcome == "answered":
+                return self._result("failed", problem=EMPTY_ANSWER)
+            return self._result(outcome, problem=problem)
         if self._around.steering:
             return None  # Somebody spoke while the model was answering.
         wanted = await self._stoppable(self._hooks.verified(text))
