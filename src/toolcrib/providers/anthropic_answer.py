@@ -39,6 +39,14 @@ class Answer:
         self.stop_reason = ""
         self.has_begun = False
 
+    @property
+    def is_over(self) -> bool:
+        return bool(self.stop_reason)
+
+    @property
+    def is_usable(self) -> bool:
+        return bool(self.stop_reason)
+
     def add(self, event: Any) -> None:
         """One event of the stream. Unknown ones are passed over, as the API says that new ones may come."""
         if not isinstance(event, dict):

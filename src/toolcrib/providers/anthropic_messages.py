@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from toolcrib.config.redact import mask_shapes
-from toolcrib.core.attempt import attempt, attempt_async
-from toolcrib.core.models import Dialect, Emit, ModelError, ModelProfile, ModelRequest, ModelResponse
+from toolcrib.core.attempt import attempt
+from toolcrib.core.models import Dialect, Emit, ModelProfile, ModelRequest
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.anthropic_answer import Answer
 from toolcrib.providers.anthropic_wire import WireRequests
-from toolcrib.providers.failures import is_on_this_machine, model_error
-from toolcrib.providers.loop_clients import LoopClients
-from toolcrib.providers.server_events import END_SECONDS, REST_SECONDS, Event, checked, read_events, read_json
+from toolcrib.providers.failures import is_on_this_machine
+from toolcrib.providers.server_events import END_SECONDS, REST_SECONDS, Event, read_json
+from toolcrib.providers.streaming import CONNECT_TIMEOUT_SECONDS, END_MARK, NO_KEY, StreamingProvider, taken_ids
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
 
 BASE_URL = "https://api.anthropic.com"
-CONNECT_TIMEOUT_SECONDS = 10.0
-# Servers on this machine ask for no key, but the SDK insists on one.
-NO_KEY = "none"
-# Of servers that have learned the protocol beside OpenAI's.
-END_MARK = "[DONE]"
 
 
-class AnthropicMessages:
-    """A server with the messages API; see Provider. Answers are always streamed."""
+class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
+    """A server with the messages API; see Provider."""
 
     api_mode = "anthropic_messages"
     dialect: Dialect = "anthropic"
+    package = "anthropic"
+    advice = "to which /v1/messages is added"
 
     def __init__(
         self,
@@ -45,55 +39,22 @@ class AnthropicMessages:
         default_headers: Mapping[str, str] | None = None,
         key_variable: str = "ANTHROPIC_API_KEY",
     ) -> None:
-        self.name = name
-        # The path of the API begins with /v1, which many people take for a part of the address.
-        self.base_url = (base_url or BASE_URL).rstrip("/").removesuffix("/v1")
-        self._api_key = api_key
-        self._profile = profile
-        self._headers = dict(default_headers or {})
-        self._key_variable = key_variable
+        super().__init__(
+            name=name,
+            # The path of the API begins with /v1, which many people take for a part of the address.
+            base_url=(base_url or BASE_URL).rstrip("/").removesuffix("/v1"),
+            api_key=api_key,
+            profile=profile,
+            default_headers=default_headers,
+            key_variable=key_variable,
+        )
         self._requests = WireRequests(name)
-        self._clients = LoopClients(self._new_client, "anthropic")
 
-    def profile(self, model: str) -> ModelProfile:
-        return self._profile(model)
+    def _body(self, request: ModelRequest) -> bytes:
+        return self._requests.body(request, self._profile(request.model), self._shaped)
 
-    async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        body = self._requests.body(request, self._profile(request.model), self._shaped)
-        taken_ids = {call.id for message in request.messages for call in message.tool_calls}
-        answer = Answer(emit, model=request.model, taken_ids=taken_ids)
-        failure = (await attempt_async(self._receive(body, request.timeout_seconds, answer))).error
-        # A connection that breaks after the end of an answer takes nothing from it.
-        if failure is not None and not answer.stop_reason:
-            raise model_error(
-                failure,
-                provider=self.name,
-                model=request.model,
-                base_url=self.base_url,
-                key_variable=self._key_variable,
-                tools=request.tools,
-                secret=self._api_key,
-            ) from failure
-        if not answer.stop_reason:
-            raise ModelError(
-                f"{self.name} broke its answer off without saying why; try again", kind="server", may_retry=True
-            )
-        return answer.response(self.name)
-
-    async def close(self) -> None:
-        await self._clients.close()
-
-    async def _receive(self, body: bytes, timeout_seconds: float, answer: Answer) -> None:
-        client = await self._clients.current()
-        async with asyncio.timeout(timeout_seconds):
-            # Leaving closes the connection, also when whoever waits for the answer is cancelled.
-            async with await self._opened(client, body, timeout_seconds) as stream:
-                if "text/html" in stream.response.headers.get("content-type", ""):
-                    raise self._no_model_server()
-                whole = await read_events(stream.response.aiter_bytes(), lambda event: _take(event, answer))
-                if whole and not answer.has_begun:
-                    # From a server that does not stream, though it was asked to.
-                    answer.add(checked(json.loads(whole)))
+    def _begun(self, request: ModelRequest, emit: Emit) -> Answer:
+        return Answer(emit, model=request.model, taken_ids=taken_ids(request))
 
     async def _opened(self, client: AsyncAnthropic, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
         sdk = self._sdk()
@@ -110,6 +71,15 @@ class AnthropicMessages:
             },
         )
         return stream
+
+    def _take(self, event: Event, answer: Answer) -> float | None:
+        if event.data.startswith(END_MARK):
+            return END_SECONDS
+        found = read_json(event)
+        answer.add(found)
+        if isinstance(found, dict) and found.get("type") == "message_stop":
+            return END_SECONDS
+        return REST_SECONDS if answer.is_over else None
 
     def _shaped(self, schema: JsonObject) -> JsonObject:
         """A schema as structured output takes it; one that the SDK cannot read goes out as it is."""
@@ -134,26 +104,5 @@ class AnthropicMessages:
             # More than a second of CPU, which only those pay who talk to such a server.
             import anthropic  # noqa: PLC0415
         except ImportError as error:
-            raise ModelError(
-                f"the package `anthropic`, which talks to {self.name}, is missing; "
-                "type `pip install 'toolcrib[anthropic]'`",
-                kind="missing_package",
-            ) from error
+            raise self._missing_package() from error
         return anthropic
-
-    def _no_model_server(self) -> ModelError:
-        return ModelError(
-            f"a web page, not a model, answered at {mask_shapes(self.base_url)!r}; check the address of {self.name}, "
-            "to which /v1/messages is added",
-            kind="bad_request",
-        )
-
-
-def _take(event: Event, answer: Answer) -> float | None:
-    if event.data.startswith(END_MARK):
-        return END_SECONDS
-    found = read_json(event)
-    answer.add(found)
-    if isinstance(found, dict) and found.get("type") == "message_stop":
-        return END_SECONDS
-    return REST_SECONDS if answer.stop_reason else None
