@@ -17,8 +17,12 @@ from pathlib import Path
 from run import Row, print_table
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.workshop import Workshop
+from toolcrib.config.environment import environment
 from toolcrib.core.messages import Message
-from toolcrib.core.models import ModelRequest, ModelResponse
+from toolcrib.core.models import Delta, ModelRequest, ModelResponse
+from toolcrib.providers.embedded.catalog import find_model
+from toolcrib.providers.embedded.provider import EmbeddedProvider
+from toolcrib.providers.embedded.weights import open_store
 from toolcrib.providers.openai_wire import WireOptions, WireRequests
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.registry.registry import ToolRegistry
@@ -38,7 +42,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def main() -> int:
     load = f"{os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as folder:
-        rows = [turn_row(Path(folder)), first_request_row(Path(folder)), crowd_row(Path(folder))]
+        rows = [turn_row(Path(folder)), first_request_row(Path(folder)), crowd_row(Path(folder)), first_word_row()]
     print_table(rows)
     print(f"\nOther work on the machine makes figures worse; the load was {load} of {os.cpu_count()} at the start.")
     return 1 if any(row.met is False for row in rows) else 0
@@ -175,6 +179,36 @@ def crowd_row(folder: Path) -> Row:
     runtime.close()
     what = f"{AGENTS} agents at once, a model at {MODEL_SECONDS * 1000:.0f} ms: share of ideal throughput"
     return Row(what, f"{taken:.2f} s", f"{ideal:.2f} s", f"{ideal / taken:.2f}", "≥ 0.8", ideal / taken >= 0.8)
+
+
+def first_word_row() -> Row:
+    """The small model of this machine with the longest prompt that it is ever given."""
+    what = "embedded model: first word of an answer to 1,500 tokens"
+    if open_store(environment()).path(find_model("")) is None:
+        return Row(what, "not run", "", "", "≤ 20 s (needs its weights: `make chat`)", None)
+    taken = asyncio.run(until_first_word())
+    return Row(what, f"{taken:.1f} s", "", "", "≤ 20 s", taken <= 20)
+
+
+async def until_first_word() -> float:
+    provider = EmbeddedProvider()
+    heard: list[float] = []
+
+    def listen(_: Delta) -> None:
+        heard.append(time.perf_counter())
+
+    def asked(text: str) -> ModelRequest:
+        return ModelRequest(model="", messages=[Message(role="user", content=text)], max_output_tokens=2)
+
+    try:
+        await provider.complete(asked("Hello"), listen)
+        text = " ".join(f"Line {number} of the report says that all is well." for number in range(107))
+        heard.clear()
+        started = time.perf_counter()
+        await provider.complete(asked(f"{text} What does it say?"), listen)
+        return heard[0] - started
+    finally:
+        await provider.close()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from embedded_weights import cached_store, cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
-from toolcrib.providers.embedded.engine import Engine, start_engine, threads_for
+from toolcrib.providers.embedded.engine import Engine, start_engine
 from toolcrib.providers.embedded.provider import EmbeddedProvider
 
 pytestmark = pytest.mark.services
@@ -300,35 +300,3 @@ async def test_the_smallest_model_keeps_to_a_schema() -> None:
     assert [call.name for call in called.message.tool_calls] == ["get_weather"]
     assert "location" in json.loads(called.message.tool_calls[0].arguments)
     assert len([delta for delta in seen if isinstance(delta, TextDelta)]) > 5
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has worked, in all of its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def test_the_first_word_of_a_full_prompt_comes_within_20_seconds() -> None:
-    """Also with the longest prompt that the profile allows. Counted as work of one core: others may be busy here."""
-    cached_weights()
-    provider = EmbeddedProvider(store=cached_store())
-    others = engine_processes()
-    worked: list[float] = []
-    try:
-        await provider.complete(request("Hello", max_output_tokens=1), nobody)
-        [ours] = engine_processes() - others
-        # Twice, because what else runs here also slows down the memory; each text is new to the engine's cache.
-        for word in ("report", "letter"):
-            text = " ".join(f"Line {number} of the {word} says that all is well." for number in range(107))
-            first: list[float] = []
-            before = cpu_seconds(ours)
-            response = await provider.complete(
-                request(f"{word} {text} What does it say?", max_output_tokens=2),
-                lambda delta: first.append(cpu_seconds(ours)),  # noqa: B023
-            )
-            worked.append(first[0] - before)
-            assert 1400 <= response.usage.input_tokens <= 1700
-    finally:
-        await provider.close()
-
-    assert min(worked) / threads_for(len(os.sched_getaffinity(0))) < 20
