@@ -41,6 +41,8 @@ OWN_VARIABLES = {
     "HERMES_ENABLE_PROJECT_PLUGINS": "Read where `TOOLCRIB_ENABLE_PROJECT_PLUGINS` is unset.",
     "HERMES_YOLO_MODE": "Read where `TOOLCRIB_YOLO` is unset.",
     "HF_ENDPOINT": "A mirror of the model hub, for the weights of embedded models.",
+    "OPENAI_BASE_URL": "Another address for the provider `openai`, as its own SDK reads it.",
+    "ANTHROPIC_BASE_URL": "Another address for the provider `anthropic`, as its own SDK reads it.",
 }
 
 

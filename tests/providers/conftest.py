@@ -20,7 +20,15 @@ STREAMS = Path(__file__).parent / "streams"
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """No key and no address of the person who runs the tests."""
-    for name in (*OPTIONAL_ENV_VARS, "OPENAI_BASE_URL", "GITHUB_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+    for name in (
+        *OPTIONAL_ENV_VARS,
+        "OPENAI_BASE_URL",
+        "ANTHROPIC_BASE_URL",
+        "GITHUB_TOKEN",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -475,3 +475,14 @@ def test_an_auxiliary_model_that_names_its_provider_is_there(tmp_path: Path) -> 
     provider, model = create_auxiliary(settings, create_provider(settings))
 
     assert (provider.name, model) == ("anthropic", "claude-haiku-5-5")
+
+
+def test_the_address_of_anthropic_can_be_set_in_the_environment(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable that Anthropic's own SDK reads counts here too, for that provider alone."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+
+    assert create_provider(settings)[0].base_url == "http://127.0.0.1:9"
+    assert explain_choice(settings, provider="openai").base_url == PRESETS["openai"].base_url

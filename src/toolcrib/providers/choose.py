@@ -15,7 +15,7 @@ from toolcrib.core.errors import UnknownName
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS
 from toolcrib.providers.presets import ALIASES, PRESETS, Preset
 
-OPENAI_ADDRESS_VARIABLE = "OPENAI_BASE_URL"
+OPENAI_ADDRESS_VARIABLE = PRESETS["openai"].address_variable
 GATEWAY = "openrouter"
 _UNDECIDED = ("", "auto")
 
@@ -155,8 +155,8 @@ def _without_own_name(places: Places, preset: Preset, text: str) -> str:
 
 
 def _choice(places: Places, preset: Preset, model: str, why: str, address: str) -> Choice:
-    if preset.name == "openai":
-        address = address or places.variables.get(OPENAI_ADDRESS_VARIABLE, "")
+    if preset.address_variable:
+        address = address or places.variables.get(preset.address_variable, "")
     default = DEFAULT_MODEL if preset.protocol == "embedded" else preset.default_model
     return Choice(provider=preset.name, model=model or default, why=why, base_url=address or preset.base_url)
 

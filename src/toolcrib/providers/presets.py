@@ -19,6 +19,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """As the config and `--provider` call it."""
     title: str
     base_url: str = ""
+    address_variable: str = ""
+    """The variable that names another address, as its own SDK reads it."""
     key_variables: tuple[str, ...] = ()
     """The variables that may hold its key, the first that is set counts; none where no key is needed."""
     protocol: Protocol = "openai"
@@ -42,11 +44,13 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 _ROWS = (
     Preset(
         name="anthropic", title="Anthropic", base_url="https://api.anthropic.com", protocol="anthropic",
+        address_variable="ANTHROPIC_BASE_URL",
         dialect="anthropic", key_variables=("ANTHROPIC_API_KEY",), default_model="claude-sonnet-5-5",
         model_prefixes=("claude-",),
     ),
     Preset(
         name="openai", title="OpenAI", base_url="https://api.openai.com/v1", key_variables=("OPENAI_API_KEY",),
+        address_variable="OPENAI_BASE_URL",
         default_model="gpt-5.6", model_prefixes=("gpt-", "o1", "o3", "o4", "chatgpt-"),
         options=WireOptions(
             max_tokens_field="max_completion_tokens", cache_key=True, no_tools_while_reasoning=True
