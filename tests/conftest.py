@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
+
+# How long a machine takes to draw examples says nothing about the code: other work may hold it up.
+settings.register_profile("toolcrib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("toolcrib")
 
 SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
