@@ -89,6 +89,28 @@ async def test_in_smart_mode_the_model_is_asked_before_the_person(
     assert (len(approver.asked), result.outcome) == (asked, outcome)
 
 
+async def test_in_smart_mode_without_an_approver_the_model_alone_decides_nothing(tmp_path: Path) -> None:
+    """A program that brings nobody to ask is denied, whatever a model thinks of the command."""
+    home = tmp_path / "smart"
+    home.mkdir()
+    (home / "config.yaml").write_text("approvals: {mode: smart}\n")
+    registry = ToolRegistry()
+    registry.register(
+        name="clean",
+        toolset="test",
+        schema={"description": "x", "parameters": {"type": "object", "properties": {}}},
+        handler=lambda args, **_: "cleaned",
+        effects=(Effect("exec", "rm -rf node_modules/"),),
+    )
+    model = judged("allow", calls("clean"), "done")
+    workshop = Workshop(home=home, registry=registry, workspace=tmp_path, store=SessionStore.in_memory(), model=model)
+
+    result = await Agent(workshop=workshop, toolsets=["test"]).run("Clean up")
+    await workshop.close()
+
+    assert result.outcome == "denied"
+
+
 async def test_plugins_speak_into_the_conversation_and_use_the_model(tmp_path: Path) -> None:
     """ctx.inject_message is heard before the next request; ctx.llm answers with the model of the agent."""
     home = tmp_path / "home-of-plugin"

@@ -13,6 +13,7 @@ import msgspec
 from toolcrib.agent.conversation import Conversation, whole_groups
 from toolcrib.agent.events import Compressed
 from toolcrib.agent.judge import Auxiliary
+from toolcrib.agent.shortening import shortened
 from toolcrib.agent.tokens import tokens_of
 from toolcrib.core.messages import Message, Text
 from toolcrib.core.models import ModelError
@@ -92,7 +93,7 @@ def cut_results(conversation: Conversation, keep_latest: int = 4) -> int:
 
 async def _summary(folded: Sequence[Message], auxiliary: Auxiliary, topic: str, transcript_chars: int) -> str:
     about = f" Pay special attention to: {topic}." if topic else ""
-    text = _limited(transcript(folded), transcript_chars)
+    text = shortened(transcript(folded), transcript_chars)
     words = 200 if transcript_chars < 20_000 else 800
     prompt = PROMPT.format(topic=about, transcript=text, words=words)
     try:
@@ -111,11 +112,11 @@ def transcript(messages: Sequence[Message]) -> str:
 
 def _paragraph(message: Message) -> str:
     limit = SHOWN_RESULT_CHARS if message.role == "tool" else SHOWN_MESSAGE_CHARS
-    lines = [f"{message.role}{f' ({message.name})' if message.name else ''}: {_limited(message.text, limit)}"]
+    lines = [f"{message.role}{f' ({message.name})' if message.name else ''}: {shortened(message.text, limit)}"]
     if not isinstance(message.content, str):
         images = sum(1 for part in message.content if not isinstance(part, Text))
         lines += [f"[{images} images]"] if images else []
-    lines += [f"calls {call.name}({_limited(call.arguments, SHOWN_RESULT_CHARS)})" for call in message.tool_calls]
+    lines += [f"calls {call.name}({shortened(call.arguments, SHOWN_RESULT_CHARS)})" for call in message.tool_calls]
     return "\n".join(lines)
 
 
@@ -123,12 +124,6 @@ def _outline(messages: Sequence[Message]) -> str:
     lines = ["The messages could not be summarised. What was asked and done:"]
     for message in messages:
         if message.role == "user":
-            lines.append(f"- the user said: {_limited(' '.join(message.text.split()), 500)}")
-        lines += [f"- {call.name}({_limited(call.arguments, 200)})" for call in message.tool_calls]
-    return _limited("\n".join(lines), 12_000)
-
-
-def _limited(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit * 2 // 3]}\n… [{len(text) - limit} characters left out] …\n{text[-limit // 3 :]}"
+            lines.append(f"- the user said: {shortened(' '.join(message.text.split()), 500)}")
+        lines += [f"- {call.name}({shortened(call.arguments, 200)})" for call in message.tool_calls]
+    return shortened("\n".join(lines), 12_000)

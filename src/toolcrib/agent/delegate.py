@@ -16,6 +16,7 @@ import msgspec
 
 from toolcrib.agent.events import AnyEvent, CallStarted, ChildProgressed, RunResult
 from toolcrib.agent.hook_calls import tell
+from toolcrib.agent.shortening import shortened
 from toolcrib.config.agent_settings import DelegationSettings
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import CancelToken, ToolContext
@@ -267,7 +268,7 @@ class Delegation:
         report: JsonObject = {
             "goal": child.order.goal,
             "status": child.state,
-            "summary": _limited(summary, self._settings.max_summary_chars),
+            "summary": shortened(summary, self._settings.max_summary_chars),
             "session_id": child.helper.session_id,
             "calls": child.calls,
         }
@@ -322,12 +323,6 @@ def _state(result: RunResult | None) -> State:
 def _partial(messages: Sequence[Message]) -> str:
     """What a helper said and did last, for when it did not come to its report."""
     said = [message.text for message in messages if message.role == "assistant" and message.text][-PARTIAL_MESSAGES:]
-    called = [f"{call.name}({_limited(call.arguments, 100)})" for message in messages for call in message.tool_calls]
+    called = [f"{call.name}({shortened(call.arguments, 100)})" for message in messages for call in message.tool_calls]
     parts = [*said, f"Calls so far: {'; '.join(called[-10:])}" if called else ""]
     return "\n".join(part for part in parts if part)
-
-
-def _limited(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit * 2 // 3]}\n… [{len(text) - limit} characters left out] …\n{text[-limit // 3 :]}"

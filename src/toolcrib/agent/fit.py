@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolcrib.agent.conversation import whole_groups
+from toolcrib.agent.shortening import shortened
 from toolcrib.agent.tokens import ASCII_CHARS_PER_TOKEN, tokens_of
 from toolcrib.core.messages import Message
 
@@ -37,6 +38,4 @@ def within(messages: Sequence[Message], budget_tokens: int) -> list[Message]:
 def _cut(message: Message, limit: int) -> Message:
     if message.role != "tool" or len(message.text) <= limit:
         return message
-    text = message.text
-    shorter = f"{text[: limit * 2 // 3]}\n… [{len(text) - limit} characters left out] …\n{text[-limit // 3 :]}"
-    return msgspec.structs.replace(message, content=shorter)
+    return msgspec.structs.replace(message, content=shortened(message.text, limit))

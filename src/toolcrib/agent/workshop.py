@@ -124,8 +124,9 @@ class Workshop:
     def _asked(self, approver: Approver | None) -> Approver | None:
         """Who is asked: the person, after a model in smart mode; nobody about helpers that the config trusts."""
         approvals = self.settings.approvals
-        if approvals.mode == "smart":
-            approver = SmartApprover(_Judge(self), approver or NoApprover(), classes=approvals.smart_classes)
+        if approvals.mode == "smart" and approver is not None:
+            # Without anybody to fall back on, a model's word alone must not mean yes.
+            approver = SmartApprover(_Judge(self), approver, classes=approvals.smart_classes)
         if self.settings.delegation.subagent_auto_approve:
             return _TrustedHelpers(self.helper_sessions, approver or NoApprover())
         return approver

@@ -103,8 +103,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
 
 
 async def _run(agent: Agent, options: ChatOptions) -> RunResult:
-    with_interrupts = asyncio.get_running_loop()
-    _stop_at_first_interrupt(agent, with_interrupts)
+    _stop_at_first_interrupt(agent, asyncio.get_running_loop())
     question, notes = with_images(options.query or "", Path(options.cwd) if options.cwd else None)
     for line in notes:
         if not options.quiet or line.startswith(NOT_ATTACHED):
