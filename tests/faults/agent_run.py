@@ -39,6 +39,12 @@ def write_note(folder: Path, number: int) -> str:
     return json.dumps({"noted": number})
 
 
+def is_written(folder: Path, number: int) -> bool:
+    """By what it holds: a process that was killed between opening and writing leaves an empty file."""
+    note = folder / f"note-{number}"
+    return note.exists() and note.stat().st_size > 0
+
+
 def make_registry(folder: Path) -> ToolRegistry:
     registry = ToolRegistry()
     schema = {"description": "x", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
@@ -54,7 +60,7 @@ def make_registry(folder: Path) -> ToolRegistry:
         return write_note(folder, args["n"])
 
     def look(args: dict[str, Any], **_: Any) -> str:
-        return json.dumps({"seen": (folder / f"note-{args['n']}").exists(), "n": args["n"]})
+        return json.dumps({"seen": is_written(folder, args["n"]), "n": args["n"]})
 
     registry.register(name="note", toolset="notes", schema=schema, handler=note, effects=effects)
     registry.register(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_run import NOTES, read
+from agent_run import NOTES, is_written, read
 
 from toolcrib.sessions.recovery import check_transcript, repair
 from toolcrib.sessions.store import SessionStore
@@ -70,7 +70,7 @@ def kill_everywhere(nursery: Nursery, folder: Path, points: int) -> None:
 
 def check_what_is_left(place: Path) -> None:
     """After the kill: every finished result is in a conversation that a strict provider accepts."""
-    written = {number for number in NOTES if (place / f"note-{number}").exists()}
+    written = {number for number in NOTES if is_written(place, number)}
     if not (place / "home" / "sessions.db").exists():
         assert written == set()
         return

@@ -171,7 +171,8 @@ def test_commands_of_plugins_run_and_cannot_take_the_place_of_ours(home: Path) -
         chat.enter("/help")
         chat.wait_for("From plugins", "/hello NAME", "Greets somebody")
         chat.enter("/hello world")
-        chat.wait_for("hello world")
+        chat.wait_for("\nhello world")  # the answer; what was typed stands behind the prompt
+        chat.wait_idle()
         chat.enter("/later")
         chat.wait_for("failed", "not today")
         chat.enter("/exit")
