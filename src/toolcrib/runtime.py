@@ -363,7 +363,7 @@ class _Services:
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._runtime.call(
-            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None)
+            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None)
         )
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:

@@ -86,8 +86,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def backend(self) -> str:
-        """Where they would run; empty for this machine."""
-        return next((effect.backend for effect in self.effects or () if effect.kind == "exec"), "")
+        """Where the call would act; empty for this machine."""
+        return next((effect.backend for effect in self.effects or () if effect.backend), "")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,13 +184,14 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
         return _without_allowed_tool(policy, action, found, place)
     _look_at_tool(policy, action, found, place)
     for effect in action.effects:
+        there, where = _where(policy, place, effect)
         if effect.kind == "exec":
-            there, where = _where(policy, place, effect)
             _look_at_command(there, effect.target, found, where, read)
         elif effect.kind in ("write", "delete"):
-            _look_at_write(policy, action.tool, effect, found, place)
-        elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, place):
-            found.dangers.append(_secret_is_read(action, effect, place))
+            _look_at_write(policy, action.tool, effect, found, where)
+        elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
+            # A handler runs on this machine whatever backend commands have, unless it says otherwise.
+            (found.contained if effect.isolated else found.dangers).append(_secret_is_read(action, effect, where))
         elif effect.kind in ASKED:
             description, does = ASKED[effect.kind]
             reason = f"{action.tool} {does} {effect.target}".rstrip()
@@ -199,7 +200,7 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
 
 
 def _where(policy: Policy, place: Place, effect: Effect) -> tuple[Policy, Place]:
-    """What a command is judged by in the place where it would run."""
+    """What an effect is judged by in the place where it would happen."""
     if not effect.backend:
         return policy, replace(place, cwd=effect.cwd) if effect.cwd else place
     # The folders of another machine are not ours: its workspace is where its session began, its links are unknown.
@@ -281,7 +282,10 @@ def _look_at_write(policy: Policy, tool: str, effect: Effect, found: _Found, pla
         danger = Danger(
             rule="sensitive_path", description="protected file", reason=f"{said}: {why}", paths=(effect.target,)
         )
-        found.refusals.append(("sensitive_path", danger))
+        if effect.backend and effect.isolated:
+            found.contained.append(danger)
+        else:
+            found.refusals.append(("sensitive_path", danger))
         return
     delicate = policy.sensitive.why_asked(effect.target, place)
     if place.in_workspace(effect.target) and not delicate:
@@ -293,7 +297,7 @@ def _look_at_write(policy: Policy, tool: str, effect: Effect, found: _Found, pla
         scope=f"in {place.both(effect.target)[1]}" if delicate or noun == "delete" else _folder_scope(effect, place),
         paths=(place.absolute(effect.target),),
     )
-    (found.contained if policy.isolated and not delicate else found.dangers).append(danger)
+    (found.contained if effect.isolated and not delicate else found.dangers).append(danger)
 
 
 def _folder_scope(effect: Effect, place: Place) -> str:

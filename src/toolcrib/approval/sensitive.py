@@ -9,37 +9,43 @@ import msgspec
 from toolcrib.approval.places import Place, is_at_or_inside, is_inside
 
 # Relative to the home of any user. Each is a file or a folder that runs code later or lets somebody in.
+# Upper and lower case are the same here, because they are on many file systems.
 PROTECTED_IN_HOME = re.compile(
     r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env)|zprofile|zlogin|zlogout|kshrc|cshrc|tcshrc"
     r"|login|xinitrc|xprofile|xsession|xsessionrc|pam_environment|inputrc|netrc|pgpass|pypirc|npmrc|git-credentials"
     r"|gitconfig)$"
     r"|\.(?:ssh|gnupg|aws|azure|kube|password-store|docker)(?:/|$)"
     r"|\.config/(?:fish|systemd|autostart|environment\.d|git|gcloud|gh|op|rclone)(?:/|$)"
-    r"|\.local/share/(?:keyrings|systemd)(?:/|$)|Library/(?:Keychains|LaunchAgents|LaunchDaemons)(?:/|$)"
+    r"|\.local/share/(?:keyrings|systemd)(?:/|$)|Library/(?:Keychains|LaunchAgents|LaunchDaemons)(?:/|$)",
+    re.IGNORECASE,
 )
 PROTECTED_ANYWHERE = re.compile(
     r"^/etc/(?:g?shadow|passwd|group|sudoers|ssh/|pam\.d/|profile|bash\.bashrc|zsh/|ld\.so\.preload|cron|anacrontab)"
     r"|^/(?:boot|sys|proc|dev(?!/(?:null|stdout|stderr|tty|fd|shm)(?:/|$)))(?:/|$)|^/var/spool/cron(?:/|$)"
-    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.pub)?$|(?:^|/)authorized_keys$"
+    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.pub)?$|(?:^|/)authorized_keys$",
+    re.IGNORECASE,
 )
 # Part of ordinary work, but what is written here runs or counts later, unseen.
 ASKED_ANYWHERE = re.compile(
-    r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$"
+    r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
+    re.IGNORECASE,
 )
 SECRET_IN_HOME = re.compile(
     r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)|\.kube/config$"
     r"|\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|vault-token|boto|s3cfg)$|\.password-store(?:/|$)"
     r"|\.docker/config\.json$|\.config/(?:gcloud|op|rclone)(?:/|$)|\.config/gh/hosts\.yml$"
-    r"|\.local/share/keyrings(?:/|$)|Library/Keychains(?:/|$)"
+    r"|\.local/share/keyrings(?:/|$)|Library/Keychains(?:/|$)",
+    re.IGNORECASE,
 )
 SECRET_ANYWHERE = re.compile(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
-    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$"
+    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
+    re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
 OWN_FILES = ("config.yaml", ".env", "approvals.jsonl", "auth.json")
-OWN_FOLDERS = ("logs",)
+OWN_FOLDERS = ("logs", "cache/undo")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 
@@ -57,14 +63,15 @@ class SensitivePaths(msgspec.Struct, frozen=True):
             if PROTECTED_ANYWHERE.search(one) or _in_a_home(one, place, PROTECTED_IN_HOME):
                 return "keys, shell profiles and system files are never written by a tool"
             # Deleting the folder above takes everything in it along.
-            if any(is_inside(own, one) for own in self._own(place)) or one in ("/", place.home):
+            if any(is_inside(own.lower(), one.lower()) for own in self._own(place)) or one in ("/", place.home):
                 return "it holds files that no tool may change"
         return ""
 
     def why_asked(self, path: str, place: Place) -> str:
         """Why writing this path is asked about even inside the workspace; empty when it is not."""
         for one in place.both(path):
-            if any(is_at_or_inside(one, f"{root}/{name}") for root in self._roots(place) for name in OWN_CODE):
+            code = (f"{root}/{name}".lower() for root in self._roots(place) for name in OWN_CODE)
+            if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "code in it runs inside toolcrib at the next start"
             if ASKED_ANYWHERE.search(one):
                 return "what it holds is used later without being seen"
@@ -72,7 +79,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def is_ours(self, path: str, place: Place) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
-        return any(is_at_or_inside(path, own) for own in self._own(place))
+        return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
 
     def is_secret(self, path: str, place: Place) -> bool:
         """Whether reading a path shows a key or a password."""

@@ -21,6 +21,7 @@ from toolcrib.config.approval_entries import grant_text, rule_text
 from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, NOT_IN_FILE
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.terminal_settings import TerminalSettings
+from toolcrib.config.tool_settings import CodeExecutionSettings, CronSettings, SkillSettings, UndoSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -191,8 +192,18 @@ class Settings:
     """How tools are run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
     """How much of a tool's output reaches the model."""
+    file_read_max_chars: int = field(default=100_000, metadata=AT_LEAST_ONE)
+    """The most characters that `read_file` gives at once."""
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     """Where and how commands run."""
+    code_execution: CodeExecutionSettings = field(default_factory=CodeExecutionSettings)
+    """How `execute_code` runs a script."""
+    undo: UndoSettings = field(default_factory=UndoSettings)
+    """What is kept of files before tools change them."""
+    skills: SkillSettings = field(default_factory=SkillSettings)
+    """Which skills the agent sees."""
+    cron: CronSettings = field(default_factory=CronSettings)
+    """How scheduled jobs run."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     """When a person is asked before a tool acts."""
     command_allowlist: list[str] = field(default_factory=list, metadata={"item_text": grant_text})

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from toolcrib.core.attempt import attempt
-from toolcrib.core.types import ToolResult
+from toolcrib.core.types import Effect, ToolResult
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +117,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     on_progress: Callable[[str], None] | None = None
     handler_kwargs: dict[str, Any] | None = None
     """What the handler receives by keyword, where the caller chose that; else task_id, session_id and user_task."""
+    effects: tuple[Effect, ...] | None = None
+    """In a handler: the effects of this call, as they were agreed to. What it does must be these and no others."""
 
     @property
     def cancelled(self) -> bool:

@@ -188,10 +188,32 @@ class Execution(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatus:
-    kind: Literal["file", "folder", "other"]
+    kind: Literal["file", "folder", "link", "other"]
+    """`link` only where links are not followed."""
     size: int
     mode: int
     """Permission bits."""
+    real: BackendPath = BackendPath("")
+    """The path with every link on the way followed; for a link itself, every link above it."""
+    link: str = ""
+    """Of a link: what it says, as it is written."""
+    stamp: str = ""
+    """Differs when the file was written to or replaced, as far as the place can tell; empty where it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlice:
+    """Some lines of a file."""
+
+    data: bytes
+    """Whole lines with their ends, except that the last one is cut where `max_bytes` was reached."""
+    first: int
+    """The number of the first line, counted from 1."""
+    status: FileStatus
+    at_end: bool
+    """Nothing of the file follows."""
+    total_lines: int | None = None
+    """How many lines the file has, where that was cheap to know."""
 
 
 class Environment(Protocol):
@@ -221,15 +243,62 @@ class Environment(Protocol):
         """A background command of an earlier process of ours, its output from `offset` on; None when there is none."""
         ...
 
-    async def read_file(self, path: BackendPath) -> bytes:
+    async def spawn(self, argv: Sequence[str], *, on_output: OnOutput) -> EngineProcess:
+        """Start a program beside the session, with an open standard input; see `Engine.spawn`."""
+        ...
+
+    # Files. Relative paths start at `cwd`, `~` at the home there. `plain=True` says that the path was looked at and is
+    # free of links: one that turns up on the way, or at its end, raises PathChanged, so that nothing that was agreed to
+    # for one place happens in another. What is neither a file nor a folder is never opened: OSError, without waiting.
+
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         """The content of a file; raises FileNotFoundError, IsADirectoryError, PermissionError."""
         ...
 
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None:
-        """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept."""
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice:
+        """Lines `first` to `first + count - 1`, at most so many bytes, without reading what follows them."""
         ...
 
-    async def status(self, path: BackendPath) -> FileStatus | None: ...
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None:
+        """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept.
+
+        `expected` is the SHA-256 in hex of what must be there now, or "" for nothing; raises PathChanged otherwise.
+        """
+        ...
+
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
+        """Remove a file, or a link itself; `expected` as in `write_file`. A folder raises IsADirectoryError."""
+        ...
+
+    async def remove_folder(self, path: BackendPath) -> None:
+        """Remove an empty folder; raises OSError when something is in it."""
+        ...
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
+        """Make a folder, those above it included; one that is there already keeps its mode."""
+        ...
+
+    async def make_link(self, path: BackendPath, target: str) -> None:
+        """Put a symbolic link in its place in one step; replaces a file or link that is there."""
+        ...
+
+    async def list_folder(self, path: BackendPath) -> list[str]:
+        """The names in a folder, sorted."""
+        ...
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
+        """What is at a path; None when nothing is."""
+        ...
 
     async def upload(self, source: Path, target: BackendPath) -> None:
         """Copy a file or folder of this machine into the place, modes kept, owned by the user of the place."""

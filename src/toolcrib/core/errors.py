@@ -12,6 +12,7 @@
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
     │   └── PlaceGone           a place that was left does not exist any more, and never will
+    ├── PathChanged             a file, or the way to it, is not what it was when it was looked at
     └── UsageError              a caller used the library in a way that it forbids
 
 A message says what happened, to which thing, and what to do about it. `exit_code` is what the
@@ -42,6 +43,10 @@ class EnvironmentFailed(ToolcribError):
 
 class PlaceGone(EnvironmentFailed):
     """A place that an earlier process of ours left does not exist any more, so that nothing in it runs on."""
+
+
+class PathChanged(ToolcribError):
+    """A file, or the way to it, is not what it was when it was looked at; nothing was done to it."""
 
 
 class SessionError(ToolcribError):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # Only named here: a process that asks nothing does not load them.
     from toolcrib.core.approvals import Answer, ApprovalRequest
 
-__all__ = ["Approver", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
+__all__ = ["Approver", "FileKeeper", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
 
 
 class Invoker(Protocol):
@@ -58,6 +58,22 @@ class Recorder(Protocol):
     ) -> None: ...
 
     def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None: ...
+
+
+class FileKeeper(Protocol):
+    """Keeps what files are before a call changes them, so that they can be put back. No call fails for it."""
+
+    def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
+        """Whether there may be something to keep. Quick: asked before every call that has effects."""
+        ...
+
+    async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
+        """Keep what the call is about to touch; returns when that is safe on the disk."""
+        ...
+
+    async def after(self, ctx: ToolContext, /) -> None:
+        """Take down what the call left. `ctx` is the very object that `before` was given."""
+        ...
 
 
 class ResultStore(Protocol):

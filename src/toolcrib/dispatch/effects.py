@@ -48,7 +48,7 @@ def reach_of(footprint: Footprint, cwd: str) -> Reach:
     for effect in footprint:
         if effect.kind in ("read", "write", "delete"):
             try:
-                path = _real_path(effect.target, cwd)
+                path = _real_path(effect, cwd)
             except (OSError, ValueError):
                 return NOTHING_BESIDE  # A path that cannot be read might be any path.
             (read if effect.kind == "read" else written).append(path)
@@ -94,9 +94,12 @@ def _overlaps(path: str, touched: set[str], above: set[str]) -> bool:
     return path in touched or path in above or not touched.isdisjoint(_folders_above(path))
 
 
-def _real_path(target: str, cwd: str) -> str:
-    """The path, absolute and free of links as far as it exists."""
-    return os.path.realpath(os.path.join(cwd or os.curdir, os.path.expanduser(target)))  # noqa: PTH118, PTH111
+def _real_path(effect: Effect, cwd: str) -> str:
+    """The path, absolute and free of links as far as it exists; of another place as text, with its name in front."""
+    if effect.backend:
+        there = os.path.normpath(os.path.join(effect.cwd or "/", effect.target))  # noqa: PTH118 - of any machine
+        return f"/{effect.backend}:{there}"
+    return os.path.realpath(os.path.join(effect.cwd or cwd or os.curdir, os.path.expanduser(effect.target)))  # noqa: PTH118, PTH111
 
 
 def _folders_above(path: str) -> list[str]:

@@ -10,11 +10,12 @@ from copy import deepcopy
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext, current_context
-from toolcrib.core.ports import Gate, Recorder, ResultStore
+from toolcrib.core.ports import FileKeeper, Gate, Recorder, ResultStore
 from toolcrib.core.types import ALLOW, SEARCH_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolEntry, ToolResult, Verdict
 from toolcrib.dispatch import outcome, tool_hooks
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -64,6 +65,7 @@ class _Attempt(msgspec.Struct):
     trace: tuple[JsonObject, ...] = ()
     effects: Footprint = None
     recorded: bool = False
+    kept: bool = False
 
 
 class Pipeline:
@@ -77,6 +79,7 @@ class Pipeline:
         recorder: Recorder,
         store: ResultStore,
         limits: Limits,
+        keeper: FileKeeper | None = None,
     ) -> None:
         self.registry = registry
         self.hooks = hooks
@@ -84,6 +87,7 @@ class Pipeline:
         self.recorder = recorder
         self.store = store
         self.limits = limits
+        self.keeper = keeper
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
     async def run(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, edge: Edge) -> ToolResult:
@@ -122,7 +126,7 @@ class Pipeline:
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
         """The result of a call that was never run, or not to its end, because its batch was cancelled."""
         name = unwrap(call.arguments)[0] if call.name == TOOL_CALL else call.name
-        ctx = msgspec.structs.replace(ctx, call_id=call.id)
+        ctx = replace(ctx, call_id=call.id)
         return outcome.cancelled(name, ctx, reason="the batch was cancelled")
 
     async def _result(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> ToolResult:
@@ -193,6 +197,9 @@ class Pipeline:
         if verdict.decision != "allow":
             raise Refused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
+            if effects and self.keeper is not None and self.keeper.wants(effects, ctx):
+                call.kept = True
+                await edge.wait(self.keeper.before(entry, effects, ctx))
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -247,7 +254,7 @@ class Pipeline:
         if entry.keywords is not None:
             keywords = {name: value for name, value in keywords.items() if name in entry.keywords}
         if entry.takes_context:
-            keywords = {**keywords, "ctx": ctx}
+            keywords = {**keywords, "ctx": ctx if call.effects is None else replace(ctx, effects=call.effects)}
         seconds = self.limits.timeouts.get(entry.name)
         if ctx.deadline is not None:
             left = ctx.deadline - time.monotonic()
@@ -265,12 +272,14 @@ class Pipeline:
         return await edge.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
 
     async def _finish(self, call: _Attempt, result: ToolResult) -> ToolResult:
-        """Post hooks for every outcome, then the budget, then the record."""
+        """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
+        if call.kept and self.keeper is not None:
+            await call.edge.wait(self.keeper.after(ctx))
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
             if content is not result.content:
-                result = msgspec.structs.replace(result, content=content)
+                result = replace(result, content=content)
         limit = entry.max_result_size_chars or self.limits.max_result_chars
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)

@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
@@ -27,7 +27,7 @@ from toolcrib.core.types import Effect, JsonObject
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
 from toolcrib.environments.pool import EnvironmentPool
-from toolcrib.environments.specs import ON_THIS_MACHINE, keeps_everything_inside
+from toolcrib.environments.specs import keeps_everything_inside
 from toolcrib.processes.recovery import Recovered, recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService, session_key_of
@@ -35,9 +35,13 @@ from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall, read_call
+from toolcrib.terminal.interrupt import Interrupt
 from toolcrib.terminal.sudo import Stopping, Sudo, asks_for_password, explained
+from toolcrib.terminal.whereabouts import Whereabouts
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MEGABYTE = 1024 * 1024
 CLOSE_SECONDS = 90.0
@@ -106,16 +110,25 @@ class TerminalService:
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
         """The command of a call, with the place and folder that it would run in; for whoever judges it."""
+        where = self.whereabouts(ctx)
+        folder = where.folder
+        if args.get("workdir"):
+            folder = os.path.join(folder or "/", args["workdir"])  # noqa: PTH118 - of any machine
+        return where.effect("exec", args["command"], folder)
+
+    # For other tools
+
+    def whereabouts(self, ctx: ToolContext) -> Whereabouts:
+        """Where a call works; quick, and opens nothing."""
         made = self._on_loop()
         spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
         opened = made.pool.find(spec)
-        folder = opened.cwd if opened is not None else spec.cwd
-        if args.get("workdir"):
-            folder = os.path.join(folder or "/", args["workdir"])  # noqa: PTH118 - of any machine
-        if spec.backend in ON_THIS_MACHINE:
-            return Effect("exec", args["command"], folder)
-        isolated = keeps_everything_inside(spec, self.options.settings.terminal)
-        return Effect("exec", args["command"], folder, spec.backend, isolated, spec.cwd)
+        isolated = spec.backend == "sandbox" or keeps_everything_inside(spec, self.options.settings.terminal)
+        return Whereabouts(spec=spec, folder=opened.cwd if opened is not None else spec.cwd, isolated=isolated)
+
+    async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
+        """What `work` gives in the environment of that key, on the loop where it lives; cancelling stops it."""
+        return await self.loop.run(self._on_loop().work_in(spec, work))
 
     # For front ends
 
@@ -198,6 +211,10 @@ class _OnLoop:
                 return await self._run_once(call, interrupt)
         except ToolcribError as error:
             return answers.failed(str(error))
+
+    async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
+        async with self.pool.acquire(spec) as environment:
+            return await work(environment)
 
     async def _run_once(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
         spec = self.spec(call.session_key, call.task_id, call.workspace)
@@ -353,33 +370,6 @@ class _OnLoop:
             logger.error("what an earlier run left could not be looked after", exc_info=outcome)
         await self.registry.close()
         await self.pool.close_all()
-
-
-class Stoppable(Protocol):
-    def interrupt(self) -> None: ...
-
-
-S = TypeVar("S", bound=Stoppable)
-
-
-class Interrupt:
-    """Stops the command of one call, now or as soon as it starts. Used on the service loop."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._run: Stoppable | None = None
-
-    def set(self) -> None:
-        self._is_set = True
-        if self._run is not None:
-            self._run.interrupt()
-
-    def stops(self, run: S) -> S:
-        """From now on this is what it stops."""
-        self._run = run
-        if self._is_set:
-            run.interrupt()
-        return run
 
 
 class _Sink:

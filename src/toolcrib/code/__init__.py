@@ -1,0 +1,1 @@
+"""Scripts that call tools."""

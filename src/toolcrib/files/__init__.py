@@ -1,0 +1,1 @@
+"""Files where the commands run: read, written, patched and searched."""

@@ -1,0 +1,1 @@
+"""Skills: what an agent can look up when it needs it."""

@@ -1,0 +1,1 @@
+"""What tools did to files, and how it is taken back."""
