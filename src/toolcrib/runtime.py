@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 import threading
@@ -50,6 +51,13 @@ if TYPE_CHECKING:
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
+# Modules with a function `build(settings, services)`: most processes never need them, and importing them costs time.
+BUILT_ON_FIRST_USE = {
+    "files": "toolcrib.files.service",
+    "code": "toolcrib.code.service",
+    "skills": "toolcrib.skills.service",
+    "cron": "toolcrib.cron.service",
+}
 
 
 class Runtime:
@@ -360,6 +368,7 @@ class _Services:
         catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
         self._runtime = runtime
         self.named = {"tool_catalog": catalog, **named}
+        self._building = threading.RLock()
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._runtime.call(
@@ -374,13 +383,18 @@ class _Services:
         return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
 
     def get(self, name: str) -> Any:
-        if name == "terminal" and name not in self.named:
-            return self._runtime.terminal
-        if name == "processes" and name not in self.named:
-            return self._runtime.terminal.processes
-        try:
+        if name in self.named:
             return self.named[name]
-        except KeyError:
-            raise UsageError(
-                f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
-            ) from None
+        if name == "terminal":
+            return self._runtime.terminal
+        if name == "processes":
+            return self._runtime.terminal.processes
+        if name in BUILT_ON_FIRST_USE:
+            with self._building:
+                if name not in self.named:
+                    module = importlib.import_module(BUILT_ON_FIRST_USE[name])
+                    self.named[name] = module.build(self._runtime.settings, self)
+            return self.named[name]
+        raise UsageError(
+            f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
+        )
