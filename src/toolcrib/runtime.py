@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 import threading
@@ -25,11 +24,9 @@ from toolcrib.config.paths import Home
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
-from toolcrib.core.errors import UsageError
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
-from toolcrib.definitions.search import ToolIndex
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.deferred import unwrap
 from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
@@ -44,6 +41,7 @@ from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile, ScanCache
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
+from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
 
 if TYPE_CHECKING:
@@ -51,13 +49,6 @@ if TYPE_CHECKING:
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
-# Modules with a function `build(settings, services)`: most processes never need them, and importing them costs time.
-BUILT_ON_FIRST_USE = {
-    "files": "toolcrib.files.service",
-    "code": "toolcrib.code.service",
-    "skills": "toolcrib.skills.service",
-    "cron": "toolcrib.cron.service",
-}
 
 
 class Runtime:
@@ -120,7 +111,7 @@ class Runtime:
         )
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
-        self._services = _Services(self, dict(services or {}))
+        self._services = RuntimeServices(self, dict(services or {}))
         self._terminals: list[TerminalService] = []
         self._on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
@@ -344,57 +335,3 @@ def _bounded(ctx: ToolContext, timeout_seconds: float | None, cancel: CancelToke
     if cancel is not None and ctx.cancel is not None and cancel is not ctx.cancel:
         cancel = CancelToken(ctx.cancel, cancel)
     return msgspec.structs.replace(ctx, deadline=deadline, cancel=cancel or ctx.cancel)
-
-
-class ToolCatalog(msgspec.Struct, frozen=True):
-    """What `tool_search` looks through: the tools that the session of a call may use."""
-
-    builder: DefinitionBuilder
-    default_limit: int
-    max_limit: int
-
-    def definitions(self, ctx: ToolContext) -> list[JsonObject]:
-        return self.builder.available(ctx.allowed_tools)
-
-    def index(self, ctx: ToolContext) -> ToolIndex:
-        return ToolIndex(self.builder.searchable(ctx.allowed_tools))
-
-
-class _Services:
-    """The runtime as handlers see it."""
-
-    def __init__(self, runtime: Runtime, named: dict[str, Any]) -> None:
-        search = runtime.settings.tools.tool_search
-        catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
-        self._runtime = runtime
-        self.named = {"tool_catalog": catalog, **named}
-        self._building = threading.RLock()
-
-    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return await self._runtime.call(
-            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None)
-        )
-
-    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
-        answer: str = await self.get("asker").ask(ctx, question, choices)
-        return answer
-
-    def spill(self, ctx: ToolContext, text: str) -> str:
-        return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
-
-    def get(self, name: str) -> Any:
-        if name in self.named:
-            return self.named[name]
-        if name == "terminal":
-            return self._runtime.terminal
-        if name == "processes":
-            return self._runtime.terminal.processes
-        if name in BUILT_ON_FIRST_USE:
-            with self._building:
-                if name not in self.named:
-                    module = importlib.import_module(BUILT_ON_FIRST_USE[name])
-                    self.named[name] = module.build(self._runtime.settings, self)
-            return self.named[name]
-        raise UsageError(
-            f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
-        )
