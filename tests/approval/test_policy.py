@@ -121,6 +121,7 @@ def test_what_cannot_be_read_might_be_what_a_rule_denies():
         (Effect("write", "sub/../../x"), "ask", "write_outside_workspace"),
         (Effect("write"), "ask", "write_somewhere"),
         (Effect("write", ".git/hooks/pre-commit"), "ask", "write_delicate"),
+        (Effect("write", ".GIT/Hooks/pre-commit"), "ask", "write_delicate"),
         (Effect("write", ".env"), "ask", "write_delicate"),
         (Effect("write", "~/.bashrc"), "deny", "sensitive_path"),
         (Effect("write", "~/.toolcrib/config.yaml"), "deny", "sensitive_path"),
@@ -137,6 +138,32 @@ def test_what_each_effect_means(effect, outcome, rule):
     """Effects decide, whatever the tool is called."""
     decision = do(effect)
     assert (decision.outcome, decision.dangers[0].rule if decision.dangers else "") == (outcome, rule)
+
+
+@pytest.mark.parametrize(
+    ("effect", "outcome", "rule"),
+    [
+        (Effect("write", "a.txt", "/work", "ssh", workspace="/work"), "allow", ""),
+        (Effect("write", "/opt/a.txt", "/work", "ssh", workspace="/work"), "ask", "write_outside_workspace"),
+        (Effect("write", f"{WORKSPACE}/a.txt", "/work", "ssh", workspace="/work"), "ask", "write_outside_workspace"),
+        (Effect("write", "/etc/passwd", "/work", "ssh", workspace="/work"), "deny", "sensitive_path"),
+        (Effect("read", "/home/user/.ssh/id_rsa", "/work", "ssh"), "ask", "credential"),
+        (Effect("write", "/opt/a.txt", "/", "docker", isolated=True), "allow", "write_outside_workspace"),
+        (Effect("write", "/etc/passwd", "/", "docker", isolated=True), "allow", "sensitive_path"),
+        (Effect("read", "/root/.ssh/id_rsa", "/", "docker", isolated=True), "allow", "credential"),
+    ],
+)
+def test_files_of_another_place_are_judged_there(effect, outcome, rule):
+    """Its own workspace counts, not ours; where nothing can leave the place, nobody is asked."""
+    decision = do(effect)
+
+    assert decision.outcome == outcome
+    assert [danger.rule for danger in decision.dangers] == ([rule] if rule else [])
+
+
+def test_a_handler_on_this_machine_is_asked_about_whatever_backend_commands_have():
+    """That commands run in a container says nothing about a tool that writes here."""
+    assert do(Effect("write", "/data/a.txt"), policy=LENIENT["isolated"]).outcome == "ask"
 
 
 def test_publishing_and_spending_are_asked_about_in_isolated_backends_too():

@@ -41,6 +41,9 @@ PLACE = Place(cwd="/work-area/project", workspace="/work-area/project", home=HOM
         "/proc/self/mem",
         "/dev/sda",
         "id_ed25519",
+        "~/.SSH/Authorized_Keys",
+        f"{OWN}/Config.YAML",
+        f"{OWN}/cache/undo/session/index.jsonl",
     ],
 )
 def test_protected_paths_are_not_written(path):

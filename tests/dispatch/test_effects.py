@@ -57,6 +57,10 @@ def delete(path):
         ((Effect("publish"),), (), False),
         ((Effect("spend"),), (), False),
         (read("/a\0"), (), False),
+        (write("/a"), (Effect("write", "/a", backend="ssh"),), True),
+        ((Effect("read", "b", "/a", "ssh"),), (Effect("write", "/a/b", "/", "ssh"),), False),
+        ((Effect("read", "b", "/a", "ssh"),), (Effect("write", "/a/b", "/", "docker"),), True),
+        ((Effect("read", "b", "/a"),), write("/a/b"), False),
     ],
 )
 def test_effects_that_may_stand_beside_each_other(first, second, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.ports import FileKeeper, Gate, Recorder, ResultStore
 from toolcrib.core.types import ALLOW, SEARCH_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolEntry, ToolResult, Verdict
@@ -199,7 +199,7 @@ class Pipeline:
         if may_act:
             if effects and self.keeper is not None and self.keeper.wants(effects, ctx):
                 call.kept = True
-                await edge.wait(self.keeper.before(entry, effects, ctx))
+                await self._guarded(edge.wait(self.keeper.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -275,7 +275,7 @@ class Pipeline:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.kept and self.keeper is not None:
-            await call.edge.wait(self.keeper.after(ctx))
+            await self._guarded(call.edge.wait(self.keeper.after(ctx)), entry.name)
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
             if content is not result.content:
@@ -289,6 +289,12 @@ class Pipeline:
                 # The tool has run: its result must reach the model all the same.
                 logger.error("the end of a call of tool %r could not be recorded", entry.name, exc_info=error)
         return result
+
+    async def _guarded(self, keeping: Awaitable[None], name: str) -> None:
+        """That files cannot be kept for undo is no reason to fail a call, or to lose its result."""
+        _, error = await attempt_async(keeping)
+        if error is not None:
+            logger.error("what a call of tool %r changes could not be kept", name, exc_info=error)
 
     def _checker(self, entry: ToolEntry) -> ArgumentChecker:
         known = self._checkers.get(entry.name)
