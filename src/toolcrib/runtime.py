@@ -46,6 +46,7 @@ from toolcrib.toolsets.resolve import ToolsetResolver
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
+    from toolcrib.mcp.hub import McpHub
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
@@ -113,13 +114,14 @@ class Runtime:
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._services = RuntimeServices(self, dict(services or {}))
         self._terminals: list[TerminalService] = []
+        self._hubs: list[McpHub] = []
         self._on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
         # For a runtime that is dropped without `close`: its commands, threads and loops would stay for ever.
-        weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals)
+        weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals, self._hubs)
 
     async def __aenter__(self) -> Self:
         self.load()
@@ -131,7 +133,10 @@ class Runtime:
         self.close()
 
     def load(self) -> Self:
-        """Find the built-in tools, the user's tools and the plugins, in this order, once."""
+        """Find the built-in tools, the user's tools, MCP servers and the plugins, in this order, once.
+
+        Servers are connected in the background: `mcp.wait_ready` waits for them.
+        """
         if self._loaded:
             return self
         with self._loading:
@@ -153,6 +158,8 @@ class Runtime:
         cache = ScanCache(home.scan_cache_file)
         self.loaded_files += discovery.load_builtin_tools(cache)
         self.loaded_files += discovery.load_tool_folder(home.tools_dir, self.registry, cache)
+        if self.settings.mcp_servers and not self.settings.safe_mode:
+            self.mcp.start()
         self.loaded_plugins += load_plugins(
             self.settings, self.registry, self.hooks, cache=cache, services=self._services.get
         )
@@ -161,6 +168,8 @@ class Runtime:
     def close(self) -> None:
         """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
+        for hub in self._hubs:
+            hub.close()
         for terminal in self._terminals:
             terminal.close()
         self._pool.close()
@@ -256,6 +265,17 @@ class Runtime:
         """Whether anything of `terminal` was ever needed."""
         return bool(self._terminals)
 
+    @property
+    def mcp(self) -> McpHub:
+        """The MCP servers of this runtime."""
+        if not self._hubs:
+            # As above.
+            from toolcrib.mcp.hub import McpHub  # noqa: PLC0415
+
+            forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
+            self._hubs.append(McpHub(self.settings, self.registry, workspace=self.workspace, forget_grants=forget))
+        return self._hubs[0]
+
     def keep_records(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless somebody does that already."""
         if isinstance(self._pipeline.recorder, NullRecorder):
@@ -319,7 +339,9 @@ def _said_yolo(yolo: bool) -> bool:
     return yolo
 
 
-def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService]) -> None:
+def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService], hubs: list[McpHub]) -> None:
+    for hub in hubs:
+        hub.close()
     for terminal in terminals:
         terminal.close()
     pool.close()

@@ -36,6 +36,9 @@ class Serving(Protocol):
     @property
     def terminal(self) -> Any: ...
 
+    @property
+    def mcp(self) -> Any: ...
+
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None
     ) -> ToolResult: ...
@@ -82,6 +85,8 @@ class RuntimeServices:
             return self.named[name]
         if name == "terminal":
             return self._runtime.terminal
+        if name == "mcp":
+            return self._runtime.mcp
         if name == "processes":
             return self._runtime.terminal.processes
         if name in BUILT_ON_FIRST_USE:

@@ -49,6 +49,10 @@ class DeferredGate:
                 self._made.attend(approver, build_policy(self.options))
         return True
 
+    def forget_tool(self, tool: str) -> None:
+        """Take back what was agreed to for one tool by its name."""
+        self.made.grants.forget_tool(tool)
+
     def judge(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
     ) -> Verdict:

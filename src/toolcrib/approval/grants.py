@@ -68,6 +68,14 @@ class Grants:
         remove_from_list(self._home, ALLOWLIST, text)
         return any(found)
 
+    def forget_tool(self, tool: str) -> None:
+        """Take back what was agreed to for one tool by its name, in every session and for good."""
+        with self._lock:
+            held = {grant for grants in (self._permanent, *self._sessions.values()) for grant in grants}
+        for grant in held:
+            if grant.text.endswith(f"(by {tool})"):
+                self.revoke(grant.text)
+
     def clear_session(self, session_key: str) -> None:
         """Forget what was agreed to in a session."""
         with self._lock:

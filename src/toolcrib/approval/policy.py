@@ -35,6 +35,7 @@ ASKED: dict[EffectKind, tuple[str, str]] = {
     "publish": ("publishing", "publishes something"),
     "spend": ("spending money", "spends money"),
     "secret": ("use of a secret", "uses a secret"),
+    "changed": ("tool that has changed", "is not as it was when it was approved:"),
 }
 
 

@@ -29,7 +29,7 @@ MOVES = frozenset(
 PATH_RULES = frozenset({"recursive_delete", "permissions", "system_config", "credential", "disk_write", "format"})
 THIS_TEXT_ONLY = frozenset({"remote_code", "exfiltration"})
 """Who agrees to one address does not mean every other."""
-NEVER_FOR_GOOD = frozenset({"unknown_code", "unknown_command", "not_understood"})
+NEVER_FOR_GOOD = frozenset({"unknown_code", "unknown_command", "not_understood", "changed"})
 """Dangers whose text may mean something else tomorrow."""
 
 ASSIGNS = re.compile(r"(?:^|[\s;&|('\"`])[A-Za-z_]\w*\+?=")

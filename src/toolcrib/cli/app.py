@@ -31,6 +31,7 @@ GROUPS = {
     "sessions": "See, search, continue and export past conversations.",
     "skills": "See and check what the agent can look up.",
     "cron": "Let the agent work at set times.",
+    "mcp": "Connect other people's tools, and offer ours.",
     "import": "Bring over what another program keeps.",
 }
 # Path of the command, its module under `cli/commands`, and the first line of its help: all that a listing needs.
@@ -87,6 +88,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cron run": ("cron_run", "Run a job now."),
     "cron remove": ("cron_remove", "Delete a job and what is kept of its runs."),
     "cron serve": ("cron_serve", "Run the jobs at their times, until it is stopped."),
+    "mcp serve": ("mcp_serve", "Offer our tools to any MCP client."),
     "setup": ("setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
     "import hermes": ("import_hermes", "Bring config, keys, skills, memories and sessions over from Hermes Agent."),

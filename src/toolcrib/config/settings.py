@@ -18,7 +18,8 @@ from toolcrib.config.agent_settings import (
     ProviderEntry,
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
-from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, NOT_IN_FILE
+from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, AT_LEAST_ZERO, NOT_IN_FILE
+from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.config.tool_settings import CodeExecutionSettings, CronSettings, SkillSettings, UndoSettings
@@ -204,6 +205,12 @@ class Settings:
     """Which skills the agent sees."""
     cron: CronSettings = field(default_factory=CronSettings)
     """How scheduled jobs run."""
+    mcp_servers: dict[str, McpServerSettings] = field(default_factory=dict)
+    """MCP servers whose tools are offered, by the name that you give them."""
+    mcp: McpSettings = field(default_factory=McpSettings)
+    """How toolcrib works with all MCP servers."""
+    mcp_discovery_timeout: float | None = field(default=None, metadata=AT_LEAST_ZERO)
+    """The name of `mcp.discovery_timeout` in Hermes Agent; it counts where it is set."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     """When a person is asked before a tool acts."""
     command_allowlist: list[str] = field(default_factory=list, metadata={"item_text": grant_text})

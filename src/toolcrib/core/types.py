@@ -16,7 +16,10 @@ Handler = Callable[..., Any]
 CheckFn = Callable[[], Any]
 SchemaOverrides = Callable[[], Any]
 
-EffectKind = Literal["exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive"]
+EffectKind = Literal[
+    "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive", "changed"
+]
+"""`changed`: the tool itself is not what it was when somebody agreed to it; the target says in what way."""
 
 
 class Effect(msgspec.Struct, frozen=True):

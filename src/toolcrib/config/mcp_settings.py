@@ -1,0 +1,144 @@
+"""Settings of MCP servers: how each is reached, what it may do, and what of it is used.
+
+Like settings.py, this holds real annotations, and the text under each field is its entry in the reference docs.
+None of these shows its values by itself: there may be tokens among them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, AT_LEAST_ZERO
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpToolFilter:
+    """What of a server is offered."""
+
+    include: list[str] = field(default_factory=list)
+    """The tools to offer, by the server's own names; patterns like `read_*` work. Empty means all."""
+    exclude: list[str] = field(default_factory=list)
+    """Tools that are never offered, also if `include` names them."""
+    resources: bool = True
+    """Offer tools that list and read the resources of the server, where it has any."""
+    prompts: bool = True
+    """Offer tools that list and get the prompts of the server, where it has any."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpSamplingSettings:
+    """What happens when a server wants to ask the model something."""
+
+    enabled: bool = True
+    """Let the server ask at all."""
+    ask: bool = True
+    """Ask you before each of its requests."""
+    model: str = ""
+    """The model that answers; empty means the one of the session."""
+    max_tokens_cap: int = field(default=4096, metadata=AT_LEAST_ONE)
+    """The most tokens of one answer."""
+    timeout: float = field(default=30, metadata=ABOVE_ZERO)
+    """How many seconds one answer may take."""
+    max_rpm: int = field(default=10, metadata=AT_LEAST_ONE)
+    """How many requests the server may make in a minute."""
+    allowed_models: list[str] = field(default_factory=list)
+    """The models that the server may ask for; empty means that it gets the one above."""
+    max_tool_rounds: int = field(default=5, metadata=AT_LEAST_ZERO)
+    """How many rounds of tool calls one request may take."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How its requests are written to the log."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpOAuthSettings:
+    """How to log in at a server; most servers need none of this."""
+
+    client_id: str = ""
+    """The id under which you registered toolcrib there, if you had to."""
+    client_secret: str = ""
+    """The secret that belongs to it; write `${SOME_VARIABLE}` and keep the secret in `.env`."""
+    scopes: list[str] = field(default_factory=list)
+    """What to ask permission for; empty means what the server says."""
+    redirect_port: int = field(default=0, metadata={"minimum": 0, "maximum": 65535})
+    """The port on this machine that the login comes back to; 0 means any free one."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpLifecycle:
+    """Another place for the two limits of the same names."""
+
+    idle_timeout_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    """End the connection after so many seconds without a call."""
+    max_lifetime_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    """Renew the connection after so many seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpServerSettings:
+    """One MCP server: a command to start, or an address.
+
+    In `command`, `args`, `env`, `cwd`, `url` and `headers`, `${NAME}` and `${env:NAME}` stand for a variable of the
+    environment or of `.env`.
+    """
+
+    command: str = ""
+    """The program to start, for a server that speaks over stdin and stdout."""
+    args: list[str] = field(default_factory=list)
+    """The words after it."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables for the program; beside these it gets PATH, HOME, the language and little else."""
+    cwd: str = ""
+    """The folder to start it in; empty means the workspace."""
+    url: str = ""
+    """The address of a server that is reached by HTTP."""
+    transport: Literal["auto", "stdio", "http", "sse"] = "auto"
+    """How to speak to it; `auto` means stdio for a command and streamable HTTP for an address."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with every HTTP request."""
+    client_cert: str = ""
+    """A file with a certificate to show to the server, in PEM form."""
+    client_key: str = ""
+    """The file with its key, where that is a file of its own."""
+    timeout: float = field(default=300, metadata=ABOVE_ZERO)
+    """How many seconds one call may take."""
+    connect_timeout: float = field(default=60, metadata=ABOVE_ZERO)
+    """How many seconds starting and greeting may take."""
+    enabled: bool = True
+    """Use this server."""
+    supports_parallel_tool_calls: bool = False
+    """Send several calls at once; otherwise each waits for the one before it."""
+    max_parallel: int = field(default=8, metadata=AT_LEAST_ONE)
+    """The most calls at once, where several are allowed."""
+    tools: McpToolFilter = field(default_factory=McpToolFilter)
+    """What of the server is offered."""
+    trust: Literal["ask", "read_only", "all"] = "read_only"
+    """`ask`: every call is asked about; `read_only`: except those of tools that say they only read; `all`: none is."""
+    trusted_tools: list[str] = field(default_factory=list)
+    """Tools that run without a question, by the server's own names."""
+    roots: list[str] = field(default_factory=list)
+    """Folders that the server is told it may work in; empty means the workspace."""
+    sampling: McpSamplingSettings = field(default_factory=McpSamplingSettings, metadata={"shorthand": "enabled"})
+    """What happens when the server wants to ask the model something; `false` alone forbids it."""
+    auth: Literal["none", "oauth"] = "none"
+    """`oauth`: log in with `toolcrib mcp login NAME`."""
+    oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
+    """How to log in at the server."""
+    keepalive_interval: float = field(default=180, metadata={"minimum": 5})
+    """How many seconds of silence pass before an HTTP connection is tested."""
+    idle_timeout_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    """End the connection after so many seconds without a call, until the next one; 0 means never."""
+    max_lifetime_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    """Renew the connection after so many seconds, between two calls; 0 means never."""
+    lifecycle: McpLifecycle = field(default_factory=McpLifecycle)
+    """Another place for the two limits above."""
+    skip_preflight: bool = False
+    """Of Hermes Agent; has no effect here, because nothing is looked up before a server starts."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class McpSettings:
+    """How toolcrib works with all MCP servers."""
+
+    auto_reload_on_config_change: bool = True
+    """Start, restart and end servers when their part of the config file changes."""
+    discovery_timeout: float = field(default=1.5, metadata=AT_LEAST_ZERO)
+    """How many seconds the first request to the model waits for servers that are still starting."""

@@ -1,0 +1,300 @@
+"""One open connection to a server: the border to the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from mcp import Client, MCPError
+from mcp.client import ClientRequestContext
+from mcp.client.subscriptions import SubscriptionLost
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    CallToolResult,
+    ErrorData,
+    Implementation,
+    InputRequiredResult,
+    PromptListChangedNotification,
+    ResourceListChangedNotification,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from toolcrib.core.attempt import attempt_async
+from toolcrib.core.types import JsonObject
+from toolcrib.mcp.direct_calls import DirectCalls, Tell
+from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NotSent, RequestFailed, ServerFailed
+from toolcrib.mcp.http_transport import FAILED, NOT_SENT, Guard
+from toolcrib.mcp.listing import Listing, SetAside, mend, usable
+from toolcrib.mcp.results import converted
+from toolcrib.mcp.seams import Contexts, MakeCallback, Seams
+from toolcrib.mcp.server_process import Program
+from toolcrib.mcp.servers import Server
+from toolcrib.mcp.transports import open_streams
+from toolcrib.mcp.untrusted_text import one_line
+from toolcrib.version import __version__
+
+MAX_PAGES = 100
+ALIVE_SECONDS = 10.0
+LISTEN_AGAIN_SECONDS = 5.0
+MESSAGE_CHARS = 1000
+NOT_ALLOWED = (401, 403)
+
+
+class Wiring(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connection is made from, and whom it tells."""
+
+    program: Program
+    seams: Seams
+    contexts: Contexts
+    on_end: Callable[[], None]
+    """Called once, when the connection cannot be used any more; `Connection.ended` says why."""
+    on_change: Callable[[], None]
+    """Called when the server says that what it offers has changed."""
+    is_legacy: bool = False
+    """It is known to speak the older protocol, so that nothing has to be tried first."""
+
+    @property
+    def server(self) -> Server:
+        return self.program.server
+
+
+class Connection:
+    """An open connection. Made by `open_connection`; calls come from any task of its loop."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.server = wiring.server
+        self.pid: int | None = None
+        self.ended = ""
+        """Why it cannot be used any more; empty while it can."""
+        self.client: Client
+        self.guard: Guard | None = None
+        """Of a connection by HTTP."""
+        self.direct: DirectCalls | None = None
+        """Of a connection to a program."""
+        self._wiring = wiring
+        self._version: str | None = None
+        self._promising: frozenset[str] = frozenset()
+        self._set_aside: list[SetAside] = []
+
+    @property
+    def protocol_version(self) -> str:
+        return self.client.protocol_version
+
+    @property
+    def is_modern(self) -> bool:
+        return self.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    def end(self, reason: str) -> None:
+        """Give it up: whoever owns it closes it."""
+        if not self.ended:
+            self.ended = reason or "the connection ended"
+            self._wiring.on_end()
+
+    async def call(self, tool: str, arguments: JsonObject, seconds: float, tell: Tell | None) -> str | JsonObject:
+        """What the tool answers, as the pipeline wants it.
+
+        Raises one of the failures of `failures.py`, or TimeoutError. Whoever is cancelled tells the server.
+        """
+        if self.ended:
+            raise NotSent(self.ended)
+        async with asyncio.timeout(seconds):
+            calling = self._directly if self.direct is not None else self._by_the_sdk
+            result, error = await attempt_async(calling(tool, arguments, tell))
+        if error is None and result is not None:
+            return converted(result)
+        raise self._failure(error) from error
+
+    async def _by_the_sdk(self, tool: str, arguments: JsonObject, tell: Tell | None) -> CallToolResult:
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            if tell is not None:
+                tell(progress, total, message)
+
+        return await self.client.call_tool(tool, arguments, None, None if tell is None else progress)
+
+    async def _directly(self, tool: str, arguments: JsonObject, tell: Tell | None) -> CallToolResult:
+        assert self.direct is not None
+        raw = await self.direct.call(tool, arguments, tell)
+        if raw.get("resultType") == "input_required":
+            return await self._with_input(tool, arguments, InputRequiredResult.model_validate(raw, by_name=False))
+        result = CallToolResult.model_validate(raw, by_name=False)
+        if tool in self._promising and not result.is_error:
+            await self.client.session.validate_tool_result(tool, result)
+        return result
+
+    async def _with_input(self, tool: str, arguments: JsonObject, first: InputRequiredResult) -> CallToolResult:
+        """Gives the server what it asks for; what it asks for after that is the SDK's to answer."""
+        session = self.client.session
+        responses: dict[str, Any] = {}
+        for key, request in (first.input_requests or {}).items():
+            ctx = ClientRequestContext(session=session, request_id=key)
+            given = await session.dispatch_input_request(ctx, request)
+            if isinstance(given, ErrorData):
+                raise MCPError.from_error_data(given)
+            responses[key] = given
+        return await self.client.call_tool(
+            tool, arguments, input_responses=responses, request_state=first.request_state
+        )
+
+    async def list_tools(self) -> Listing:
+        """Everything that the server lists, page by page."""
+        self._set_aside, self._version = [], self.protocol_version
+        if self.client.server_capabilities.tools is None:
+            return Listing()
+        tools: list[Tool] = []
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(MAX_PAGES):
+            async with asyncio.timeout(self.server.settings.connect_timeout):
+                page, error = await attempt_async(self.client.list_tools(cursor=cursor, cache_mode="refresh"))
+            if page is None:
+                raise self._failure(error) from error
+            tools += page.tools
+            cursor = page.next_cursor
+            if not cursor or cursor in seen:
+                break
+            seen.add(cursor)
+        listing = usable(tools, self._set_aside)
+        self._promising = frozenset(tool.name for tool in listing.tools if tool.output_schema is not None)
+        return listing
+
+    async def is_alive(self) -> bool:
+        """Whether the server still answers anything."""
+        try:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                session = self.client.session
+                asking = session.send_discover(self.protocol_version) if self.is_modern else session.send_ping()
+                _, error = await attempt_async(asking)
+        except TimeoutError:
+            return False
+        # An error that the server sent is an answer too.
+        return error is None or (isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT))
+
+    async def listen(self) -> None:
+        """Hear of changes, where the protocol wants that to be asked for; runs until it is cancelled."""
+        tools = self.client.server_capabilities.tools
+        if not self.is_modern or tools is None or not tools.list_changed:
+            return
+        while not self.ended:
+            _, error = await attempt_async(self._listen_once())
+            if not isinstance(error, SubscriptionLost):
+                return  # Ended by the server, or not possible there: what it lists is as it is.
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+            self._wiring.on_change()
+
+    async def _listen_once(self) -> None:
+        async with self.client.listen(tools_list_changed=True) as changes:
+            async for _ in changes:
+                self._wiring.on_change()
+
+    def _failure(self, error: BaseException | None) -> Exception:
+        """What an exception of the SDK means for the one who called."""
+        if isinstance(error, (ServerFailed, ConnectionLost, RequestFailed)):
+            return error
+        if isinstance(error, MCPError):
+            return self._protocol_failure(error)
+        if isinstance(error, ValidationError):
+            return RequestFailed("the server answered with something that the protocol does not allow")
+        if isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError)):
+            return ConnectionLost(self.ended or "the connection was closed")
+        return RequestFailed(one_line(f"{error}", MESSAGE_CHARS) or type(error).__name__)
+
+    def _protocol_failure(self, error: MCPError) -> Exception:
+        message = one_line(error.message, MESSAGE_CHARS)
+        if error.code == CONNECTION_CLOSED:
+            if isinstance(error.data, dict) and error.data.get(FAILED) == NOT_SENT:
+                return NotSent(message)
+            return ConnectionLost(self.ended or message)
+        if error.code == REQUEST_TIMEOUT:
+            return TimeoutError(message)
+        if self.guard is not None and error.code == INVALID_REQUEST and error.message == "Session terminated":
+            # The server forgot the session, so it did nothing with the request either.
+            return NotSent("the server has ended the session")
+        if self.guard is not None and self.guard.last_status in NOT_ALLOWED:
+            return self.login_needed()
+        return RequestFailed(f"{message} (code {error.code})")
+
+    def login_needed(self) -> NeedsLogin:
+        status = self.guard.last_status if self.guard is not None else 401
+        what = f"the server answered HTTP {status}"
+        if self.server.settings.auth == "oauth":
+            return NeedsLogin(f"{what}; log in with `toolcrib mcp login {self.server.name}`")
+        return NeedsLogin(f"{what}; set auth: oauth and log in, or correct mcp_servers.{self.server.name}.headers")
+
+    def started(self, pid: int) -> None:
+        """The server runs as this process."""
+        self.pid = pid
+
+    def listed(self, result: dict[str, Any]) -> None:
+        """Mends what the server lists before the SDK reads it."""
+        self._set_aside += mend(result, self._version)
+
+    def make_client(self) -> Client:
+        seams, server = self._wiring.seams, self.server
+        auth = self._made(seams.auth) if server.settings.auth == "oauth" else None
+        return Client(
+            open_streams(self._wiring.program, self, auth),
+            mode="legacy" if self._wiring.is_legacy else "auto",
+            sampling_callback=self._made(seams.sampling),
+            sampling_capabilities=self._made(seams.sampling_capabilities),
+            elicitation_callback=self._made(seams.elicitation),
+            list_roots_callback=self._made(seams.roots),
+            message_handler=self._heard,
+            client_info=Implementation(name="toolcrib", version=__version__),
+            cache=None,
+        )
+
+    def _made(self, make: MakeCallback | None) -> Any:
+        return make(self.server, self._wiring.contexts) if make is not None else None
+
+    async def _heard(self, message: Any) -> None:
+        changes = (ToolListChangedNotification, ResourceListChangedNotification, PromptListChangedNotification)
+        if isinstance(message, changes):
+            self._wiring.on_change()
+
+
+@asynccontextmanager
+async def open_connection(wiring: Wiring) -> AsyncIterator[Connection]:
+    """A connection that is open and greeted; closed on the way out, with the process behind it.
+
+    Must be entered and left by the same task. What goes wrong while opening is raised as ServerFailed.
+    """
+    connection = Connection(wiring)
+    connection.client = connection.make_client()
+    async with AsyncExitStack() as opened:
+        try:
+            await opened.enter_async_context(connection.client)
+        except Exception as error:
+            raise opening_failure(connection, error) from error
+        listening = asyncio.create_task(connection.listen())
+        try:
+            yield connection
+        finally:
+            connection.end("the connection was closed")
+            listening.cancel()
+
+
+def opening_failure(connection: Connection, error: BaseException) -> ServerFailed:
+    """Why a connection could not be opened, as one sentence."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    guard = connection.guard
+    if guard is not None and guard.last_status in NOT_ALLOWED:
+        return connection.login_needed()
+    if isinstance(error, ServerFailed):
+        return error
+    if connection.ended and isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+        return ServerFailed(connection.ended)
+    if guard is not None and (guard.last_failure or guard.last_status):
+        return ServerFailed(guard.last_failure or f"the server answered HTTP {guard.last_status}")
+    if isinstance(error, ValidationError):
+        return ServerFailed("the server greeted with something that the protocol does not allow")
+    return ServerFailed(one_line(f"{error}", MESSAGE_CHARS) or type(error).__name__)

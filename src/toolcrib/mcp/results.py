@@ -1,0 +1,136 @@
+"""What a tool of a server answered, as the pipeline wants it: bounded, and with nothing hidden in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from toolcrib.core.types import JsonObject
+from toolcrib.mcp.untrusted_text import one_line, shown
+
+MAX_TEXT_CHARS = 4_000_000
+"""Of all text of one result; the pipeline keeps what is more than the model may read in a file."""
+MAX_MEDIA_CHARS = 14_000_000
+"""Of one image or recording in base64: about 10 MB."""
+MAX_MEDIA = 20
+MAX_BLOCKS = 1000
+IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+AUDIO = re.compile(r"audio/[\w.+-]{1,40}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+
+
+def converted(result: CallToolResult) -> str | JsonObject:
+    """The text or multimodal object for what a tool answered."""
+    if len(result.content) == 1 and isinstance(result.content[0], TextContent) and result.structured_content is None:
+        # Nearly every answer is one text.
+        return _as_json(_Parts.cut(shown(result.content[0].text)), result)
+    parts = _Parts()
+    for block in result.content[:MAX_BLOCKS]:
+        parts.add(block)
+    if len(result.content) > MAX_BLOCKS:
+        parts.say(f"[{len(result.content) - MAX_BLOCKS} more parts were left out]")
+    text = _as_json(parts.text, result)
+    if not parts.media or result.is_error:
+        return text
+    return {"_multimodal": True, "content": [{"type": "text", "text": text}, *parts.media]}
+
+
+def _as_json(text: str, result: CallToolResult) -> str:
+    if result.is_error:
+        return json.dumps({"error": text or "the tool failed and did not say why"}, ensure_ascii=False)
+    if result.structured_content is None:
+        return json.dumps({"result": text}, ensure_ascii=False)
+    structured = _clean(result.structured_content)
+    if len(json.dumps(structured, ensure_ascii=False)) > MAX_TEXT_CHARS:
+        structured = "[left out: too long]"
+    return json.dumps({"result": text, "structuredContent": structured}, ensure_ascii=False)
+
+
+def _clean(value: Any) -> Any:
+    """JSON with nothing hidden in its texts."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {shown(str(key)): _clean(item) for key, item in value.items()}
+    return value
+
+
+class _Parts:
+    """The text and the media of one result."""
+
+    def __init__(self) -> None:
+        self.media: list[JsonObject] = []
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return self.cut("\n".join(self._texts))
+
+    @staticmethod
+    def cut(text: str) -> str:
+        if len(text) <= MAX_TEXT_CHARS:
+            return text
+        return f"{text[:MAX_TEXT_CHARS]}\n[{len(text) - MAX_TEXT_CHARS} more characters were left out]"
+
+    def say(self, text: str) -> None:
+        self._texts.append(text)
+
+    def add(self, block: ContentBlock) -> None:
+        if isinstance(block, TextContent):
+            self.say(shown(block.text))
+        elif isinstance(block, (ImageContent, AudioContent)):
+            self._add_media(block.data, block.mime_type.lower())
+        elif isinstance(block, ResourceLink):
+            about = f": {one_line(block.description, 300)}" if block.description else ""
+            self.say(f"[link to {one_line(block.name, 200)}, {one_line(str(block.uri), 1000)}{about}]")
+        elif isinstance(block, EmbeddedResource):
+            self._add_resource(block.resource)
+
+    def _add_resource(self, resource: TextResourceContents | BlobResourceContents) -> None:
+        where = one_line(str(resource.uri), 1000)
+        kind = (resource.mime_type or "").lower()
+        if isinstance(resource, TextResourceContents):
+            self.say(f"[content of {where}]\n{shown(resource.text)}")
+        elif kind in IMAGES or AUDIO.fullmatch(kind):
+            self.say(f"[content of {where}]")
+            self._add_media(resource.blob, kind)
+        else:
+            size = _bytes_in(resource.blob)
+            self.say(f"[content of {where}: {size} bytes of {one_line(kind, 80) or 'unknown kind'}, not shown]")
+
+    def _add_media(self, data: str, kind: str) -> None:
+        """An image or a recording as a part of its own, if it is one that a model could be given."""
+        what = one_line(kind, 80)
+        if len(data) > MAX_MEDIA_CHARS:
+            self.say(f"[{what} was left out: it has about {_bytes_in(data) // 1_000_000} MB]")
+        elif len(self.media) >= MAX_MEDIA:
+            self.say(f"[{what} was left out: there are more than {MAX_MEDIA}]")
+        elif not _BASE64.fullmatch(data):
+            self.say(f"[{what} was left out: it is not valid base64]")
+        elif kind in IMAGES:
+            self.media.append({"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}})
+        elif AUDIO.fullmatch(kind):
+            self.say(f"[audio: {what}]")
+            form = kind.removeprefix("audio/")
+            self.media.append({"type": "input_audio", "input_audio": {"data": data, "format": form}})
+        else:
+            self.say(f"[{what} was left out: no model reads this kind]")
+
+
+def _bytes_in(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")
