@@ -164,7 +164,8 @@ def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:
     name, parent = str(path[-1]), path[:-1]
     nearest = [dotted((*parent, found)) for found in nearest_names(name, known)]
     if not nearest:
-        by_last_word = {key.rpartition(".")[2]: key for key in known_keys()}
+        # The first key that ends so: what concerns all comes before what concerns one of many.
+        by_last_word = {key.rpartition(".")[2]: key for key in reversed([*known_keys()])}
         nearest = [by_last_word[found] for found in nearest_names(name, by_last_word)]
     if nearest:
         meant = " or ".join(repr(found) for found in nearest)

@@ -16,7 +16,9 @@ Handler = Callable[..., Any]
 CheckFn = Callable[[], Any]
 SchemaOverrides = Callable[[], Any]
 
-EffectKind = Literal["exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive"]
+EffectKind = Literal[
+    "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "schedule", "interactive"
+]
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -35,6 +37,8 @@ class Effect(msgspec.Struct, frozen=True):
     """What the command does cannot leave its backend, except by the network."""
     workspace: str = ""
     """With `backend`: the folder there that the session works in, where it was named."""
+    caution: str = ""
+    """For write and delete: what a person should know before it happens. It is asked about, wherever the path is."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
