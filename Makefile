@@ -23,7 +23,7 @@ help:
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
 	@echo 'make docs          write the reference docs anew from the code'
-	@echo 'make bench         measure speed, the terminal, the agent and the approval gate; writes docs/trust.md'
+	@echo 'make bench         measure speed, the terminal, the agent, the tools and the approval gate; writes docs/trust.md'
 
 chat: .venv/.runtime
 	@printf 'Asking: %s\n' "$$Q"
@@ -57,6 +57,10 @@ bench: .venv/.dev
 	$(VENV) bench/terminal.py $(ARGS) || missed=1; echo; \
 	$(VENV) bench/agent.py || missed=1; echo; \
 	$(VENV) bench/sessions.py || missed=1; echo; \
+	$(VENV) bench/files.py || missed=1; echo; \
+	$(VENV) bench/search.py || missed=1; echo; \
+	$(VENV) bench/code.py || missed=1; echo; \
+	$(VENV) bench/undo.py || missed=1; echo; \
 	$(VENV) bench/approval.py --write $(ARGS) || missed=1; exit $$missed
 
 wheel: .venv/.dev

@@ -24,7 +24,7 @@ async def append_line(path: str, line: str) -> str:
         line: The line.
     """
     running.add(line)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.5)  # as if writing took a while
     seen_together.append(set(running))
     running.discard(line)
     return f"{path}: {line}"

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
+GENERATED = "<!-- Written by scripts/write_reference.py from the code; change the code, then type `make docs`. -->\n"
 MAX_LINE = 100
 
 # What tool authors and callers may rely on, by the module to import it from and the file that defines it.
@@ -61,6 +62,8 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib.providers.create", "providers/create.py", ("create_provider",)),
     ("toolcrib.sessions.store", "sessions/store.py", ("SessionStore",)),
     ("toolcrib.sessions.records", "sessions/records.py", ("Session", "StoredMessage")),
+    ("toolcrib.undo.history", "undo/history.py", ("FileHistory", "Undone")),
+    ("toolcrib.undo.records", "undo/records.py", ("CallRecord", "FileRecord")),
     ("toolcrib.testing", "providers/scripted.py", ("ScriptedProvider", "says", "calls", "call")),
     ("toolcrib.testing", "testing/__init__.py", ("isolated_runtime", "ScriptedApprover", "ListRecorder")),
     (

@@ -16,7 +16,8 @@ REFERENCE = REPOSITORY / "docs" / "reference"
 sys.path.insert(0, str(REPOSITORY / "src"))
 
 import click  # noqa: E402
-from reference_source import attribute_docs, class_summary, names, python_api, table  # noqa: E402
+from reference_source import GENERATED, attribute_docs, class_summary, names, python_api, table  # noqa: E402
+from reference_tools import tool_pages  # noqa: E402
 
 from toolcrib.cli import app  # noqa: E402
 from toolcrib.config import env_vars, settings, terminal_variables  # noqa: E402
@@ -25,8 +26,6 @@ from toolcrib.hooks import specs  # noqa: E402
 from toolcrib.toolsets import catalog, distributions  # noqa: E402
 from toolcrib.toolsets.model import NoRegistry  # noqa: E402
 from toolcrib.toolsets.resolve import ToolsetResolver  # noqa: E402
-
-GENERATED = "<!-- Written by scripts/write_reference.py from the code; change the code, then type `make docs`. -->\n"
 
 OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
@@ -47,7 +46,7 @@ OWN_VARIABLES = {
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference by file name."""
+    """Every page of the reference by its path there."""
     writers: dict[str, Callable[[], Iterator[str]]] = {
         "command-line.md": command_line,
         "config.md": config,
@@ -58,7 +57,8 @@ def pages() -> dict[str, str]:
         "python-api.md": python_api,
         "errors.md": errors_page,
     }
-    return {name: GENERATED + "\n".join(writer()).rstrip() + "\n" for name, writer in writers.items()}
+    found = {name: GENERATED + "\n".join(writer()).rstrip() + "\n" for name, writer in writers.items()}
+    return found | {name: f"{text.rstrip()}\n" for name, text in tool_pages(REFERENCE)}
 
 
 # The command line
@@ -275,7 +275,7 @@ def drift(folder: Path) -> list[str]:
     """What differs between the pages and the code, one message for each page, with the first lines that differ."""
     wanted = pages()
     messages = []
-    for name in sorted({*wanted, *(path.name for path in folder.glob("*.md"))} - {"README.md"}):
+    for name in sorted({*wanted, *(path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))}):
         file = folder / name
         present = file.read_text(encoding="utf-8") if file.exists() else ""
         if name not in wanted:
@@ -300,8 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if messages:
             print("Type `make docs` to write the reference anew.", file=sys.stderr)
         return 1 if messages else 0
-    options.folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
+        (options.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (options.folder / name).write_text(text, encoding="utf-8")
     return 0
 

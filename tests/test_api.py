@@ -60,7 +60,8 @@ def test_handlers_receive_the_keywords_of_the_reference(in_process):
     lines = in_process(
         """
         for name in ("tool", "execute_code"):
-            registry.register(name, "t", SCHEMA, lambda args, **kwargs: json.dumps(kwargs, sort_keys=True))
+            answer = lambda args, **kwargs: json.dumps(kwargs, sort_keys=True)
+            registry.register(name, "t", SCHEMA, answer, override=True)
             print(handle_function_call(name, {}, "T", session_id="S", user_task="U", enabled_tools=["x"]))
         """
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -16,6 +16,10 @@ from toolcrib.core.ports import ResultStore
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.definitions.build import DefinitionBuilder
 from toolcrib.definitions.search import ToolIndex
+from toolcrib.dispatch.turns import CallTurns
+
+if TYPE_CHECKING:
+    from toolcrib.plugins.load import LoadedPlugin
 
 # Modules with a function `build(settings, services)`: most processes never need them, and importing them costs time.
 BUILT_ON_FIRST_USE = {
@@ -32,12 +36,15 @@ class Serving(Protocol):
     settings: Settings
     definition_builder: DefinitionBuilder
     results: ResultStore
+    loaded_plugins: list[LoadedPlugin]
 
     @property
     def terminal(self) -> Any: ...
 
     @property
     def mcp(self) -> Any: ...
+
+    def turns(self) -> CallTurns: ...
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None
@@ -65,7 +72,7 @@ class RuntimeServices:
         search = runtime.settings.tools.tool_search
         catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
         self._runtime = runtime
-        self.named = {"tool_catalog": catalog, **named}
+        self.named = {"tool_catalog": catalog, "call_turns": runtime.turns, **named}
         self._building = threading.RLock()
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -89,6 +96,8 @@ class RuntimeServices:
             return self._runtime.mcp
         if name == "processes":
             return self._runtime.terminal.processes
+        if name == "plugins":
+            return self._runtime.loaded_plugins
         if name in BUILT_ON_FIRST_USE:
             with self._building:
                 if name not in self.named:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import suggest
+from toolcrib.approval.entries import Grant, suggest
 from toolcrib.approval.policy import Action, decide
+from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.types import Effect
 
@@ -196,6 +197,27 @@ def test_the_gate_s_own_settings_are_out_of_reach(command):
         assert run(command, policy=policy).outcome == "deny"
 
 
+@pytest.mark.parametrize("own", ["/tmp/trial/home", "/srv/toolcrib", f"{WORKSPACE}/.home"])
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("echo x > {own}/config.yaml", "deny"),
+        ("cd {own} && echo x > config.yaml", "deny"),
+        ("rm {own}/approvals.jsonl", "deny"),
+        ("sed -i s/a/b/ {own}/config.yaml", "deny"),
+        ("mv other.db {own}/cron.db", "deny"),
+        ("cp a.py {own}/tools/a.py", "ask"),
+        ("cat {own}/config.yaml", "allow"),
+        ("echo x > {own}/notes.txt", "allow"),
+    ],
+)
+def test_a_home_at_another_place_is_protected_too(own, command, outcome):
+    """Whatever TOOLCRIB_HOME says, no command changes the settings and records that it runs under."""
+    policy = replace(POLICY, sensitive=SensitivePaths(own))
+
+    assert do(Effect("exec", command.format(own=own)), policy=policy).outcome == outcome
+
+
 def test_looking_at_the_settings_is_no_danger():
     """Only what changes them is refused."""
     assert run("toolcrib tools list").outcome == "allow"
@@ -264,3 +286,45 @@ def test_a_session_answer_covers_the_command_that_it_was_given_for(command):
     asked = run(command)
     if asked.outcome == "ask":
         assert run(command, *(grant_for(danger).text for danger in asked.dangers)).outcome == "allow"
+
+
+SKILL = f"{HOME}/.toolcrib/skills/brew/SKILL.md"
+
+
+def keep(*effects, policy=POLICY, is_builtin=True, tool="skill_manage", grants=()):
+    action = Action(tool=tool, effects=effects, is_builtin=is_builtin)
+    return decide(policy, action, [Grant(text) for text in grants], read_command)
+
+
+@pytest.mark.parametrize("kind", ["write", "delete"])
+def test_the_tool_for_skills_may_change_skills_without_a_question(kind):
+    """It checks what it writes; others, and a stranger of the same name, are asked about."""
+    assert keep(Effect(kind, SKILL)).outcome == "allow"
+    assert keep(Effect(kind, SKILL), policy=replace(POLICY, attended=False)).outcome == "allow"
+    assert keep(Effect(kind, SKILL), is_builtin=False).outcome == "ask"
+    assert keep(Effect(kind, SKILL), tool="write_file").outcome == "ask"
+    assert keep(Effect(kind, SKILL), tool="write_file").dangers[0].rule == f"{kind}_delicate"
+    assert keep(Effect(kind, f"{HOME}/.toolcrib/tools/x.py")).outcome == "ask"
+    assert keep(Effect(kind, f"{HOME}/.toolcrib/config.yaml")).outcome == "deny"
+    assert keep(Effect(kind, f"{HOME}/notes.md")).outcome == "ask"
+
+
+def test_rules_of_the_user_hold_for_the_tool_for_skills_too():
+    """Who does not want skills written says so."""
+    assert keep(Effect("write", SKILL), policy=with_rules("deny tool:skill_manage")).outcome == "deny"
+
+
+def test_a_caution_is_asked_about_anywhere():
+    """What a tool itself warns of is put before the person, in its words, also inside the workspace."""
+    for path in (SKILL, f"{WORKSPACE}/a.md"):
+        decision = keep(Effect("write", path, caution="it has the command `rm -rf build`"))
+        assert decision.outcome == "ask"
+        assert "`rm -rf build`" in decision.reasons[0]
+    assert keep(Effect("write", SKILL, caution="x"), policy=replace(POLICY, attended=False)).outcome == "deny"
+
+
+def test_a_yes_to_one_caution_is_none_to_another():
+    """The scope of the question is the path with what was said about it."""
+    first = keep(Effect("write", SKILL, caution="one")).dangers[0]
+    second = keep(Effect("write", SKILL, caution="two")).dangers[0]
+    assert first.scope != second.scope

@@ -62,7 +62,16 @@ def test_other_paths_may_be_thought_about(path):
 
 
 @pytest.mark.parametrize(
-    "path", [f"{OWN}/tools/x.py", f"{OWN}/plugins/p/__init__.py", ".git/hooks/x", ".env", ".env.prod"]
+    "path",
+    [
+        f"{OWN}/tools/x.py",
+        f"{OWN}/plugins/p/__init__.py",
+        f"{OWN}/skills/x/SKILL.md",
+        f"{OWN}/Skills",
+        ".git/hooks/x",
+        ".env",
+        ".env.prod",
+    ],
 )
 def test_delicate_paths_are_asked_about_everywhere(path):
     """What runs or counts later, unseen, is asked about even inside the workspace."""
@@ -114,3 +123,26 @@ def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
     place = Place(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
     for name in ("real", "link"):
         assert SensitivePaths(str(tmp_path / "link")).why_not_written(f"{name}/config.yaml", place)
+
+
+def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
+    """Only what lies inside that folder, with its links followed, and only for that tool."""
+    kept = SENSITIVE.is_kept_by
+    assert kept("skill_manage", f"{OWN}/skills/x/SKILL.md", PLACE)
+    assert not kept("write_file", f"{OWN}/skills/x/SKILL.md", PLACE)
+    for path in (f"{OWN}/skills", f"{OWN}/skills/../tools/x.py", f"{OWN}/skills-old/x", "src/a.py", "/"):
+        assert not kept("skill_manage", path, PLACE)
+
+
+def test_skills_in_a_linked_folder_are_asked_about_where_they_really_are(tmp_path):
+    """Who keeps his skills in another folder is asked about that folder, too."""
+    own, real = tmp_path / "own", tmp_path / "dotfiles"
+    own.mkdir()
+    (real / "x").mkdir(parents=True)
+    (own / "skills").symlink_to(real)
+    paths = SensitivePaths(str(own))
+    place = Place(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
+    assert paths.why_asked(str(real / "x/SKILL.md"), place)
+    assert paths.is_kept_by("skill_manage", str(real / "x/SKILL.md"), place)
+    (real / "x/out").symlink_to(tmp_path / "elsewhere")
+    assert not paths.is_kept_by("skill_manage", str(own / "skills/x/out/a.md"), place)

@@ -14,8 +14,8 @@ from cli_program import Program
 
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import Usage
-from toolcrib.sessions.file_history import FileHistory
 from toolcrib.sessions.store import SessionStore
+from toolcrib.undo.history import FileHistory
 
 KEY = "sk-" + "a1B2" * 8
 DAY = 86_400

@@ -32,6 +32,13 @@ def test_execute_code_without_any_tool_says_none():
     assert not any(name in text for name in ("web_search", "read_file", "patch"))
 
 
+def test_execute_code_lists_whatever_a_script_can_call_and_nothing_else():
+    """Every tool of the session, except scripts themselves, the search, and what belongs to the conversation."""
+    never = {"execute_code", "clarify", "todo", "memory", "session_search", "delegate_task", "tool_search", "tool_call"}
+    text = patched(CODE, {"read_file", "mcp_files_list", "a_plugins_tool", *never})["description"]
+    assert text.endswith("Tools the script can call: a_plugins_tool, mcp_files_list, read_file.")
+
+
 def test_a_name_inside_another_word_is_left_alone():
     """`patch` is a tool, `dispatch` is a word."""
     function = {"name": "execute_code", "description": "We dispatch scripts; patches welcome."}

@@ -102,14 +102,20 @@ async def test_calls_that_must_be_alone_are_barriers_on_both_sides(watched, name
 
 async def test_writes_to_one_file_are_in_order_and_to_others_together(make_runtime, add_tool, tmp_path):
     """The paths that effects name decide who waits for whom."""
-    runtime, watch = make_runtime(approver=Yes()), Watch()
-    add_tool(
-        runtime, "file", watch.handler, is_async=True, effects=lambda args, ctx: [Effect("write", args["text"].strip())]
-    )
+    runtime, watch, both = make_runtime(approver=Yes()), Watch(), asyncio.Barrier(2)
+
+    async def handler(args, **kwargs):
+        if args["text"] in ("a", "b"):
+            # Neither gets past this unless the other one has begun, too.
+            await asyncio.wait_for(both.wait(), 30)
+        return await watch.handler(args, **kwargs)
+
+    add_tool(runtime, "file", handler, is_async=True, effects=lambda args, ctx: [Effect("write", args["text"].strip())])
     paths = ["a", "b", "./a"]
     calls = [ToolCall(id=path, name="file", arguments={"text": path}) for path in paths]
-    await runtime.call_many(calls, ctx=runtime.context(cwd=str(tmp_path)))
-    assert watch.events.index("b begins") < watch.events.index("a ends") < watch.events.index("./a begins")
+    results = await runtime.call_many(calls, ctx=runtime.context(cwd=str(tmp_path)))
+    assert [result.status for result in results] == ["ok"] * 3
+    assert watch.events[4:] == ["./a begins", "./a ends"]
 
 
 async def test_one_failure_touches_no_other_call(watched, add_tool):

@@ -19,6 +19,10 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
 
 
+def _pages(folder: Path) -> dict[Path, str]:
+    return {page.relative_to(folder): page.read_text(encoding="utf-8") for page in folder.rglob("*.md")}
+
+
 def test_the_reference_is_what_the_code_says() -> None:
     """No page of the reference has drifted; `make docs` mends it."""
     done = _run("--check")
@@ -33,12 +37,14 @@ def test_a_page_that_drifted_is_named_with_what_to_type(tmp_path: Path) -> None:
     (pages / "hooks.md").write_text("# Hooks\n", encoding="utf-8")
     (pages / "errors.md").unlink()
     (pages / "old.md").write_text("# Old\n", encoding="utf-8")
+    tool = pages / "tools" / "read_file.md"
+    tool.write_text(tool.read_text(encoding="utf-8").replace("| `path` | text |", "| `path` | whole number |"))
 
     done = _run("--check", "--folder", str(pages))
 
     assert done.returncode == 1
-    named = re.findall(r"docs/reference/([a-z-]+\.md)", done.stderr)
-    assert named == ["errors.md", "hooks.md", "old.md"]
+    named = re.findall(r"docs/reference/([a-z_/-]+\.md)", done.stderr)
+    assert named == ["errors.md", "hooks.md", "old.md", "tools/read_file.md"]
     assert "make docs" in done.stderr
 
 
@@ -46,9 +52,9 @@ def test_writing_twice_gives_the_same_pages(tmp_path: Path) -> None:
     """The pages depend on the code alone: no dates, no paths, no order of the day."""
     assert _run("--folder", str(tmp_path)).returncode == 0
 
-    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    written = _pages(tmp_path)
 
-    assert written == {path.name: path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md")}
+    assert written == _pages(REFERENCE)
     assert not any(str(REPOSITORY) in text for text in written.values())
 
 

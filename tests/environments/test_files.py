@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,6 +173,34 @@ async def test_what_is_closed_to_the_user_is_a_permission_error(public: Path) ->
     assert (public / "secret").read_text() == "s"
 
 
+FULL_DISK = """
+import os, resource, signal, sys
+from toolcrib.environments.host_writing import fill_with, replace_file
+os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    replace_file(sys.argv[1], fill_with(b"x" * 200_000))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_that_can_only_be_filled_gets_its_content_back_when_there_is_no_room(public: Path) -> None:
+    """In a folder that is closed to us the file itself is written to, and nobody is left with a part of each."""
+    path = public / "f"
+    path.write_text("old\n")
+    path.chmod(0o666)
+
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), str(NOBODY)], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "File too large\n"
+    assert path.read_text() == "old\n"
+
+
 async def test_an_old_file_keeps_mode_and_owner(files: BackendFiles | HostFiles, tmp_path: Path) -> None:
     """Writing changes the content alone."""
     path = tmp_path / "script"
@@ -215,7 +245,10 @@ async def test_status_says_kind_size_and_mode(files: BackendFiles | HostFiles, t
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
 
-    assert await files.status(inside("file")) == FileStatus(kind="file", size=5, mode=0o644)
+    file = await files.status(inside("file"))
+    assert file is not None
+    assert file == FileStatus(kind="file", size=5, mode=0o644, real=inside(tmp_path / "file"), stamp=file.stamp)
+    assert file.stamp
     folder, pipe = await files.status(inside("folder")), await files.status(inside("pipe"))
     assert [found and found.kind for found in (folder, pipe)] == ["folder", "other"]
     with pytest.raises(OSError, match="neither a file nor a folder"):

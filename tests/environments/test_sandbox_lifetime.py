@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -169,6 +170,30 @@ async def test_nothing_survives_the_death_of_the_owner(folders: UserFolders, mec
     assert [one.owner_alive for one in found] == [False]
     await remove(found[0])
     assert await leftovers(scratch) == []
+
+
+async def test_the_next_sandbox_removes_folders_whose_owners_were_killed(
+    folders: UserFolders, mechanism: str, tmp_path: Path
+) -> None:
+    """Only those: one in use stays, and so does one that is being made."""
+    scratch = tmp_path / "scratch-of-all"
+    scratch.mkdir()
+    for name, age in (("old", 3600), ("new", 0)):
+        abandoned = scratch / f"toolcrib-sandbox-{name}"
+        (abandoned / "tmp").mkdir(parents=True)
+        os.utime(abandoned, (time.time() - age, time.time() - age))
+    options = SandboxOptions(workspace=folders.workspace, use=mechanism, temporary=scratch)  # type: ignore[arg-type]
+    first, second = SandboxEngine(options), SandboxEngine(options)
+    await first.open()
+    own = first.address()["scratch"]
+    os.utime(own, (0, 0))
+
+    await second.open()
+    await second.close()
+
+    left = {path.name for path in scratch.iterdir()}
+    await first.close()
+    assert left == {"toolcrib-sandbox-new", Path(own).name}
 
 
 async def test_a_folder_in_use_is_not_removed(opened: OpenSandbox, tmp_path: Path) -> None:

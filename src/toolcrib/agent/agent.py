@@ -383,6 +383,7 @@ class Agent:
             cwd=self._cwd,
             memory=self.workshop.memory.snapshot(session.id) if settings.memory.enabled else "",
             tool_names=frozenset(self.tools),
+            plugins=self.workshop.runtime.loaded_plugins,
         )
         prompt = build_prompt(settings, profile, sources)
         if profile.project_files:

@@ -36,6 +36,7 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import ModelError, ModelRequest, ModelResponse, Usage
 from toolcrib.core.types import ToolResult
+from toolcrib.cron.notices import Inbox
 
 logger = logging.getLogger(__name__)
 
@@ -249,14 +250,18 @@ class Run:
         return self._result("budget", answer=response.message.text, problem=problem, last=response)
 
     async def _hear(self) -> None:
-        """Add what was said, and what background processes did, since the last request."""
+        """Add what was said, what background processes did and what scheduled jobs found, since the last request."""
         while self._around.steering:
             text = self._around.steering.popleft()
             self._add(user_message(text))
             self._emit(Steered(text=text))
+        session_id = self._around.conversation.session_id
+        inbox = Inbox(self._around.settings.home.cron_file, session_id)
+        if notices := inbox.waiting():
+            self._add(user_message("\n\n".join(notice.text for notice in notices)))
+            inbox.fetched(notices)
         if not self._around.runtime.has_terminal:
             return
-        session_id = self._around.conversation.session_id
         processes = self._around.runtime.terminal.processes
         events = await processes.unread_events(session_id, "agent")
         if events:

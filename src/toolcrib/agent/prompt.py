@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import ModelProfile
 from toolcrib.registry.results import sendable
+from toolcrib.skills.finder import Plugin, project_folders
+from toolcrib.skills.index import skills_index
 
 IDENTITY = """\
 You are an agent that gets things done with tools, run by toolcrib on the user's behalf.
@@ -28,9 +29,7 @@ gives them, then answer in one or two short sentences from its result."""
 MAX_PROJECT_CHARS = 20_000
 MAX_SOUL_CHARS = 20_000
 MAX_READ_CHARS = 1_000_000
-MAX_SKILLS = 200
 PROJECT_FILES = ("AGENTS.md", "agents.md")
-_FRONT_MATTER = re.compile(r"\A---\s*\n(.{0,4000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
 
 
 class PromptSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +40,8 @@ class PromptSources(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = ""
     """What is remembered, as it was when the session began."""
     tool_names: frozenset[str] = frozenset()
+    plugins: Sequence[Plugin] = ()
+    """Those that may offer skills."""
     today: date | None = None
 
 
@@ -53,7 +54,7 @@ def build_prompt(settings: Settings, profile: ModelProfile, sources: PromptSourc
         _surroundings(sources),
         sources.memory,
         _project(sources.cwd) if settings.agent.project_files else "",
-        skills_index(sources.home) if "skill_view" in sources.tool_names else "",
+        skills_index(settings, sources.cwd, sources.plugins) if "skill_view" in sources.tool_names else "",
     ]
     return sendable("\n\n".join(section for section in sections if section))
 
@@ -70,42 +71,12 @@ def _project(cwd: str) -> str:
     """What the project says to agents, from the working folder or the nearest one above it in the same repository."""
     if not cwd:
         return ""
-    for folder in _project_folders(Path(cwd)):
+    for folder in project_folders(Path(cwd)):
         for name in PROJECT_FILES:
             text = _read(folder / name)
             if text:
                 return f"# What this project asks of you ({name})\n\n{_limited(text, MAX_PROJECT_CHARS)}"
     return ""
-
-
-def _project_folders(start: Path) -> list[Path]:
-    """The working folder and those above it up to the root of its repository: what lies beyond is somebody else's."""
-    above = [start, *start.parents]
-    root = next((at for at, folder in enumerate(above) if (folder / ".git").exists()), 0)
-    return above[: root + 1]
-
-
-def skills_index(home: Home) -> str:
-    """The skills that can be opened with `skill_view`, a line each; empty when there are none."""
-    lines = [f"- {name}: {description}" for name, description in _skills(home)]
-    if not lines:
-        return ""
-    head = "# Skills\n\nInstructions for particular kinds of work; open one with skill_view before you do such work.\n"
-    return "\n".join([head, *lines])
-
-
-def _skills(home: Home) -> Iterable[tuple[str, str]]:
-    if not home.skills_dir.is_dir():
-        return
-    for path in sorted(home.skills_dir.rglob("SKILL.md"))[:MAX_SKILLS]:
-        front = _FRONT_MATTER.match(_read(path))
-        fields = dict(_field(line) for line in front.group(1).splitlines() if ":" in line) if front else {}
-        yield fields.get("name") or path.parent.name, _limited(fields.get("description", ""), 200)
-
-
-def _field(line: str) -> tuple[str, str]:
-    key, _, value = line.partition(":")
-    return key.strip(), value.strip().strip("\"'")
 
 
 def _read(path: Path) -> str:

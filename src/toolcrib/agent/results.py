@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 
 import msgspec
 
 from toolcrib.core.messages import Message, RequestedCall, Text, tool_message
 from toolcrib.core.types import JsonObject, ToolResult
+from toolcrib.registry.results import untrusted, without_marks
 
 UNTRUSTED_FROM_CHARS = 32
 _UNTRUSTED_NAMES = ("web_", "browser_", "mcp_", "x_search")
-_TAG = re.compile(r"<(?=/?untrusted_tool_result\b)", re.IGNORECASE)
 SUMMARY_CHARS = 80
 # The argument that says most about a call, best first.
 _TELLING = (
@@ -77,12 +76,8 @@ def _is_from_outside(name: str) -> bool:
 
 
 def _marked(message: Message, source: str) -> Message:
-    # A page that closes the mark itself must not get out of it.
-    safe = [
-        Text(_TAG.sub("&lt;", part.text)) if isinstance(part, Text) else part
-        for part in ((Text(message.content),) if isinstance(message.content, str) else message.content)
-    ]
+    if isinstance(message.content, str):
+        return msgspec.structs.replace(message, content=untrusted(message.content, source))
+    safe = [Text(without_marks(part.text)) if isinstance(part, Text) else part for part in message.content]
     opening, closing = f'<untrusted_tool_result source="{source}">', "</untrusted_tool_result>"
-    if isinstance(message.content, str) and isinstance(safe[0], Text):
-        return msgspec.structs.replace(message, content=f"{opening}\n{safe[0].text}\n{closing}")
     return msgspec.structs.replace(message, content=(Text(opening), *safe, Text(closing)))

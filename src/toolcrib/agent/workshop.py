@@ -19,20 +19,20 @@ from toolcrib.core.approvals import Answer, ApprovalRequest, EntryPoint
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import SessionError
 from toolcrib.core.models import Provider, Usage
-from toolcrib.core.ports import Approver, Recorder, SecretAsker
-from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
+from toolcrib.core.ports import Approver, SecretAsker
+from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
 from toolcrib.providers.create import create_auxiliary, create_provider
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.service_loop import ServiceLoop
-from toolcrib.sessions.file_history import FileHistory
 from toolcrib.sessions.memory import MemoryStore
 from toolcrib.sessions.memory_service import MemoryService
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.search_service import SessionSearchService
 from toolcrib.sessions.store import SessionStore
 from toolcrib.sessions.todo import TodoService
+from toolcrib.undo.history import FileHistory
 
 
 class Asker(Protocol):
@@ -80,7 +80,9 @@ class Workshop:
         self.settings = settings or load_settings(Home(Path(home)) if home is not None else None)
         self.platform = platform
         self.store = store or SessionStore(self.settings.home.sessions_file)
-        self.file_history = FileHistory(self.settings.home.undo_dir)
+        self.file_history = FileHistory(
+            self.settings.home.undo_dir, self.settings.undo, terminal=lambda: self.runtime.terminal
+        )
         self.renderings = Renderings()
         self.loop = ServiceLoop("toolcrib-agents")
         self.running: dict[str, Worker] = {}
@@ -91,7 +93,7 @@ class Workshop:
         self._main: tuple[Provider, str] | None = None
         self._opened: list[Provider] = []
         self._owns_runtime = runtime is None
-        recorder = _Records(self.store.recorder(), self.file_history)
+        recorder = self.store.recorder()
         self.runtime = runtime or Runtime(
             settings=self.settings,
             registry=registry,
@@ -259,23 +261,3 @@ class _TrustedHelpers:
         if not isinstance(self._fallback, SecretAsker):
             return None
         return await self._fallback.ask_secret(prompt, timeout_seconds)
-
-
-class _Records:
-    """Keeps what files were before a call changes them, then the record of the call."""
-
-    def __init__(self, recorder: Recorder, history: FileHistory) -> None:
-        self._recorder = recorder
-        self._history = history
-
-    def started(
-        self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
-    ) -> None:
-        if ctx.session_id:
-            self._history.remember(ctx.session_id, ctx.turn_id, ctx.call_id, effects, ctx.cwd)
-        self._recorder.started(entry, arguments, effects, ctx)
-
-    def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None:
-        if ctx.session_id:
-            self._history.finished(ctx.session_id, ctx.call_id)
-        self._recorder.finished(entry, result, ctx)

@@ -39,9 +39,18 @@ def analyse(command: str, *, cwd: str = "", home: str = "", backend: str = "loca
     return assess(Evaluator(), command, cwd=cwd, home=home, backend=backend)
 
 
-def assess(evaluator: Evaluator, command: str, *, cwd: str = "", home: str = "", backend: str = "local") -> Assessment:
+def assess(
+    evaluator: Evaluator,
+    command: str,
+    *,
+    cwd: str = "",
+    home: str = "",
+    backend: str = "local",
+    own: tuple[str, ...] = (),
+) -> Assessment:
     """The same with an evaluator of the caller's, who wants to know more than the verdict."""
-    state = State(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd.rstrip("/") or ("/" if cwd == "/" else ""))
+    cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
+    state = State(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
     if state.cwd not in ("", "/", state.home):
         evaluator.workspace = state.cwd + "/"
     joined = join_lines(command)

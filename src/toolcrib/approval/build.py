@@ -28,11 +28,11 @@ def build_gate(options: GateOptions) -> ApprovalGate:
     )
 
 
-def read_on_first_use(command: str, *, cwd: str, home: str) -> Reading:
+def read_on_first_use(command: str, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> Reading:
     """Read a command line; the analyser is loaded with the first one."""
     from toolcrib.approval.command_reader import read_command  # noqa: PLC0415 - many sessions never run a command
 
-    return read_command(command, cwd=cwd, home=home)
+    return read_command(command, cwd=cwd, home=home, own=own)
 
 
 def build_policy(options: GateOptions) -> Policy:

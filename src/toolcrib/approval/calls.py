@@ -54,4 +54,6 @@ def key_of(finding: Finding) -> FindingKey:
 class ReadCommand(Protocol):
     """Reads a command line without running any of it."""
 
-    def __call__(self, command: str, *, cwd: str, home: str) -> Reading: ...
+    def __call__(self, command: str, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> Reading:
+        """`own` are files and folders of toolcrib itself that a home elsewhere than `~/.toolcrib` holds."""
+        ...

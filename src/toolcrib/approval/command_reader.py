@@ -14,10 +14,10 @@ from toolcrib.approval.shell.state import State
 MAX_CALLS = 2_000
 
 
-def read_command(command: str, *, cwd: str = "", home: str = "") -> Reading:
+def read_command(command: str, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> Reading:
     """Read a command line without running any of it."""
     listener = Listener()
-    assessment = assess(listener, command, cwd=cwd, home=home)
+    assessment = assess(listener, command, cwd=cwd, home=home, own=own)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     return Reading(
         assessment=assessment,

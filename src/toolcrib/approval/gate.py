@@ -75,7 +75,13 @@ class ApprovalGate:
     def judge(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
     ) -> Verdict:
-        action = Action(tool=entry.name, effects=effects, is_mcp=entry.source.kind == "mcp", cwd=ctx.cwd)
+        action = Action(
+            tool=entry.name,
+            effects=effects,
+            is_mcp=entry.source.kind == "mcp",
+            is_builtin=entry.is_ours,
+            cwd=ctx.cwd,
+        )
         return decide(self.policy, action, self.grants.in_force(session_key(ctx)), self._read).verdict()
 
     async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:

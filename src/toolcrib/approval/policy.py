@@ -26,8 +26,11 @@ STAYS_INSIDE = frozenset(
     "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905
     "credential container unknown_code unknown_command not_understood".split()
 )
+# On this machine, but inside a kernel sandbox: what can harm the session's own folder, or read it, is asked about.
+STAYS_IN_SANDBOX = STAYS_INSIDE - {"recursive_delete", "permissions", "credential"}
 OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
-OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import"})
+OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import", "cron"})
+SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
 READS_ONLY = frozenset({"credential", "exfiltration"})
 
@@ -36,6 +39,7 @@ ASKED: dict[EffectKind, tuple[str, str]] = {
     "spend": ("spending money", "spends money"),
     "secret": ("use of a secret", "uses a secret"),
     "changed": ("tool that has changed", "is not as it was when it was approved:"),
+    "schedule": ("work at a later time", "changes what runs later without being watched:"),
 }
 
 
@@ -78,6 +82,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     effects: tuple[Effect, ...] | None
     is_mcp: bool = False
+    is_builtin: bool = False
+    """The tool is one of ours, so that its name says what it does."""
     cwd: str = ""
 
     @property
@@ -187,9 +193,9 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     for effect in action.effects:
         there, where = _where(policy, place, effect)
         if effect.kind == "exec":
-            _look_at_command(there, effect.target, found, where, read)
+            _look_at_command(there, effect, found, where, read)
         elif effect.kind in ("write", "delete"):
-            _look_at_write(policy, action.tool, effect, found, where)
+            _look_at_write(policy, action, effect, found, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
             # A handler runs on this machine whatever backend commands have, unless it says otherwise.
             (found.contained if effect.isolated else found.dangers).append(_secret_is_read(action, effect, where))
@@ -231,8 +237,10 @@ def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: 
     return found
 
 
-def _look_at_command(policy: Policy, command: str, found: _Found, place: Place, read: ReadCommand) -> None:
-    reading = read(command, cwd=place.cwd, home=policy.home)
+def _look_at_command(policy: Policy, effect: Effect, found: _Found, place: Place, read: ReadCommand) -> None:
+    command, stays_inside = effect.target, _stays_inside(policy, effect)
+    own = () if effect.backend else policy.sensitive.in_home(place)
+    reading = read(command, cwd=place.cwd, home=policy.home, own=own)
     findings, scopes = reading.assessment.findings, Scopes(reading, command, place)
     for finding in findings:
         if finding.severity == "block":
@@ -246,8 +254,15 @@ def _look_at_command(policy: Policy, command: str, found: _Found, place: Place, 
     for finding in findings:
         if finding.severity == "block" or (asking is None and lifts(policy.rules, finding, reading, place)):
             continue
-        inside = policy.isolated and finding.rule in STAYS_INSIDE and not found.may_hide_denied
+        inside = finding.rule in stays_inside and not found.may_hide_denied
         (found.contained if inside else found.dangers).extend(scopes.dangers_of(finding))
+
+
+def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
+    """The dangers that end where the place of a command ends."""
+    if policy.isolated:
+        return STAYS_INSIDE
+    return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
 def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: Place) -> None:
@@ -262,7 +277,13 @@ def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found
     for call in reading.calls:
         own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
         if own and OWN_CHANGES.intersection(call.words):
-            reason = "it would change the settings that this session runs under"
+            reason = "it would change what this session, or a later one, runs under"
+            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
+        # What SQL does to a file is not read; our databases say what runs later.
+        if call.program in SQL_PROGRAMS and any(
+            policy.sensitive.is_ours(p, place) for p in map(place.real, call.paths)
+        ):
+            reason = "it opens a database that belongs to toolcrib itself, and no tool may change that"
             found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
     for finding in reading.assessment.findings:
         ours = [p for p in finding.paths if any(policy.sensitive.is_ours(one, place) for one in place.both(p))]
@@ -271,7 +292,8 @@ def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found
             found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
 
 
-def _look_at_write(policy: Policy, tool: str, effect: Effect, found: _Found, place: Place) -> None:
+def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found, place: Place) -> None:
+    tool = action.tool
     verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
     if not effect.target:
         reason = f"{tool} {verb} a place that it does not name"
@@ -288,17 +310,24 @@ def _look_at_write(policy: Policy, tool: str, effect: Effect, found: _Found, pla
         else:
             found.refusals.append(("sensitive_path", danger))
         return
-    delicate = policy.sensitive.why_asked(effect.target, place)
+    delicate = effect.caution or policy.sensitive.why_asked(effect.target, place)
     if place.in_workspace(effect.target) and not delicate:
+        return
+    if action.is_builtin and not effect.caution and policy.sensitive.is_kept_by(tool, effect.target, place):
         return
     danger = Danger(
         rule=f"{noun}_delicate" if delicate else f"{noun}_outside_workspace",
         description=f"{noun} of a delicate file" if delicate else f"{noun} outside the workspace",
         reason=f"{said}: {delicate}" if delicate else said,
-        scope=f"in {place.both(effect.target)[1]}" if delicate or noun == "delete" else _folder_scope(effect, place),
+        scope=_path_scope(effect, place) if delicate or noun == "delete" else _folder_scope(effect, place),
         paths=(place.absolute(effect.target),),
     )
     (found.contained if effect.isolated and not delicate else found.dangers).append(danger)
+
+
+def _path_scope(effect: Effect, place: Place) -> str:
+    """This path; with a caution this text in it, as another one has other things to be said about."""
+    return f"in {place.both(effect.target)[1]}" + (f": {effect.caution}" if effect.caution else "")
 
 
 def _folder_scope(effect: Effect, place: Place) -> str:

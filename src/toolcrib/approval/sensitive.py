@@ -44,10 +44,14 @@ SECRET_ANYWHERE = re.compile(
     re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
-OWN_FILES = ("config.yaml", ".env", "approvals.jsonl", "auth.json")
+OWN_FILES = ("config.yaml", ".env", "approvals.jsonl", "auth.json", "cron.db", "cron.db-wal", "cron.db-shm")
 OWN_FOLDERS = ("logs", "cache/undo")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
+OWN_TEXTS = ("skills",)
+"""Folders whose texts later sessions follow."""
+KEPT_BY = {"skill_manage": "skills"}
+"""The folder that one of our own tools keeps, and checks all that it puts there."""
 
 
 class SensitivePaths(msgspec.Struct, frozen=True):
@@ -73,13 +77,29 @@ class SensitivePaths(msgspec.Struct, frozen=True):
             code = (f"{root}/{name}".lower() for root in self._roots(place) for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "code in it runs inside toolcrib at the next start"
+            texts = (f"{root}/{name}" for root in self._roots(place) for name in OWN_TEXTS)
+            # Many keep these in a folder of their own and link to it.
+            if any(is_at_or_inside(one.lower(), real.lower()) for folder in texts for real in place.both(folder)):
+                return "later sessions follow what it says without its being seen"
             if ASKED_ANYWHERE.search(one):
                 return "what it holds is used later without being seen"
         return ""
 
+    def is_kept_by(self, tool: str, path: str, place: Place) -> bool:
+        """Whether a path lies, really, in the folder that this tool of ours keeps."""
+        folder = KEPT_BY.get(tool)
+        return folder is not None and is_inside(place.both(path)[1], place.real(f"{self.own_home}/{folder}"))
+
     def is_ours(self, path: str, place: Place) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
         return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
+
+    def in_home(self, place: Place) -> tuple[str, ...]:
+        """What a command must not touch in a toolcrib home that is not at its usual place."""
+        if self.own_home == f"{place.home}/.toolcrib":
+            return ()
+        folders = (*OWN_CODE, *OWN_TEXTS)
+        return (*self._own(place), *(f"{root}/{name}" for root in self._roots(place) for name in folders))
 
     def is_secret(self, path: str, place: Place) -> bool:
         """Whether reading a path shows a key or a password."""

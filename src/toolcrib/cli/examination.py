@@ -29,6 +29,7 @@ EXTRAS = {
     "embedded": "xllamacpp",
     "mcp": "mcp",
     "ssh": "asyncssh",
+    "documents": "python-pptx",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",

@@ -48,6 +48,11 @@ class Home:
         return self.root / "sessions.db"
 
     @property
+    def cron_file(self) -> Path:
+        """The database of scheduled jobs and their runs."""
+        return self.root / "cron.db"
+
+    @property
     def images_dir(self) -> Path:
         """Images that models made."""
         return self.root / "images"

@@ -115,6 +115,8 @@ class CommandRequest:
     """The folder to start in; None means the session's."""
     stdin: bytes | None = None
     """What a foreground command reads; without it, it reads nothing (end of file at once)."""
+    open_input: bool = False
+    """The input of a foreground command stays open, for `Execution.write`, until it is closed."""
     id: str = ""
     """Letters, digits, `_` and `-`; made up when empty. Processes of the command are found again by it."""
 

@@ -8,6 +8,7 @@
     ├── PluginError             a plugin cannot be found or loaded
     │   └── PluginToolOverrideError (also a PermissionError)
     ├── ModelError              a model could not be reached or did not answer (in core/models.py)
+    ├── JobError                a scheduled job cannot be read, written or run (in cron/jobs.py)
     ├── SessionError            a session cannot be found, read or written
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away

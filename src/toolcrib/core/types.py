@@ -17,7 +17,7 @@ CheckFn = Callable[[], Any]
 SchemaOverrides = Callable[[], Any]
 
 EffectKind = Literal[
-    "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "interactive", "changed"
+    "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "schedule", "interactive", "changed"
 ]
 """`changed`: the tool itself is not what it was when somebody agreed to it; the target says in what way."""
 
@@ -38,6 +38,8 @@ class Effect(msgspec.Struct, frozen=True):
     """What the command does cannot leave its backend, except by the network."""
     workspace: str = ""
     """With `backend`: the folder there that the session works in, where it was named."""
+    caution: str = ""
+    """For write and delete: what a person should know before it happens. It is asked about, wherever the path is."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]

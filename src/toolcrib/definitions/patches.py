@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
 from toolcrib.core.types import JsonObject
 
-SCRIPT_TOOLS = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")
-"""The tools that a script run by `execute_code` may call, if its session has them."""
+OFTEN_NAMED = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")
+"""The tools that a description of `execute_code` may speak of, besides the list at its end."""
 BROWSER_ALTERNATIVES = ("web_search", "web_extract")
 
 
@@ -16,10 +17,9 @@ def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
     """The function with its description fitted to the tools that are offered beside it."""
     name = function["name"]
     description = str(function.get("description") or "")
-    if name == "execute_code":
-        callable_tools = [tool for tool in SCRIPT_TOOLS if tool in offered]
-        missing = [tool for tool in SCRIPT_TOOLS if tool not in offered]
-        listed = ", ".join(callable_tools) if callable_tools else "none"
+    if name == EXECUTE_CODE:
+        missing = [tool for tool in OFTEN_NAMED if tool not in offered]
+        listed = ", ".join(script_tools(offered)) or "none"
         return {
             **function,
             "description": f"{without_tools(description, missing)}\n\nTools the script can call: {listed}.",

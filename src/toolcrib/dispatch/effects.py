@@ -10,7 +10,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry
 
 # Nothing else may run beside these: a command can touch anything, a person has one pair of eyes.
-ALONE = frozenset({"exec", "interactive", "publish", "spend"})
+ALONE = frozenset({"exec", "interactive", "publish", "spend", "schedule"})
 
 Footprint = tuple[Effect, ...] | None
 """The effects of a call; None when its tool declares nothing, so that it keeps its place in the order."""

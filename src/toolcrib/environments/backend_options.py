@@ -23,6 +23,9 @@ SINGULARITY_VARIABLES = tuple(
     f"{maker}_{name}" for maker in ("APPTAINER", "SINGULARITY") for name in ("CACHEDIR", "TMPDIR", "CONFIGDIR")
 )
 WORKSPACE_INSIDE = "/workspace"
+MEGABYTE = 1024 * 1024
+COVERED_SEPARATOR = "\0"
+"""Between paths in an option of a sandbox; no path has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,22 @@ def engine_options(order: Order) -> Any:
 
 
 def sandbox_options(order: Order) -> Any:
-    settings = order.terminal.sandbox
+    settings, wanted = order.terminal.sandbox, dict(order.spec.options)
+    limits = {"max_processes": int(wanted["max_processes"])} if wanted.get("max_processes", "0") != "0" else {}
     return backend_module("sandbox").SandboxOptions(
         workspace=Path(order.spec.cwd),
         use=settings.use,
-        network=settings.network,
+        network=wanted["network"] == "on" if "network" in wanted else settings.network,
         writable=tuple(_host_path(folder, order) for folder in settings.writable),
         readable=tuple(_host_path(folder, order) for folder in settings.readable),
         home=Path(home) if (home := order.environ.get("HOME")) else None,
         secrets=order.secrets,
+        covered=tuple(
+            Path(order.spec.cwd, name) for name in wanted.get("covered", "").split(COVERED_SEPARATOR) if name
+        ),
+        max_shared_memory_bytes=int(wanted.get("shared_memory_mb", "0")) * MEGABYTE,
         environ=order.host_environ(),
+        **limits,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import posixpath
 import secrets
 import stat
 import tempfile
@@ -14,19 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from toolcrib.core.environments import BackendPath, Engine, EngineProcess, FileStatus
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.environments import BackendPath, Engine, EngineProcess, FileSlice, FileStatus
+from toolcrib.core.errors import EnvironmentFailed, PathChanged
 from toolcrib.environments import archives, file_programs
+from toolcrib.environments.host_paths import links_in_the_way
 
 STALLED_SECONDS = 120.0
 """A transfer in which nothing moves for so long has failed."""
 _MEMORY_BYTES = 1024 * 1024
+_COUNTED_BYTES = 1024 * 1024
+"""Of a file that is no larger, all lines are counted."""
+_LARGEST = 2**62
+"""That every shell and program can count to."""
 _LONGEST_ANSWER = 16 * 1024
 _REFUSALS: dict[str, tuple[type[OSError], int]] = {
     file_programs.MISSING: (FileNotFoundError, errno.ENOENT),
     file_programs.IS_FOLDER: (IsADirectoryError, errno.EISDIR),
     file_programs.NOT_FOLDER: (NotADirectoryError, errno.ENOTDIR),
     file_programs.DENIED: (PermissionError, errno.EACCES),
+    file_programs.EXISTS: (FileExistsError, errno.EEXIST),
+}
+_CHANGES = {
+    "nothing": "has been removed since it was looked at",
+    "something": "exists now; it did not when it was looked at",
+    "other": "has changed since it was looked at; read it again",
 }
 
 
@@ -41,30 +53,65 @@ class BackendFiles:
     engine: Engine
     folder: Callable[[], BackendPath] = field(default=_from_anywhere)
 
-    async def read_file(self, path: BackendPath) -> bytes:
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         """The content of a file; raises FileNotFoundError, IsADirectoryError, PermissionError."""
-        with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as content:
-            await self._run(file_programs.READ, path, [], content)
-            content.seek(0)
-            return content.read()
+        return (await self._ask(file_programs.READ, path, plain=plain))[1]
 
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None:
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice:
+        """Lines of a file, in one round trip; one more line and byte are fetched, to know whether something follows."""
+        numbers = (first, count + 1, max_bytes + 1, _COUNTED_BYTES)
+        arguments = [str(min(number, _LARGEST)) for number in numbers]
+        facts, data = await self._ask(file_programs.LINES, path, arguments, plain=plain)
+        kept = _first_lines(data, count)[:max_bytes]
+        at_end = len(kept) == len(data)
+        total = int(facts[4]) if facts[4] else None
+        if total is None and at_end and kept:
+            total = first - 1 + kept.count(b"\n") + (not kept.endswith(b"\n"))
+        return FileSlice(data=kept, first=first, status=_status(facts), at_end=at_end, total_lines=total)
+
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None:
         """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept."""
         chunks = (data[at : at + archives.CHUNK_BYTES] for at in range(0, len(data), archives.CHUNK_BYTES))
-        await self._write(path, chunks, len(data), mode)
+        await self._write(path, chunks, len(data), mode, expected, plain=plain)
 
-    async def status(self, path: BackendPath) -> FileStatus | None:
-        """What is at a path, links followed; None when nothing is."""
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
+        """Remove a file, or a link itself."""
+        await self._ask(file_programs.REMOVE, path, [_expectation(expected)], plain=plain)
+
+    async def remove_folder(self, path: BackendPath) -> None:
+        """Remove an empty folder."""
+        await self._ask(file_programs.REMOVE_FOLDER, path)
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
+        """Make a folder, those above it included."""
+        await self._ask(file_programs.MAKE_FOLDER, path, ["" if mode is None else f"{mode:o}"])
+
+    async def make_link(self, path: BackendPath, target: str) -> None:
+        """Put a symbolic link in its place in one step."""
+        await self._ask(file_programs.MAKE_LINK, path, [_for_printf(target)])
+
+    async def list_folder(self, path: BackendPath) -> list[str]:
+        """The names in a folder, sorted."""
+        _, names = await self._ask(file_programs.LIST, path)
+        return sorted(name.decode(errors="surrogateescape") for name in names.split(b"\0")[:-1])
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
+        """What is at a path; None when nothing is."""
         try:
-            with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as nothing:
-                kind, mode, size, *_ = (await self._run(file_programs.STATUS, path, [], nothing)).split()
+            facts, _ = await self._ask(file_programs.STATUS, path, ["" if follow_links else "1"])
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileStatus(
-            kind="file" if kind == "file" else "folder" if kind == "folder" else "other",
-            size=int(size),
-            mode=int(mode, 8),
-        )
+        return _status(facts)
 
     async def upload(self, source: Path, target: BackendPath) -> None:
         """Copy a file or folder of this machine to the path `target`, modes kept, owned by the user of the place.
@@ -74,8 +121,7 @@ class BackendFiles:
         about = _about(source)
         mode = about.st_mode & 0o777
         if stat.S_ISDIR(about.st_mode):
-            with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as nothing:
-                await self._run(file_programs.UNPACK, target, [f"{mode:o}"], nothing, archives.packed(source))
+            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], archives.packed(source))
             return
         with source.open("rb") as file:
             chunks = iter(lambda: file.read(archives.CHUNK_BYTES), b"")
@@ -88,7 +134,7 @@ class BackendFiles:
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         with _new_file_beside(target) as (name, content):
-            kind, mode, *_ = (await self._run(file_programs.PACK, source, [], content)).split()
+            kind, mode, *_ = (await self._run(file_programs.PACK, source, [], content))[0].split()
             content.flush()
             if kind == "folder":
                 content.seek(0)
@@ -96,10 +142,33 @@ class BackendFiles:
             else:
                 _install(name, target, int(mode, 8) & 0o777)
 
-    async def _write(self, path: BackendPath, chunks: Iterable[bytes], size: int, mode: int | None) -> None:
-        arguments = [str(size), "" if mode is None else f"{mode:o}"]
-        with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as nothing:
-            await self._run(file_programs.WRITE, path, arguments, nothing, chunks)
+    async def _write(
+        self,
+        path: BackendPath,
+        chunks: Iterable[bytes],
+        size: int,
+        mode: int | None,
+        expected: str | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        arguments = [str(size), "" if mode is None else f"{mode:o}", _expectation(expected)]
+        await self._ask(file_programs.WRITE, path, arguments, chunks, plain=plain)
+
+    async def _ask(
+        self,
+        program: str,
+        path: BackendPath,
+        arguments: Sequence[str] = (),
+        chunks: Iterable[bytes] = (),
+        *,
+        plain: bool = False,
+    ) -> tuple[list[str], bytes]:
+        """What a program answers, and the bytes that it gives."""
+        with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as content:
+            texts = await self._run(program, path, arguments, content, chunks, plain=plain)
+            content.seek(0)
+            return texts, content.read()
 
     async def _run(
         self,
@@ -108,7 +177,9 @@ class BackendFiles:
         arguments: Sequence[str],
         content: IO[bytes],
         chunks: Iterable[bytes] = (),
-    ) -> str:
+        *,
+        plain: bool = False,
+    ) -> list[str]:
         """Run a program on a path; its bytes land in `content`, its answer is returned, its refusal raised."""
         if "\0" in path:
             raise ValueError(f"a path cannot hold a zero byte: {path!r}")
@@ -124,7 +195,8 @@ class BackendFiles:
                     moved()
                     answer.take(data)
 
-                argv = [*prefix, answer.token, self.folder(), path, *arguments]
+                where = _where(self.folder(), path, plain)
+                argv = [*prefix, answer.token, *where, *arguments]
                 process = await self.engine.spawn(argv, on_output=take)
                 try:
                     await _feed(process, chunks, moved)
@@ -136,7 +208,7 @@ class BackendFiles:
                 f"the {self.engine.kind} environment did not answer for {STALLED_SECONDS:.0f} seconds about {path!r}; "
                 "`toolcrib env list` shows whether it can be used"
             ) from error
-        return _text_or_refusal(self.engine.kind, path, answer.finish())
+        return _texts_or_refusal(self.engine.kind, path, answer.finish())
 
 
 async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable[[], None]) -> None:
@@ -149,19 +221,64 @@ async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable
     await process.close_input()
 
 
-def _text_or_refusal(kind: str, path: BackendPath, answer: tuple[str, str] | None) -> str:
+def _texts_or_refusal(kind: str, path: BackendPath, answer: list[str] | None) -> list[str]:
     if answer is None:
         raise EnvironmentFailed(
             f"the {kind} environment went away while {path!r} was copied; "
             "`toolcrib env list` shows whether it can be used"
         )
-    code, text = answer
+    code, *texts = answer
     if code == file_programs.OK:
-        return text
+        return texts
     if code in _REFUSALS:
         refusal, number = _REFUSALS[code]
         raise refusal(number, os.strerror(number), path)
-    raise OSError(f"cannot use {path!r}: {text.strip() or 'no reason was given'}")
+    said = texts[0].strip() if texts else ""
+    if code == file_programs.LINKED:
+        raise links_in_the_way(path, said)
+    if code == file_programs.CHANGED:
+        raise PathChanged(f"{path!r} {_CHANGES.get(said, said)}")
+    raise OSError(f"cannot use {path!r}: {said or 'no reason was given'}")
+
+
+def _where(folder: BackendPath, path: BackendPath, plain: bool) -> list[str]:
+    """The arguments of every program that say which file it is about."""
+    if not plain:
+        return [_for_printf(folder), _for_printf(path), ""]
+    return ["", _for_printf(posixpath.normpath(posixpath.join(folder, path))), "plain"]
+
+
+def _for_printf(text: str) -> str:
+    """A text as `printf %b` takes it, in plain ASCII: not every engine passes other bytes on."""
+    data = text.encode(errors="surrogateescape")
+    return "".join(rf"\0{byte:03o}" if byte > 126 or byte == 92 else chr(byte) for byte in data)
+
+
+def _expectation(digest: str | None) -> str:
+    return "any" if digest is None else digest or "none"
+
+
+def _first_lines(data: bytes, count: int) -> bytes:
+    at = -1
+    for _ in range(count):
+        at = data.find(b"\n", at + 1)
+        if at < 0:
+            return data
+    return data[: at + 1]
+
+
+def _status(facts: Sequence[str]) -> FileStatus:
+    """From the texts of an answer: kind; mode, size, owner, group and stamp; the real path; what a link says."""
+    kind, about, real, link, *_ = facts
+    mode, size, _, _, *stamp = about.split(maxsplit=4)
+    return FileStatus(
+        kind="file" if kind == "file" else "folder" if kind == "folder" else "link" if kind == "link" else "other",
+        size=int(size),
+        mode=int(mode, 8),
+        real=BackendPath(real),
+        link=link,
+        stamp=stamp[0] if stamp else "",
+    )
 
 
 def _about(source: Path) -> os.stat_result:
@@ -208,8 +325,8 @@ class _Answer:
             self._content.write(self._noise[at + len(self._mark) :])
             self._noise = b""
 
-    def finish(self) -> tuple[str, str] | None:
-        """The code and the text, with only the content left in its file; None for an answer that was cut short."""
+    def finish(self) -> list[str] | None:
+        """The code and the texts, with only the content left in its file; None for an answer that was cut short."""
         end = self._content.seek(0, os.SEEK_END)
         start = max(0, end - _LONGEST_ANSWER)
         self._content.seek(start)
@@ -218,5 +335,4 @@ class _Answer:
         if not self._begun or at < 0:
             return None
         self._content.truncate(start + at)
-        code, _, text = last[at + len(self._mark) :].partition(b"\0")
-        return code.decode(), text.decode(errors="replace")
+        return [text.decode(errors="surrogateescape") for text in last[at + len(self._mark) :].split(b"\0")]

@@ -3,136 +3,197 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolcrib.core.environments import BackendPath, FileStatus
+from toolcrib.core.environments import BackendPath, FileSlice, FileStatus
+from toolcrib.environments import host_copies, host_lines
+from toolcrib.environments.host_paths import has_link, open_regular, spot_of
+from toolcrib.environments.host_writing import check_expected, fill_with, replace_file
 
 
 @dataclass(frozen=True, slots=True)
 class HostFiles:
     """Reads and writes files directly; relative paths start at `folder()`, `~` at the user's home.
 
-    Work on the disk runs in a thread of the loop's pool: a slow disk must not hold up commands.
+    Work on the disk runs in a thread of the loop's pool: a slow disk must not hold up commands. Where links may be
+    followed, they are followed first; what is done then, is done to a path without links.
     """
 
     folder: Callable[[], BackendPath]
 
-    async def read_file(self, path: BackendPath) -> bytes:
-        return await asyncio.to_thread(_read, self._on_host(path))
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
+        return await asyncio.to_thread(_read, self._followed(path, plain))
 
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None:
-        def fill(copy: Path) -> None:
-            copy.write_bytes(data)
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice:
+        return await asyncio.to_thread(_read_lines, self._followed(path, plain), first, count, max_bytes)
 
-        await asyncio.to_thread(_replace, self._on_host(path), fill, mode)
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None:
+        await asyncio.to_thread(replace_file, self._followed(path, plain), fill_with(data), mode, expected)
 
-    async def status(self, path: BackendPath) -> FileStatus | None:
-        try:
-            about = self._on_host(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        kind: Literal["file", "folder", "other"] = "file" if stat.S_ISREG(about.st_mode) else "other"
-        if stat.S_ISDIR(about.st_mode):
-            kind = "folder"
-        return FileStatus(kind=kind, size=about.st_size, mode=stat.S_IMODE(about.st_mode))
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
+        await asyncio.to_thread(_remove, self._itself(path, plain), expected)
+
+    async def remove_folder(self, path: BackendPath) -> None:
+        await asyncio.to_thread(_remove_folder, self._itself(path))
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
+        await asyncio.to_thread(_make_folder, self._followed(path), mode)
+
+    async def make_link(self, path: BackendPath, target: str) -> None:
+        await asyncio.to_thread(_make_link, self._itself(path), target)
+
+    async def list_folder(self, path: BackendPath) -> list[str]:
+        return await asyncio.to_thread(lambda: sorted(os.listdir(self._on_host(path))))  # noqa: PTH208 - names alone
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
+        return await asyncio.to_thread(_status, self._on_host(path), follow_links)
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        await asyncio.to_thread(_copy, source, self._on_host(target))
+        await asyncio.to_thread(host_copies.copy, source, Path(self._on_host(target)))
 
     async def download(self, source: BackendPath, target: Path) -> None:
-        await asyncio.to_thread(_copy, self._on_host(source), target)
+        await asyncio.to_thread(host_copies.copy, Path(self._on_host(source)), target)
 
-    def _on_host(self, path: BackendPath) -> Path:
+    def _on_host(self, path: BackendPath) -> str:
         if "\0" in path:
             raise ValueError(f"a path cannot hold a zero byte: {path!r}")
-        return Path(self.folder(), Path(path).expanduser() if path == "~" or path.startswith("~/") else path)
+        from_home = path == "~" or path.startswith("~/")
+        return os.path.join(self.folder(), os.path.expanduser(path) if from_home else path)  # noqa: PTH111, PTH118
+
+    def _followed(self, path: BackendPath, plain: bool = False) -> str:
+        """The absolute path to act on; the slash that asks for a folder is kept."""
+        written = self._on_host(path)
+        if plain:
+            return written
+        return os.path.realpath(written) + ("/" if written.endswith("/") else "")
+
+    def _itself(self, path: BackendPath, plain: bool = False) -> str:
+        """The same, but of a link at the end the path of the link."""
+        written = os.path.normpath(self._on_host(path))
+        if plain:
+            return written
+        above, name = os.path.split(written)
+        return os.path.join(os.path.realpath(above), name)  # noqa: PTH118
 
 
-def _read(path: Path) -> bytes:
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(f"cannot use {str(path)!r}: it is neither a file nor a folder")
-    return path.read_bytes()
+def status_of(about: os.stat_result, real: str, link: str = "") -> FileStatus:
+    kind: Literal["file", "folder", "link", "other"] = "other"
+    if stat.S_ISREG(about.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(about.st_mode):
+        kind = "folder"
+    elif stat.S_ISLNK(about.st_mode):
+        kind = "link"
+    return FileStatus(
+        kind=kind,
+        size=about.st_size,
+        mode=stat.S_IMODE(about.st_mode),
+        real=BackendPath(real),
+        link=link,
+        stamp=f"{about.st_dev:x}.{about.st_ino:x}.{about.st_size:x}.{about.st_mtime_ns:x}.{about.st_ctime_ns:x}",
+    )
 
 
-def _copy(source: Path, target: Path) -> None:
-    if not source.is_dir():
-        mode = stat.S_IMODE(source.stat().st_mode) & 0o777
-        _replace(target, lambda copy: _copy_content(source, copy), mode)
-        return
-    if target.resolve().is_relative_to(source.resolve()):
-        raise OSError(f"cannot copy {str(source)!r} into itself ({str(target)!r})")
-    _copy_folder(source, target)
-
-
-def _copy_folder(source: Path, target: Path) -> None:
-    """Copy what is in a folder; links stay links, devices and sockets are left out, as in every other place."""
-    is_new = not target.exists()
-    target.mkdir(parents=True, exist_ok=True)
-    for found in sorted(source.iterdir()):
-        copy = target / found.name
-        if found.is_symlink():
-            copy.unlink(missing_ok=True)
-            copy.symlink_to(found.readlink())
-        elif found.is_dir():
-            _copy_folder(found, copy)
-        elif found.is_file():
-            _copy(found, copy)
-    if is_new:
-        # Last, because it may be a mode that lets nobody write.
-        target.chmod(stat.S_IMODE(source.stat().st_mode) & 0o777)
-
-
-def _copy_content(source: Path, copy: Path) -> None:
-    shutil.copyfile(source, copy)
-
-
-def _replace(path: Path, fill: Callable[[Path], None], mode: int | None) -> None:
-    """Put a file that `fill` writes into the place of `path`; mode and owner of an old one are kept."""
-    path = path.resolve() if path.is_symlink() else path
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = path.stat() if path.exists() else None
-    if old is not None and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    in_place = old is not None and not os.access(path.parent, os.W_OK)
-    folder = Path(tempfile.gettempdir()) if in_place else path.parent
-    copy = folder / f".toolcrib-{secrets.token_hex(8)}"
-    # A new file gets what the user's mask leaves; one that may be private is private from its first byte.
-    at_first = 0o666 if old is None and mode is None else 0o600
-    descriptor = os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, at_first)
+def _status(path: str, follow_links: bool) -> FileStatus | None:
     try:
-        if old is not None:
-            in_place = in_place or not _given_to(descriptor, old)
-            mode = stat.S_IMODE(old.st_mode) if mode is None else mode
-        os.close(descriptor)
-        fill(copy)
-        if in_place:
-            shutil.copyfile(copy, path)
-            return
-        if mode is not None:
-            copy.chmod(mode)
-        copy.replace(path)
+        if follow_links:
+            return status_of(os.stat(path), os.path.realpath(path))  # noqa: PTH116
+        path = os.path.normpath(path)
+        about = os.lstat(path)
+        link = os.readlink(path) if stat.S_ISLNK(about.st_mode) else ""  # noqa: PTH115 - as it is written
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    above, name = os.path.split(path)
+    return status_of(about, os.path.normpath(os.path.join(os.path.realpath(above), name)), link)  # noqa: PTH118
+
+
+def _read(path: str) -> bytes:
+    with spot_of(path) as spot:
+        descriptor, _ = open_regular(spot)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
+    with spot_of(path) as spot:
+        descriptor, about = open_regular(spot)
+    try:
+        data, at_end = host_lines.take_lines(descriptor, first, count, max_bytes)
+        total = None
+        if about.st_size <= host_lines.COUNTED_BYTES:
+            total = host_lines.count_lines(descriptor)
+        elif at_end and data:
+            total = first - 1 + data.count(b"\n") + (not data.endswith(b"\n"))
     finally:
-        copy.unlink(missing_ok=True)
+        os.close(descriptor)
+    status = status_of(about, os.path.normpath(path))
+    return FileSlice(data=data, first=first, status=status, at_end=at_end, total_lines=total)
 
 
-def _given_to(descriptor: int, old: os.stat_result) -> bool:
-    """Whether a new file now belongs to the owner of the old one."""
-    new = os.fstat(descriptor)
-    if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
-        return True
-    try:
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    except PermissionError:
-        return False
-    return True
+def _remove(path: str, expected: str | None) -> None:
+    with spot_of(path) as spot:
+        about = spot.about()
+        if about is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        check_expected(spot, expected)
+        os.unlink(spot.name, dir_fd=spot.folder)
+        spot.sync_folder()
+
+
+def _remove_folder(path: str) -> None:
+    with spot_of(path) as spot:
+        try:
+            os.rmdir(spot.name, dir_fd=spot.folder)
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), path) from None
+        spot.sync_folder()
+
+
+def _make_folder(path: str, mode: int | None) -> None:
+    with spot_of(path, make_folders=True) as spot:
+        about = spot.about()
+        if about is None:
+            os.mkdir(spot.name, dir_fd=spot.folder)
+            if mode is not None:
+                os.chmod(spot.name, mode, dir_fd=spot.folder)
+            spot.sync_folder()
+        elif stat.S_ISLNK(about.st_mode):
+            raise has_link(path)
+        elif not stat.S_ISDIR(about.st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
+def _make_link(path: str, target: str) -> None:
+    with spot_of(path, make_folders=True) as spot:
+        about = spot.about()
+        if about is not None and stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        copy = f".toolcrib-{secrets.token_hex(8)}"
+        os.symlink(target, copy, dir_fd=spot.folder)
+        try:
+            os.rename(copy, spot.name, src_dir_fd=spot.folder, dst_dir_fd=spot.folder)
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(copy, dir_fd=spot.folder)
+            raise
+        spot.sync_folder()

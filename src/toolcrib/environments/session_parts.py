@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from toolcrib.core.environments import BackendPath, Ended, Execution, FileStatus, LeftBehind
+from toolcrib.core.environments import BackendPath, Ended, Execution, FileSlice, FileStatus, LeftBehind
 from toolcrib.environments.background import LogWatcher
 from toolcrib.environments.process_tree import ProcessTree
 
@@ -21,13 +21,35 @@ class RunningCommand(Execution, Protocol):
 
 
 class Files(Protocol):
-    """The files of a place."""
+    """The files of a place; see Environment."""
 
-    async def read_file(self, path: BackendPath) -> bytes: ...
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes: ...
 
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None: ...
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice: ...
 
-    async def status(self, path: BackendPath) -> FileStatus | None: ...
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None: ...
+
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None: ...
+
+    async def remove_folder(self, path: BackendPath) -> None: ...
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None: ...
+
+    async def make_link(self, path: BackendPath, target: str) -> None: ...
+
+    async def list_folder(self, path: BackendPath) -> list[str]: ...
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None: ...
 
     async def upload(self, source: Path, target: BackendPath) -> None: ...
 

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from toolcrib.core.environments import (
     BackendPath,
@@ -17,7 +16,6 @@ from toolcrib.core.environments import (
     Engine,
     EngineProcess,
     Execution,
-    FileStatus,
     OnOutput,
 )
 from toolcrib.core.errors import EnvironmentFailed, UsageError
@@ -29,6 +27,7 @@ from toolcrib.environments.background import (
 )
 from toolcrib.environments.executions import ForegroundExecution, TerminalExecution
 from toolcrib.environments.files import BackendFiles
+from toolcrib.environments.place_files import PlaceFiles
 from toolcrib.environments.process_tree import ALL, BackendTree
 from toolcrib.environments.programs import answer_of
 from toolcrib.environments.quoting import assignments, exports
@@ -44,7 +43,7 @@ BEFORE = {"open": "trap", "found": "find"}
 MAX_COMMAND_BYTES = 1024 * 1024
 
 
-class ShellEnvironment:
+class ShellEnvironment(PlaceFiles):
     """See Environment. `engine` is opened and closed with it."""
 
     runner = runner_text(RUNNER)
@@ -66,8 +65,6 @@ class ShellEnvironment:
         self._drafts: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
-        self.parts: PlaceParts
-        """Known once the engine is open."""
 
     def _make_parts(self) -> PlaceParts:
         return PlaceParts(
@@ -200,13 +197,15 @@ class ShellEnvironment:
         self, command_id: str, request: CommandRequest, on_output: OnOutput
     ) -> ForegroundExecution:
         draft = self._take_draft()
-        stdin = "none" if request.stdin is None else "open"
+        stdin = "none" if request.stdin is None and not request.open_input else "open"
         blob = self._blob(command_id, request, keep="1", input=stdin, new=f"{self.folder}/{draft}")
         shells: list[Shell] = []
 
         def free(execution: ForegroundExecution) -> None:
             # One that was given something to read has come to the end of its own input with that.
-            if execution.leaves_shell_free and shells and request.stdin is None:
+            if shells and stdin == "open":
+                self._spares.dismiss(shells.pop())
+            elif shells and execution.leaves_shell_free:
                 self._spares.give_back(shells.pop())
 
         execution = ForegroundExecution(
@@ -222,7 +221,7 @@ class ShellEnvironment:
 
         def on_end(_: Ended) -> None:
             self._give_draft_back(draft)
-            if execution.leaves_shell_free and shells and request.stdin is None:
+            if execution.leaves_shell_free and shells and stdin == "none":
                 self._spares.expect(shells[0])
 
         execution.when_ended(on_end)
@@ -278,6 +277,9 @@ class ShellEnvironment:
         await execution.watch(on_output, offset)
         self._know(execution)
         return execution
+
+    async def spawn(self, argv: Sequence[str], *, on_output: OnOutput) -> EngineProcess:
+        return await self.engine.spawn(argv, on_output=on_output)
 
     async def end_others(self, kept: Collection[str]) -> None:
         """End the commands that an earlier process of ours left running here, except these."""
@@ -344,23 +346,6 @@ class ShellEnvironment:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    # Files
-
-    async def read_file(self, path: BackendPath) -> bytes:
-        return await self.parts.files.read_file(path)
-
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None:
-        await self.parts.files.write_file(path, data, mode=mode)
-
-    async def status(self, path: BackendPath) -> FileStatus | None:
-        return await self.parts.files.status(path)
-
-    async def upload(self, source: Path, target: BackendPath) -> None:
-        await self.parts.files.upload(source, target)
-
-    async def download(self, source: BackendPath, target: Path) -> None:
-        await self.parts.files.download(source, target)
 
     def address(self) -> Mapping[str, str]:
         # As it was opened: engines forget where their place was when they lose or close it.

@@ -158,6 +158,12 @@ class SpareShells:
         else:
             self._let_go(shell)
 
+    def dismiss(self, shell: Shell) -> None:
+        """It is of no use for another command; one that is takes its place."""
+        shell.rest()
+        self._let_go(shell)
+        self.prepare()
+
     async def start(self) -> Shell:
         shell = Shell(self._version)
         await shell.start(self._engine, self._argv(shell.marker))

@@ -101,6 +101,16 @@ def is_multimodal(value: Any) -> bool:
     return isinstance(value, dict) and value.get("_multimodal") is True and isinstance(value.get("content"), list)
 
 
+def untrusted(text: str, source: str) -> str:
+    """The text between marks that say to the model that it is data from outside, and cannot be left from within."""
+    return f'<untrusted_tool_result source="{source}">\n{without_marks(text)}\n</untrusted_tool_result>'
+
+
+def without_marks(text: str) -> str:
+    """The text without the marks of `untrusted`: what closes them itself must not get out of them."""
+    return re.sub(r"<(?=/?untrusted_tool_result\b)", "&lt;", text, flags=re.IGNORECASE)
+
+
 def error_in(text: str) -> str:
     """The message of a `{"error": …}` text, or "" if the text is no error."""
     # Only a short look at the head, because this runs for every result.

@@ -6,13 +6,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from toolcrib.config.files import OWNER_FILE, make_folder
-from toolcrib.core.errors import SessionError
-from toolcrib.sessions.schema import STEPS, migrate
+from toolcrib.core.errors import SessionError, ToolcribError
+from toolcrib.sessions.schema import STEPS, Step, migrate
 
 BUSY_SECONDS = 15.0
 """How long one process waits for another to finish writing."""
@@ -25,10 +25,23 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database:
-    """The connections of one process to one file; `None` as path means memory alone. Safe from any thread."""
+    """The connections of one process to one file; `None` as path means memory alone. Safe from any thread.
 
-    def __init__(self, path: Path | None) -> None:
+    `steps` make its tables, `what` names it in messages, and `error` is what its trouble is raised as.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        steps: Sequence[Step] = STEPS,
+        what: str = "session database",
+        error: type[ToolcribError] = SessionError,
+    ) -> None:
         self.path = path
+        self._steps = steps
+        self._what = what
+        self._error = error
         self._lock = threading.RLock()
         self._search_lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -99,7 +112,7 @@ class Database:
         if self._connection is not None and self._pid == os.getpid():
             return self._connection
         if self._closed:
-            raise SessionError(f"the session database {self.name!r} was closed; open a new SessionStore")
+            raise self._error(f"the {self._what} {self.name!r} was closed; open it anew")
         if self._connection is not None:
             # A forked child must not use, nor even end, the connections of its parent.
             self._abandoned += [one for one in (self._connection, self._search_connection) if one is not None]
@@ -112,7 +125,7 @@ class Database:
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
         )
-        migrate(connection, self.name, self.keep_copy, STEPS)
+        migrate(connection, self.name, self.keep_copy, self._steps)
         return connection
 
     def _open_file(self, path: Path) -> sqlite3.Connection:
@@ -120,8 +133,8 @@ class Database:
             make_folder(path.parent)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_FILE))
         except OSError as error:
-            raise SessionError(
-                f"cannot open the session database {self.name!r} ({error.strerror or error}); check that the folder "
+            raise self._error(
+                f"cannot open the {self._what} {self.name!r} ({error.strerror or error}); check that the folder "
                 "and the file can be written, or set TOOLCRIB_HOME to another folder"
             ) from error
         connection = self._connect(path)
@@ -129,7 +142,7 @@ class Database:
             _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            migrate(connection, self.name, self.keep_copy, STEPS)
+            migrate(connection, self.name, self.keep_copy, self._steps)
         except BaseException:
             connection.close()
             raise
@@ -166,7 +179,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise SessionError(self._explained(error)) from error
+            raise self._error(self._explained(error)) from error
 
     def _explained(self, error: sqlite3.Error) -> str:
         # Without the details that an extended code adds.
@@ -175,7 +188,7 @@ class Database:
         if code in DAMAGED:
             aside = f"{name}.damaged-{time.strftime('%Y%m%d')}"
             return (
-                f"the session database {name!r} is damaged ({error}); nothing was changed. Move it away with "
+                f"the {self._what} {name!r} is damaged ({error}); nothing was changed. Move it away with "
                 f"`mv {name} {aside}` to start with an empty one, or try `sqlite3 {name} .recover` on a copy"
             )
         if code == sqlite3.SQLITE_FULL:
@@ -189,7 +202,7 @@ class Database:
             return f"another process has been writing to {name!r} for {waited}; try again when it is done"
         if code == sqlite3.SQLITE_IOERR:
             return f"reading or writing {name!r} failed ({error}); check the disk and the space that is left on it"
-        return f"the session database {name!r} cannot be used ({error}); run `toolcrib doctor`"
+        return f"the {self._what} {name!r} cannot be used ({error}); run `toolcrib doctor`"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

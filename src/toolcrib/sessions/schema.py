@@ -166,7 +166,7 @@ def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > latest:
         raise SessionError(
-            f"the session database {name!r} was written by a newer toolcrib (version {version} of its tables, this one "
+            f"the database {name!r} was written by a newer toolcrib (version {version} of its tables, this one "
             f"knows {latest}); update toolcrib, or set TOOLCRIB_HOME to another folder"
         )
     if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():

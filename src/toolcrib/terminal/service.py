@@ -7,11 +7,9 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import (
     BackendPath,
@@ -22,7 +20,6 @@ from toolcrib.core.environments import (
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
-from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
@@ -36,6 +33,7 @@ from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall, read_call
 from toolcrib.terminal.interrupt import Interrupt
+from toolcrib.terminal.options import TerminalOptions
 from toolcrib.terminal.sudo import Stopping, Sudo, asks_for_password, explained
 from toolcrib.terminal.whereabouts import Whereabouts
 
@@ -55,21 +53,6 @@ class PlaceLost(EnvironmentFailed):
 
 RECOVERY_SECONDS = 5.0
 """How long an end waits for what an earlier run left to be looked after; the rest is for the next start."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TerminalOptions:
-    """What a TerminalService goes by."""
-
-    settings: Settings
-    workspace: Path
-    environ: Callable[[], Mapping[str, str]]
-    """The variables of this process, as they are now."""
-    mask: Callable[[str], str]
-    transform: Callable[[], Callable[[TerminalCall, JsonObject], str] | None]
-    """What gives the output of an answer as the hooks leave it, which may block; None where there are no hooks."""
-    secret_asker: Callable[[], SecretAsker | None] = lambda: None
-    """Whom to ask for a password, as things are now."""
 
 
 class TerminalService:
@@ -135,6 +118,15 @@ class TerminalService:
     @property
     def processes(self) -> ProcessService:
         return self._on_loop().process_service
+
+    def runs_on(self, session_key: str, command: str) -> bool:
+        """Whether a command of a session goes on in the background."""
+
+        async def look() -> bool:
+            known = [one.record for one in self._on_loop().registry.list(session_key)]
+            return any(one.is_running and one.command == command for one in known)
+
+        return bool(self.run(look()))
 
     @property
     def environments(self) -> EnvironmentPool:
@@ -214,10 +206,14 @@ class _OnLoop:
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         async with self.pool.acquire(spec) as environment:
-            return await work(environment)
+            try:
+                return await work(environment)
+            except EnvironmentFailed:
+                await self._lose(environment, spec)
+                raise
 
     async def _run_once(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
-        spec = self.spec(call.session_key, call.task_id, call.workspace)
+        spec = self._spec_of(call)
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
@@ -258,17 +254,17 @@ class _OnLoop:
         try:
             result = await interrupt.stops(ForegroundRun(self._limits(call), sink)).result(place, request)
         except EnvironmentFailed as error:
-            await self._lose(environment, call)
+            await self._lose(environment, self._spec_of(call))
             raise PlaceLost(str(error)) from error
         return await self._tell(environment, call, result, sink)
 
-    async def _lose(self, environment: Environment, call: TerminalCall) -> None:
+    async def _lose(self, environment: Environment, spec: EnvironmentSpec) -> None:
         """Give up a place that does not answer any more; the next command of its session is told."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await environment.status(BackendPath("/"))
         except (EnvironmentFailed, OSError):
-            self._lost.add(self.spec(call.session_key, call.task_id, call.workspace))
+            self._lost.add(spec)
             await self.pool.discard(environment)
 
     async def _tell(
@@ -279,7 +275,7 @@ class _OnLoop:
             record = self._adopt(environment, call, result, sink, pids=())
             return answers.waiting(result, record, mask)
         if result.ended.reason == "lost":
-            await self._lose(environment, call)
+            await self._lose(environment, self._spec_of(call))
         answer = answers.ended(call, result, mask)
         left = result.ended.left_behind
         if not left or result.timed_out or result.interrupted:
@@ -320,6 +316,9 @@ class _OnLoop:
             return_when_waiting=True,
         )
 
+    def _spec_of(self, call: TerminalCall) -> EnvironmentSpec:
+        return self.spec(call.session_key, call.task_id, call.workspace)
+
     def spec(self, session_key: str, task_id: str, workspace: str) -> EnvironmentSpec:
         """The environment that a call of this session and task would run in."""
         return resolve(
@@ -331,7 +330,9 @@ class _OnLoop:
         )
 
     def environment_of(self, session_key: str) -> Environment | None:
-        entries = (entry for entry in self.pool.entries() if entry.spec.session == session_key)
+        # Those that serve something else, such as scripts, have no shell that anybody talks to.
+        usual = (entry for entry in self.pool.entries() if "for" not in dict(entry.spec.options))
+        entries = (entry for entry in usual if entry.spec.session == session_key)
         return next((entry.environment for entry in entries if entry.environment is not None), None)
 
     def _create(self, spec: EnvironmentSpec) -> Environment:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from toolcrib.core.environments import (
     BackendPath,
@@ -13,13 +13,13 @@ from toolcrib.core.environments import (
     Ended,
     EndReason,
     Execution,
-    FileStatus,
     LeftBehind,
     OnOutput,
     TerminalSize,
 )
+from toolcrib.testing.fake_files import FakeFiles
 
-__all__ = ["FakeEnvironment", "FakeExecution", "Reply"]
+__all__ = ["FakeEnvironment", "FakeExecution", "FakeProcess", "Reply"]
 
 TERMINATED = 143
 
@@ -126,7 +126,42 @@ class FakeExecution:
         self._on_output = _nobody
 
 
-class FakeEnvironment:
+class FakeProcess:
+    """A scripted program beside the session; see EngineProcess."""
+
+    pid = None
+
+    def __init__(self, exit_code: int | None) -> None:
+        self.written = b""
+        self.input_is_closed = False
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if exit_code is not None:
+            self.ends(exit_code)
+
+    def ends(self, exit_code: int = 0) -> None:
+        """Make it end."""
+        if not self._ended.done():
+            self._ended.set_result(exit_code)
+
+    async def write(self, data: bytes) -> None:
+        if self.input_is_closed or self._ended.done():
+            raise BrokenPipeError("its input is closed")
+        self.written += data
+
+    async def close_input(self) -> None:
+        self.input_is_closed = True
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Nothing: it has no terminal."""
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    async def abandon(self) -> None:
+        """Nothing is held."""
+
+
+class FakeEnvironment(FakeFiles):
     """A place in memory; see Environment. `replies` says what each command does, `default` what all others do.
 
     environment = FakeEnvironment({"make": Reply(output="done\\n")})
@@ -140,14 +175,15 @@ class FakeEnvironment:
     def __init__(
         self, replies: Mapping[str, Reply] | None = None, *, default: Reply | None = None, cwd: str = "/work"
     ) -> None:
+        super().__init__()
         self.replies = dict(replies or {})
         self.default = default or Reply()
         self.commands: list[str] = []
         """Every command that was started, in order."""
         self.executions: dict[str, FakeExecution] = {}
         """The same, by id."""
-        self.files: dict[str, bytes] = {}
-        self.modes: dict[str, int] = {}
+        self.programs: list[str] = []
+        """Every program that was started beside the session, as a shell line."""
         self.is_open = False
         self.closings = 0
         self._cwd = BackendPath(cwd)
@@ -187,29 +223,16 @@ class FakeEnvironment:
         execution.heard_by(on_output, offset)
         return execution
 
-    async def read_file(self, path: BackendPath) -> bytes:
-        try:
-            return self.files[path]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    async def write_file(self, path: BackendPath, data: bytes, *, mode: int | None = None) -> None:
-        self.files[path] = data
-        if mode is not None:
-            self.modes[path] = mode
-
-    async def status(self, path: BackendPath) -> FileStatus | None:
-        if path not in self.files:
-            return None
-        return FileStatus(kind="file", size=len(self.files[path]), mode=self.modes.get(path, 0o644))
-
-    async def upload(self, source: Path, target: BackendPath) -> None:
-        """Copy a file into the place; folders are not known here."""
-        data, about = await asyncio.to_thread(lambda: (source.read_bytes(), source.stat()))
-        await self.write_file(target, data, mode=about.st_mode & 0o777)
-
-    async def download(self, source: BackendPath, target: Path) -> None:
-        await asyncio.to_thread(target.write_bytes, await self.read_file(source))
+    async def spawn(self, argv: Sequence[str], *, on_output: OnOutput) -> FakeProcess:
+        """Start a program; it does what `replies` says about its arguments as one shell line."""
+        line = shlex.join(argv)
+        reply = self.replies.get(line, self.default)
+        self.programs.append(line)
+        if reply.fails_with is not None:
+            raise reply.fails_with
+        if reply.output:
+            on_output(reply.output.encode())
+        return FakeProcess(reply.exit_code)
 
     def address(self) -> Mapping[str, str]:
         return {"kind": self.kind, "folder": f"fake-{id(self):x}"}

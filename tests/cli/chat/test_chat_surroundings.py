@@ -111,9 +111,10 @@ def test_ctrl_c_in_a_dumb_terminal_stops_the_work_and_twice_leaves(home: Path, g
         assert chat.exit_code() == 130
 
 
-def run_piped(home: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_piped(home: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "toolcrib", "chat", *arguments],
+        cwd=cwd,
         input=text,
         capture_output=True,
         text=True,
@@ -227,7 +228,7 @@ def test_a_question_of_a_command_does_not_hang_a_pipe(home: Path, tmp_path: Path
     file = tmp_path / "new.txt"
     make_home(home, [{"call": "write_text", "arguments": {"path": str(file)}}, {"say": "Written."}, {"say": "Next."}])
 
-    done = run_piped(home, "write\n/undo\nnext\n", "--yolo")
+    done = run_piped(home, "write\n/undo\nnext\n", "--yolo", cwd=tmp_path)
 
     assert done.returncode == 0
     assert done.stdout == "Written.\n\nNext.\n\n"

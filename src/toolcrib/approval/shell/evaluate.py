@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from toolcrib.approval.shell import grammar
 from toolcrib.approval.shell.assignments import assignments, declare, judge_environment
@@ -163,10 +164,7 @@ class Evaluator(Definitions):
     def loop(self, node: grammar.Loop, state: State, stdin: Data | None) -> Data:
         if spawns_without_end(node):
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
-        if node.condition is not None:
-            state.listing, listing = True, state.listing
-            self.command(node.condition, state, stdin)
-            state.listing = listing
+        self.condition(node, state, stdin)
         values = [None] if node.values is None else loop_values(self.folder.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
         outputs: list[Data] = []
@@ -175,8 +173,17 @@ class Evaluator(Definitions):
             if name is not None:
                 inner.assign(name, [value or Field(UNKNOWN)])
             outputs.append(self.command(node.body, inner, stdin))
+        for given in further_input(stdin) if node.values is None and "read" in self.source else ():
+            self.condition(node, inner, given)
+            outputs.append(self.command(node.body, inner, given))
         state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
+
+    def condition(self, node: grammar.Loop, state: State, stdin: Data | None) -> None:
+        if node.condition is not None:
+            state.listing, listing = True, state.listing
+            self.command(node.condition, state, stdin)
+            state.listing = listing
 
     def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         return [(each, self.folder.text(each.target, state)) for each in redirections]
@@ -337,6 +344,22 @@ def effort(words: list[Field], state: State, stdin: Data | None) -> int:
     return (
         1 + len(words) // WORDS_IN_A_STEP + path_characters // PATH_CHARACTERS_IN_A_STEP + read // CHARACTERS_PASSED_ON
     )
+
+
+def further_input(stdin: Data | None) -> Iterator[Data]:
+    """What is left to read in each further round of a loop that takes one line after another."""
+    if stdin is None or stdin.text is None:
+        return
+    lines = stdin.text.split("\n")
+    seen = {lines[0]}
+    for at, line in enumerate(lines[1:], start=1):
+        if line in seen or (not line and at == len(lines) - 1):
+            continue
+        if len(seen) >= MAX_LOOP_VALUES:
+            yield Data(None, stdin.origin)
+            return
+        seen.add(line)
+        yield Data("\n".join(lines[at:]), stdin.origin)
 
 
 def loop_values(values: list[Field]) -> list[Field | None]:

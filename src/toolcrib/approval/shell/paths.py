@@ -140,6 +140,8 @@ def place(path: str, state: State) -> Place:
     in_home = home_relative(whole, state)
     if in_home is not None and HOME_CONFIG.match(in_home):
         return "home_config"
+    if any(whole == own or whole.startswith(own + "/") for own in state.own):
+        return "home_config"
     if TEMPORARY.match(path):
         return "temporary"
     if SYSTEM_FILES.match(path):

@@ -52,6 +52,9 @@ class State(msgspec.Struct):
     input: Data | None = None
     """What `exec <file` made the standard input of the following commands; a copy is told its input anew."""
 
+    own: tuple[str, ...] = ()
+    """Files and folders of toolcrib itself, wherever its home is."""
+
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""
 
@@ -76,6 +79,7 @@ class State(msgspec.Struct):
             dict(self.outputs),
             self.many,
             self.listing,
+            own=self.own,
             stack=self.stack,
         )
 

@@ -11,10 +11,10 @@ from toolcrib.cli.output import note, one_line, person_present, plural, print_li
 from toolcrib.cli.sessions import age_in_seconds, complete_sessions, find_session, opened_store
 from toolcrib.config.load import load_settings
 from toolcrib.core.errors import UsageError
-from toolcrib.sessions.file_history import FileHistory
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.recovery import working_process
 from toolcrib.sessions.store import SessionStore
+from toolcrib.undo.history import FileHistory
 
 EVERY_SESSION = 1_000_000
 SHOWN = 10

@@ -20,10 +20,10 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import NOT_TOOL_FILES, load_builtin_tools
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.skills.skill import MAX_NAME_CHARS, NAME_RULE, is_valid_name
 
 Kind = Literal["skill", "tool"]
 TOOL_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 QUESTION = """Skill or tool?
   skill  when instructions, shell commands and the tools that exist can do it
   tool   when it needs keys, logic of its own, binary data or streaming"""
@@ -53,7 +53,7 @@ def command(name: str, kind: Kind | None, style: str) -> None:
     home = find_home()
     chosen = kind or ask_kind(name)
     if chosen == "skill":
-        _require_name(name, SKILL_NAME, "lower-case letters, digits, - and _")
+        _require_skill_name(name)
         path = home.skills_dir / name / "SKILL.md"
         _write(path, name, SKILL.replace("NAME", name))
         print_line(f"Wrote {path}")
@@ -86,6 +86,13 @@ def ask_kind(name: str) -> Kind:
             again = f"toolcrib tools new {shlex.quote(name)} --kind"
             raise UsageError(f"nobody answered; say which it should be: `{again} tool` or `{again} skill`")
         note("Please type skill or tool.")
+
+
+def _require_skill_name(name: str) -> None:
+    if not is_valid_name(name):
+        suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_CHARS].strip("-") or "my-skill"
+        again = f"`toolcrib tools new {suggestion} --kind skill`"
+        raise UsageError(f"{name!r} cannot be a skill's name; use {NAME_RULE}, for example {again}")
 
 
 def _require_name(name: str, pattern: re.Pattern[str], allowed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 
 import click
@@ -41,7 +42,8 @@ def command(name: str, arguments: str, yolo: bool) -> int:
         ) from error
     with stdout_reserved():
         # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.
-        result = runtime.call_sync(name, given if isinstance(given, dict) else text)
+        ctx = runtime.context(tool_name=name, call_id=f"run_{secrets.token_hex(4)}")
+        result = runtime.call_sync(name, given if isinstance(given, dict) else text, ctx)
     content = result.content
     sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
     return 1 if result.is_error else 0

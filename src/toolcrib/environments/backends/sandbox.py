@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from toolcrib.environments.backends.sandbox_bubblewrap import (
     bubblewrap_trial,
     find_bubblewrap,
 )
-from toolcrib.environments.backends.sandbox_folder import SandboxFolder, leftovers, remove
+from toolcrib.environments.backends.sandbox_folder import SandboxFolder, leftovers, remove, remove_abandoned
 from toolcrib.environments.backends.sandbox_landlock import (
     OWN_MOUNTS,
     keeps_signals_and_sockets_apart,
@@ -63,6 +63,8 @@ class SandboxOptions:
     """The user's home, which is hidden; None means the one in the list of users."""
     secrets: tuple[Path, ...] = ()
     """What is never shown, besides the usual places of keys and passwords in the home."""
+    covered: tuple[Path, ...] = ()
+    """Files in the workspace that are not shown, where the mechanism can cover single ones."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """The variables that programs start with; HOME and TMPDIR are the sandbox's own."""
     max_processes: int = 4096
@@ -70,6 +72,8 @@ class SandboxOptions:
     """How large one file may become; 0 means no limit."""
     max_memory_bytes: int = 0
     """How much address space one process may have; 0 means no limit."""
+    max_shared_memory_bytes: int = 0
+    """How much /dev/shm may hold, where it is the sandbox's own; 0 means no limit."""
     temporary: Path | None = None
     """Where on this machine the sandbox's own /tmp and home are kept; None means the usual folder for such things."""
 
@@ -86,6 +90,7 @@ class SandboxEngine:
         self._session: SandboxSession | None = None
         self._mechanism: Mechanism | None = None
         self._starting = asyncio.Lock()
+        self._cleaning: asyncio.Task[None] | None = None
         self.isolated = False
         """Known once it is open: files elsewhere cannot be changed, and secrets cannot be read."""
         self.in_force = ""
@@ -106,14 +111,23 @@ class SandboxEngine:
         except BaseException:
             await self.close()
             raise
+        self._cleaning = asyncio.ensure_future(remove_abandoned(self._options.temporary))
 
     async def close(self) -> None:
         session, self._session = self._session, None
         folder, self._folder = self._folder, None
         if session is not None:
             await session.end()
+        if self._cleaning is not None:
+            await asyncio.wait([self._cleaning])
         if folder is not None:
             await folder.remove()
+
+    async def end_programs(self) -> None:
+        """End whatever runs inside, by ending the sandbox itself; the next program starts a new one, same files."""
+        async with self._starting:
+            if self._session is not None:
+                await self._session.end(at_once=True)
 
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
@@ -123,6 +137,11 @@ class SandboxEngine:
         if not self._session.stands:
             await self._start_again(self._mechanism, self._folder)
         return await self._session.spawn(argv, on_output, terminal)
+
+    @property
+    def has_own_processes(self) -> bool:
+        """Programs inside see each other and no other process of this machine."""
+        return self._mechanism == "bubblewrap"
 
     @property
     def workspace(self) -> BackendPath:
@@ -182,9 +201,10 @@ class SandboxEngine:
         with memory_file(seccomp or b"") as rules:
             sandbox = bubblewrap_arguments(
                 version,
-                visible,
+                replace(visible, hidden=(*visible.hidden, *self._covered())),
                 scratch=folder.path,
                 network=self._options.network,
+                shared_memory_bytes=self._options.max_shared_memory_bytes,
                 seccomp=rules.fileno() if seccomp else None,
                 spawner=SPAWNER,
             )
@@ -231,6 +251,10 @@ class SandboxEngine:
             "seccomp",
         )
         return said
+
+    def _covered(self) -> list[Path]:
+        real = (path.resolve() for path in self._options.covered if path.is_file())
+        return [path for path in real if path.is_relative_to(self._options.workspace.resolve())]
 
     def _tell(self, *parts: str) -> None:
         network = "network" if self._options.network else "no network"

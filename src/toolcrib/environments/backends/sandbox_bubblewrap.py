@@ -38,7 +38,14 @@ def bubblewrap_trial(program: str) -> str:
 
 
 def bubblewrap_arguments(
-    version: tuple[int, ...], visible: Visible, *, scratch: Path, network: bool, seccomp: int | None, spawner: Path
+    version: tuple[int, ...],
+    visible: Visible,
+    *,
+    scratch: Path,
+    network: bool,
+    shared_memory_bytes: int,
+    seccomp: int | None,
+    spawner: Path,
 ) -> list[str]:
     """Everything between `bwrap` and the program to run."""
     arguments = ["--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1", "--new-session"]
@@ -67,12 +74,16 @@ def bubblewrap_arguments(
             arguments += ["--symlink", str(folder.readlink()), str(folder)]
         else:
             arguments += ["--ro-bind", str(folder), str(folder)]
+    if shared_memory_bytes and version >= (0, 7, 0):
+        arguments += ["--size", str(shared_memory_bytes)]
+    arguments += ["--tmpfs", "/dev/shm"]
     arguments += ["--ro-bind", str(spawner), SPAWNER_INSIDE]
     arguments += _mounts(visible, scratch)
     for path in visible.hidden:
         arguments += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
     # Root's sandbox is still root's: without this it could write to the settings of the kernel in /proc/sys.
-    return [*arguments, "--remount-ro", "/proc", "--remount-ro", "/", "--chdir", str(visible.workspace), "--"]
+    read_only = [word for folder in ("/proc", "/dev", "/") for word in ("--remount-ro", folder)]
+    return [*arguments, *read_only, "--chdir", str(visible.workspace), "--"]
 
 
 def _mounts(visible: Visible, scratch: Path) -> Sequence[str]:

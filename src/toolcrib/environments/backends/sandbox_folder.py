@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from toolcrib.environments.host_process import spawn_on_host
 PREFIX = "toolcrib-sandbox-"
 LOCK = "owner"
 KIND = "sandbox folder"
+NEW_SECONDS = 60
 # Programs may have left folders that even their owner cannot list.
 REMOVE = 'chmod -R u+rwX -- "$1" 2>/dev/null; rm -rf -- "$1"'
 
@@ -48,6 +50,13 @@ async def leftovers(parent: Path | None = None) -> list[Leftover]:
     return list(_find(Path(parent or tempfile.gettempdir())))
 
 
+async def remove_abandoned(parent: Path | None = None) -> None:
+    """Delete the folders whose owners were killed before they could."""
+    for leftover in await leftovers(parent):
+        if not leftover.owner_alive and not _is_new(leftover.name):
+            await remove(leftover)
+
+
 async def remove(leftover: Leftover) -> None:
     """Delete a folder that `leftovers` found and whose owner has gone."""
     path = Path(leftover.name)
@@ -68,6 +77,14 @@ def _find(parent: Path) -> Iterator[Leftover]:
             else "/tmp and home of a sandbox that has ended",
             owner_alive=alive,
         )
+
+
+def _is_new(name: str) -> bool:
+    """Whether it was made just now, so that its owner may not have locked it yet."""
+    try:
+        return Path(name).stat().st_mtime > time.time() - NEW_SECONDS
+    except OSError:
+        return False
 
 
 def _owner_is_alive(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from toolcrib.core.environments import OnOutput, TerminalSize
@@ -119,11 +121,16 @@ class SandboxSession:
         except TimeoutError as error:
             raise EnvironmentFailed(f"the sandbox did not start {argv[0]!r} in time") from error
 
-    async def end(self) -> None:
-        """Close the sandbox; returns when no process of it is left."""
+    async def end(self, *, at_once: bool = False) -> None:
+        """Close the sandbox; returns when no process of it is left. `at_once` does not wait for what is busy inside."""
         self._lose()
         if self._child is None:
             return
+        if at_once and not self._pids_are_ours:
+            # With its first process everything in it is gone, before the one outside hears of it.
+            for pid in _children(self._child.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         try:
             async with asyncio.timeout(END_SECONDS):
                 await asyncio.shield(self._gone)
@@ -255,3 +262,11 @@ class SandboxSession:
         self._lose()
         if not self._gone.done():
             self._gone.set_result(None)
+
+
+def _children(pid: int) -> list[int]:
+    """The direct children of a process; none where the kernel does not tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []

@@ -214,6 +214,17 @@ def expect(condition: bool, what: str, seen: object) -> None:
         raise ConformanceFailure(f"expected {what}; seen {_short(seen)}")
 
 
+async def raises(kind: type[Exception], attempt: Awaitable[object]) -> None:
+    """Expect an attempt to be refused with that error."""
+    try:
+        seen = await attempt
+    except kind:
+        return
+    except (OSError, ToolcribError) as error:
+        raise ConformanceFailure(f"expected {kind.__name__}; seen {error!r}") from error
+    raise ConformanceFailure(f"expected {kind.__name__}; seen {seen!r}")
+
+
 def _short(value: object, limit: int = 300) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"

@@ -12,6 +12,7 @@ from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
 from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
 from toolcrib.environments.conformance.commands import CHECKS as COMMANDS
+from toolcrib.environments.conformance.editing import CHECKS as EDITING
 from toolcrib.environments.conformance.endings import CHECKS as ENDINGS
 from toolcrib.environments.conformance.hygiene import CHECKS as HYGIENE
 from toolcrib.environments.conformance.odd_sessions import CHECKS as ODD_SESSIONS
@@ -28,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     *ENDINGS,
     *OVERLAP,
     *TRANSFER,
+    *EDITING,
     *HYGIENE,
 )
 CLOSE_SECONDS = 15.0

@@ -1,0 +1,161 @@
+"""The pages of the built-in tools: the upper part of each is written from the code, the lower part by people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reference_source import GENERATED, table
+
+from toolcrib.core.types import JsonObject, ToolEntry
+from toolcrib.registry import discovery, registry
+
+FOLDER = "tools"
+HEAD = (
+    "<!-- Written by scripts/write_reference.py from the code, down to the next such line; what follows it is written "
+    "by hand, and its examples are run by the tests. -->\n"
+)
+END = "<!-- From here on by hand. -->"
+AN_AGENT = "in an agent"
+WITH_COMMANDS = "where the commands of the session run"
+HERE = "on the machine that runs toolcrib"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the code does not say in words."""
+
+    effects: str
+    where: str
+
+
+FACTS = {
+    "clarify": Facts("asks the person", "wherever a person can be asked"),
+    "cronjob": Facts(
+        "changes what runs later, except `list`; a script, a command or a file to deliver to, and another folder to "
+        "work in, are judged as well",
+        HERE,
+    ),
+    "delegate_task": Facts("none of its own; the calls of helpers are judged one by one", AN_AGENT),
+    "execute_code": Facts(
+        "runs the script as `python3 -c`; the calls that it makes are judged one by one",
+        "in a sandbox around the folder of the session, or where its commands run (`code_execution.sandbox`)",
+    ),
+    "memory": Facts("none declared; `memory.write_approval` asks before anything is remembered", AN_AGENT),
+    "patch": Facts("writes or deletes each file that the patch names", WITH_COMMANDS),
+    "process": Facts("what is typed into a process is judged as a command", WITH_COMMANDS),
+    "read_file": Facts("reads the file", WITH_COMMANDS),
+    "search_files": Facts("reads the folder or file that is searched", WITH_COMMANDS),
+    "session_search": Facts("none declared", AN_AGENT),
+    "skill_manage": Facts("writes or deletes files of the user's skills", HERE),
+    "skill_view": Facts("reads the file of the skill", HERE),
+    "skills_list": Facts("reads the folder of the user's skills", HERE),
+    "terminal": Facts("runs the command", "where `terminal.backend` says"),
+    "todo": Facts("none declared", AN_AGENT),
+    "tool_call": Facts("those of the tool that is called", "wherever that tool works"),
+    "tool_describe": Facts("none", "everywhere"),
+    "tool_search": Facts("none", "everywhere"),
+    "write_file": Facts("writes the file", WITH_COMMANDS),
+}
+
+
+def tool_pages(reference: Path) -> Iterator[tuple[str, str]]:
+    """Every page by its name in the reference; what people wrote is taken from the pages that are there."""
+    entries = _entries()
+    yield f"{FOLDER}/README.md", "\n".join(_index(entries))
+    for entry in entries:
+        name = f"{FOLDER}/{entry.name}.md"
+        yield name, "\n".join([HEAD, *_from_code(entry), END]) + _by_hand(reference / name)
+
+
+def _entries() -> list[ToolEntry]:
+    discovery.load_builtin_tools()
+    entries = sorted((entry for entry in registry.entries() if entry.is_ours), key=lambda entry: entry.name)
+    missing = [entry.name for entry in entries if entry.name not in FACTS]
+    if missing:
+        raise SystemExit(f"scripts/reference_tools.py says nothing about {', '.join(missing)}; add it to FACTS there")
+    return entries
+
+
+def _index(entries: list[ToolEntry]) -> Iterator[str]:
+    yield GENERATED + "# Built-in tools\n"
+    yield "What a model can be offered without any tool file or plugin. Each page says what a tool takes and gives, and"
+    yield "has an example that the tests run. `toolcrib tools explain NAME` shows a tool as it is set up here, and"
+    yield "`toolcrib tools run NAME JSON` calls it.\n"
+    rows = [(f"[`{one.name}`]({one.name}.md)", f"`{one.toolset}`", _first_sentence(one)) for one in entries]
+    yield from table(("tool", "toolset", "what it is for"), rows)
+
+
+def _first_sentence(entry: ToolEntry) -> str:
+    first = _description(entry).split("\n")[0].split(". ")[0].rstrip(".")
+    return f"{first}."
+
+
+def _description(entry: ToolEntry) -> str:
+    return str(entry.schema.get("description") or entry.description)
+
+
+def _from_code(entry: ToolEntry) -> Iterator[str]:
+    facts = FACTS[entry.name]
+    yield f"# {entry.name}\n"
+    yield "\n".join(f"> {line}".rstrip() for line in _quoted(_description(entry))) + "\n"
+    rows = [
+        ("toolset", f"`{entry.toolset}`"),
+        ("effects", facts.effects),
+        ("works", facts.where),
+        ("result", _limit(entry)),
+    ]
+    yield from table(("", ""), rows)
+    parameters = list(_parameters(entry.parameters, ""))
+    if parameters:
+        yield from table(("parameter", "type", "default", "meaning"), parameters)
+
+
+def _quoted(description: str) -> Iterator[str]:
+    """The lines of a description; a format that it shows keeps its line breaks."""
+    head, newline, rest = description.partition("\n")
+    yield head
+    if newline:
+        yield from ("", "```text", *rest.splitlines(), "```")
+
+
+def _limit(entry: ToolEntry) -> str:
+    limit = entry.max_result_size_chars
+    if limit is None:
+        return "100000 characters at most, as `tool_output.max_result_chars` says"
+    return "bounded by its own limits" if limit == float("inf") else f"{limit} characters at most"
+
+
+def _parameters(schema: JsonObject, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    required = schema.get("required", [])
+    for name, about in schema.get("properties", {}).items():
+        default = "required" if name in required else _value(about["default"]) if "default" in about else ""
+        yield f"`{prefix}{name}`", _type(about), default, about.get("description", "")
+        items = about.get("items", {})
+        if items.get("type") == "object":
+            yield from _parameters(items, f"{prefix}{name}[].")
+
+
+def _value(value: Any) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _type(about: JsonObject) -> str:
+    if "enum" in about:
+        return "one of " + ", ".join(f"`{choice}`" for choice in about["enum"])
+    name = {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(about["type"], about["type"])
+    if name == "array":
+        items = about["items"]
+        name = "list of objects" if items.get("type") == "object" else "list of texts"
+    bounds = (("minimum", "at least"), ("maximum", "at most"), ("maxItems", "at most"))
+    return ", ".join([name, *(f"{words} {about[key]}" for key, words in bounds if key in about)])
+
+
+def _by_hand(page: Path) -> str:
+    """What people wrote on a page; only a line break where there is none yet."""
+    if not page.exists():
+        return "\n"
+    _, found, rest = page.read_text(encoding="utf-8").partition(END)
+    return rest if found else "\n"

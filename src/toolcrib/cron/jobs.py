@@ -1,0 +1,115 @@
+"""Jobs and their runs, as values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from toolcrib.config.environment import environment
+from toolcrib.core.errors import ToolcribError, UnknownName
+from toolcrib.cron.schedule import Schedule
+from toolcrib.cron.schedule_text import parse_schedule
+from toolcrib.cron.zones import machine_zone, zone_named
+
+Missed = Literal["once", "skip", "all"]
+RunState = Literal["running", "ok", "failed", "timed_out", "skipped", "lost"]
+Trigger = Literal["schedule", "manual"]
+JobState = Literal["active", "paused", "done"]
+
+LOST = "the process that ran it was ended before it could say how it went; it is not run again by itself"
+
+
+class JobError(ToolcribError):
+    """A job cannot be read, written or run; says which one and what to do."""
+
+
+class UnknownJob(UnknownName):
+    """No job, or more than one, is meant by a name."""
+
+    kind = "job"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Work at set times."""
+
+    id: str
+    name: str
+    schedule: str
+    """As it was written."""
+    timezone: str = ""
+    """The zone of the schedule; empty means this machine's."""
+    since: float
+    """When the schedule was written: spans of time are counted from here."""
+    prompt: str = ""
+    repeat: int | None = None
+    """How often it runs at most; None means without end."""
+    missed: Missed | None = None
+    """None: as `cron.missed` says."""
+    deliver: str = "local"
+    origin: str = ""
+    """The session that made it."""
+    skills: tuple[str, ...] = ()
+    model: str = ""
+    provider: str = ""
+    script: str = ""
+    """A shell command that runs first."""
+    no_agent: bool = False
+    """The output of the script is the result."""
+    context_from: tuple[str, ...] = ()
+    """The ids of jobs whose latest output is put before the prompt."""
+    toolsets: tuple[str, ...] | None = None
+    """None: those of the config."""
+    allowed_tools: tuple[str, ...] | None = None
+    """The tools of the session that made it, beyond which it gets none; None where a person made it."""
+    workdir: str = ""
+    attach_to_session: str = ""
+    """The session that its runs go on with; empty means that each has a session of its own."""
+    created_at: float = 0.0
+    updated_at: float = 0.0
+
+    state: JobState = "active"
+    next_run: float | None = None
+    run_count: int = 0
+    """Runs that its schedule started."""
+    asked_at: float | None = None
+    """When somebody asked for a run at once that has not begun yet."""
+
+
+LIVE_FIELDS = ("state", "next_run", "run_count", "asked_at")
+"""What is kept in columns of its own, because schedulers look at it and change it."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job."""
+
+    number: int
+    job: str
+    due_at: float
+    started_at: float
+    finished_at: float | None = None
+    state: RunState = "running"
+    trigger: Trigger = "schedule"
+    session_id: str = ""
+    output: str = ""
+    error: str = ""
+    note: str = ""
+    """What else there is to know: runs that it stands for, what became of its delivery."""
+    owner: str = ""
+    """The process that runs it."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run went."""
+
+    state: RunState
+    output: str = ""
+    error: str = ""
+    session_id: str = ""
+    note: str = ""
+
+
+def schedule_of(job: Job) -> Schedule:
+    """When a job is due; raises UsageError where that cannot be read any more."""
+    zone = zone_named(job.timezone) if job.timezone else machine_zone(environment())
+    return parse_schedule(job.schedule, zone, job.since)

@@ -1,0 +1,244 @@
+"""What the tool `cronjob` does.
+
+A job runs later, when nobody watches, so it gets no more than the session that makes it: the tools of that session at
+most, and never `cronjob` itself. Its prompt must not carry orders in disguise. Whatever changes the schedule has the
+effect `schedule`, so that the gate asks a person, once for each change or once for the session; a script and a command
+for the delivery are judged as commands in addition, a file for the delivery and a folder other than the session's as
+paths that are written to. Looking has no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.errors import ToolcribError, UsageError
+from toolcrib.core.types import Effect, JsonObject
+from toolcrib.cron.describe import job_facts, run_facts
+from toolcrib.cron.destinations import parse_destination
+from toolcrib.cron.drafts import Author, Wish, changed_job, new_job
+from toolcrib.cron.jobs import Job
+from toolcrib.cron.pausing import paused, resumed
+from toolcrib.cron.store import JobStore
+from toolcrib.environments.specs import ON_THIS_MACHINE
+from toolcrib.registry.results import sendable, tool_error, tool_result
+from toolcrib.sessions.memory_scan import threat_in
+
+SHOWN_JOBS = 50
+SHOWN_RUNS = 5
+SHOWN_OUTPUT_CHARS = 4_000
+SHOWN_PROMPT_CHARS = 200
+NO_SCHEDULER = (
+    "No scheduler is running, so nothing runs by itself: tell the user to keep `toolcrib cron serve` running."
+)
+TEXTS = ("schedule", "prompt", "name", "deliver", "model", "script", "workdir", "attach_to_session")
+
+
+class CronService:
+    """The jobs of the home of one Runtime. Keeps nothing: what is in the database counts, at every call."""
+
+    def __init__(self, settings: Settings, services: Services, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._services = services
+        self._clock = clock
+        self._actions = {
+            "create": self._create,
+            "list": self._list,
+            "update": self._update,
+            "pause": self._pause,
+            "resume": self._resume,
+            "run": self._run,
+            "remove": self._remove,
+        }
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
+        """What became of the action, as JSON."""
+        # Another process may hold the database for a moment, and a loop must not wait for it.
+        return await asyncio.to_thread(self._answer, args, ctx)
+
+    def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+        """What a call changes, now and later."""
+        action = str(args.get("action"))
+        if action == "list":
+            return ()
+        about = [str(args[name]) for name in ("job_id", "name", "schedule") if args.get(name)]
+        if action != "create":
+            about += self._meant(args)
+        prompt = " ".join(str(args.get("prompt") or "").split())[:SHOWN_PROMPT_CHARS]
+        effects = [Effect("schedule", " ".join([action, *about]) + (f": {prompt}" if prompt else ""))]
+        if action in ("create", "update"):
+            effects += self._later_effects(args, ctx)
+        return tuple(effects)
+
+    def _meant(self, args: JsonObject) -> list[str]:
+        """The job that a call speaks of, for a person who knows no ids."""
+        store = JobStore(self._settings.home.cron_file)
+        try:
+            job = self._found(args, store)
+            return [f"(the job {job.name!r}, {job.schedule})"]
+        except ToolcribError:
+            return []  # The handler says that there is none.
+        finally:
+            store.close()
+
+    def _later_effects(self, args: JsonObject, ctx: ToolContext) -> list[Effect]:
+        """What runs of the job will do for certain, or may do without anybody being asked then."""
+        commands, effects = [], []
+        folder = self._folder(ctx)
+        # The handler refuses what cannot be a path.
+        if args.get("workdir") and "\0" not in str(args["workdir"]):
+            where = self._services.get("terminal").whereabouts(ctx)
+            folder = os.path.join(folder or "/", os.path.expanduser(str(args["workdir"])))  # noqa: PTH111, PTH118
+            folder = os.path.realpath(folder) if where.is_here else os.path.normpath(folder)
+            if folder != (os.path.realpath(self._folder(ctx)) if where.is_here else ctx.cwd):
+                effects.append(where.effect("write", f"{folder}/*"))
+        if args.get("script"):
+            commands.append(str(args["script"]))
+        if args.get("deliver"):
+            try:
+                destination = parse_destination(str(args["deliver"]), self._folder(ctx))
+            except UsageError:
+                destination = None  # The handler says what is wrong with it.
+            if destination is not None and destination.kind == "command":
+                commands.append(destination.target)
+            if destination is not None and destination.kind == "file":
+                effects.append(Effect("write", destination.target))
+        if not commands:
+            return effects
+        terminal = self._services.get("terminal")
+        return effects + [terminal.effect_of({"command": one, "workdir": folder}, ctx) for one in commands]
+
+    def _answer(self, args: JsonObject, ctx: ToolContext) -> str:
+        if ctx.effects is not None and ctx.effects != self.effects(args, ctx):
+            return tool_error("a path is not what it was when it was looked at; nothing was done, so try again")
+        store = JobStore(self._settings.home.cron_file)
+        try:
+            return sendable(tool_result(self._actions[args["action"]](args, ctx, store)))
+        except ToolcribError as error:
+            return tool_error(str(error))
+        finally:
+            store.close()
+
+    # One function for each action
+
+    def _create(self, args: JsonObject, ctx: ToolContext, store: JobStore) -> JsonObject:
+        wish, author = self._wish(args), self._author(ctx)
+        self._refuse_foreign_toolsets(wish.toolsets, ctx)
+        job = new_job(wish, author, self._settings, store, self._clock())
+        self._refuse_unknown_skills(job)
+        return self._told(store.add(job), store, "The job is kept; check that the next runs are what was meant.")
+
+    def _update(self, args: JsonObject, ctx: ToolContext, store: JobStore) -> JsonObject:
+        before, wish = self._found(args, store), self._wish(args)
+        self._refuse_foreign_toolsets(wish.toolsets, ctx)
+        job = changed_job(before, wish, self._author(ctx), self._settings, store, self._clock())
+        if wish.skills:
+            self._refuse_unknown_skills(job)
+        return self._told(store.replace(job, before), store, "The job was changed.")
+
+    def _list(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
+        if args.get("job_id"):
+            job = self._found(args, store)
+            runs = [run_facts(run, SHOWN_OUTPUT_CHARS) for run in store.runs(job, SHOWN_RUNS)]
+            return {"job": self._facts(job), "runs": runs, **self._warning(store)}
+        known, latest = store.jobs(), store.latest_runs()
+        jobs = [
+            {
+                **self._facts(job),
+                "prompt": job.prompt[:SHOWN_PROMPT_CHARS] + ("…" if len(job.prompt) > SHOWN_PROMPT_CHARS else ""),
+                "last_run": run_facts(latest[job.id]) if job.id in latest else None,
+            }
+            for job in known[:SHOWN_JOBS]
+        ]
+        more = {"note": f"Only the first {SHOWN_JOBS} are listed; job_id finds any other."}
+        return {
+            "jobs": jobs,
+            "count": len(known),
+            **(more if len(known) > SHOWN_JOBS else {}),
+            **(self._warning(store) if jobs else {}),
+        }
+
+    def _pause(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
+        job = self._found(args, store)
+        return self._told(store.replace(paused(job, self._clock()), job), store, "The job rests until it is resumed.")
+
+    def _resume(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
+        job = self._found(args, store)
+        return self._told(store.replace(resumed(job, self._clock()), job), store, "The job runs again.")
+
+    def _run(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
+        job = self._found(args, store)
+        store.ask_for_run(job, self._clock())
+        return self._told(job, store, "The scheduler runs it now, in the background; list with its job_id shows how.")
+
+    def _remove(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
+        job = self._found(args, store)
+        store.remove(job)
+        return {"removed": job.name, "job_id": job.id}
+
+    # Reading arguments
+
+    def _found(self, args: JsonObject, store: JobStore) -> Job:
+        wanted = str(args.get("job_id") or args.get("name") or "")
+        if not wanted:
+            raise UsageError("say which job: give its job_id, as list shows it")
+        return store.find(wanted)
+
+    def _wish(self, args: JsonObject) -> Wish:
+        given: dict[str, Any] = {name: str(args[name]) for name in TEXTS if args.get(name) is not None}
+        for name, key in (("skills", "skills"), ("context_from", "context_from"), ("enabled_toolsets", "toolsets")):
+            if args.get(name) is not None:
+                given[key] = tuple(dict.fromkeys(str(one).strip() for one in args[name]))
+        for name in ("repeat", "no_agent"):
+            if args.get(name) is not None:
+                given[name] = args[name]
+        for name in ("prompt", "name"):
+            threat = threat_in(given.get(name, ""))
+            if threat:
+                raise UsageError(f"the {name} was refused: {threat}; a job runs unseen, so word it without that")
+        return Wish(**given)
+
+    def _author(self, ctx: ToolContext) -> Author:
+        allowed = None if ctx.allowed_tools is None else ctx.allowed_tools - {"cronjob"}
+        return Author(folder=self._folder(ctx), session=ctx.session_id, allowed_tools=allowed)
+
+    def _folder(self, ctx: ToolContext) -> str:
+        """Where the session works; empty where only another machine knows that."""
+        if ctx.cwd or self._settings.terminal.backend not in ON_THIS_MACHINE:
+            return ctx.cwd
+        return os.path.abspath(os.curdir)  # noqa: PTH100 - `Path` would be asked for a folder that may be gone
+
+    def _refuse_foreign_toolsets(self, toolsets: Sequence[str] | None, ctx: ToolContext) -> None:
+        """A session can only pass on what it has."""
+        resolver = self._services.get("tool_catalog").builder.resolver
+        resolver.require(toolsets or ())
+        for name in toolsets or ():
+            if ctx.allowed_tools is not None and not ctx.allowed_tools.intersection(resolver.resolve_many([name])):
+                raise UsageError(f"this session has no tool of the toolset {name!r}, so its jobs cannot have it either")
+
+    def _refuse_unknown_skills(self, job: Job) -> None:
+        if job.skills:
+            shelf = self._services.get("skills").shelf(job.workdir)
+            for name in job.skills:
+                shelf.get(name)
+
+    # Answering
+
+    def _told(self, job: Job, store: JobStore, message: str) -> JsonObject:
+        return {"job": self._facts(job), "message": message, **self._warning(store)}
+
+    def _facts(self, job: Job) -> JsonObject:
+        return job_facts(job, self._clock())
+
+    def _warning(self, store: JobStore) -> JsonObject:
+        return {} if store.scheduler() else {"warning": NO_SCHEDULER}
+
+
+def build(settings: Settings, services: Services) -> CronService:
+    """The service of one Runtime."""
+    return CronService(settings, services)

@@ -1,0 +1,294 @@
+"""The jobs of one home and their runs, in one SQLite file for all processes.
+
+A run is begun in the same transaction that moves its job on to the next moment, so that each moment has exactly one
+run, whoever looks at the same time. The run of a process that was ended is lost: it is said, and never run again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from toolcrib.cron import claims
+from toolcrib.cron.jobs import LOST, Job, JobError, Missed, Report, Run, UnknownJob, schedule_of
+from toolcrib.cron.tables import JOB_COLUMNS, RUN_COLUMNS, job_of, job_values, open_database, run_of
+from toolcrib.registry.results import sendable
+from toolcrib.sessions.owner import is_alive, own_owner, pid_of
+
+MAX_OUTPUT_CHARS = 1_000_000
+ID_BYTES = 3
+ADVICE = "`toolcrib cron list` shows all of them"
+
+
+class JobStore:
+    """All jobs of one home. Opened on first use, safe from any thread, shared with other processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = open_database(path)
+
+    # Jobs
+
+    def add(self, job: Job) -> Job:
+        """Keep a new job, under an id of its own; raises JobError where its name is taken."""
+        with self.database.write(durable=True) as connection:
+            job = msgspec.structs.replace(job, id=_new_id(connection))
+            _refuse_taken_name(connection, job)
+            marks = ", ".join("?" * len(job_values(job)))
+            connection.execute(f"INSERT INTO jobs ({JOB_COLUMNS}) VALUES ({marks})", job_values(job))
+        return job
+
+    def replace(self, job: Job, before: Job) -> Job:
+        """Keep a job in the place of what it was; raises JobError where it changed in between."""
+        with self.database.write(durable=True) as connection:
+            found = _find_id(connection, job.id)
+            if found != before:
+                raise JobError(f"the job {before.name!r} was changed by somebody else just now; look at it again")
+            _refuse_taken_name(connection, job)
+            _put(connection, job)
+        return job
+
+    def remove(self, job: Job) -> None:
+        """Delete a job and what is kept of its runs; one that is running is refused."""
+        with self.database.write(durable=True) as connection:
+            self._mark_lost(connection, None)
+            _refuse_running(connection, job)
+            connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+            connection.execute("DELETE FROM runs WHERE job = ?", (job.id,))
+
+    def jobs(self) -> list[Job]:
+        """All jobs: those that come next first, then those that rest."""
+        if not self.database.exists:
+            return []
+        with self.database.read() as connection:
+            rows = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs ORDER BY next_run IS NULL, next_run, name")
+            return [job_of(row) for row in rows.fetchall()]
+
+    def find(self, wanted: str) -> Job:
+        """The job with that id or name, or the only one whose id or name begins so; raises UnknownJob."""
+        known, text = self.jobs(), wanted.strip().casefold()
+        exact = [job for job in known if text in (job.id, job.name.casefold())]
+        near = [job for job in known if text and (job.id.startswith(text) or job.name.casefold().startswith(text))]
+        found = exact or near
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = " and ".join(repr(job.name) for job in found[:3])
+            raise UnknownJob(
+                wanted, (), advice=f"{names} begin so; write more of it, or its id, as `toolcrib cron list` shows it"
+            )
+        advice = ADVICE if known else "there are no jobs yet; `toolcrib cron create` makes one"
+        raise UnknownJob(wanted, [name for job in known for name in (job.name, job.id)], advice=advice)
+
+    # Runs
+
+    def runs(self, job: Job, limit: int = 10) -> list[Run]:
+        """The latest runs of a job, the newest first. One whose process was ended is lost, marked so or not yet."""
+        if not self.database.exists:
+            return []
+        with self.database.read() as connection:
+            rows = connection.execute(
+                f"SELECT {RUN_COLUMNS} FROM runs WHERE job = ? ORDER BY number DESC LIMIT ?", (job.id, limit)
+            ).fetchall()
+        return [_as_it_is(run_of(row)) for row in rows]
+
+    def latest_runs(self) -> dict[str, Run]:
+        """The latest run of each job that has one, by the job's id; without the outputs, which may be large."""
+        if not self.database.exists:
+            return {}
+        columns = RUN_COLUMNS.replace("output", "'' AS output")
+        with self.database.read() as connection:
+            rows = connection.execute(
+                f"SELECT {columns} FROM runs WHERE number IN (SELECT max(number) FROM runs GROUP BY job)"
+            ).fetchall()
+        return {run.job: _as_it_is(run) for run in map(run_of, rows)}
+
+    def last_output(self, job_id: str) -> Run | None:
+        """The latest run of a job that went well."""
+        with self.database.read() as connection:
+            row = connection.execute(
+                f"SELECT {RUN_COLUMNS} FROM runs WHERE job = ? AND state = 'ok' ORDER BY number DESC LIMIT 1", (job_id,)
+            ).fetchone()
+        return None if row is None else run_of(row)
+
+    def claim_due(self, now: float, *, missed: Missed, max_parallel: int) -> list[claims.Claim]:
+        """Begin the runs that are due, as many as may run at once. They are this process's to finish."""
+        if not self.database.exists:
+            return []
+        # Looked at first without the right to write, which other processes would have to wait for.
+        with self.database.read() as connection:
+            if not claims.something_is_due(connection, now):
+                return []
+        with self.database.write(durable=True) as connection:
+            self._mark_lost(connection, now)
+            return claims.claim_due(connection, now, missed, max_parallel, own_owner())
+
+    def claim_now(self, job: Job, now: float) -> claims.Claim:
+        """Begin a run that somebody asked for; refused while the job is running."""
+        with self.database.write(durable=True) as connection:
+            self._mark_lost(connection, now)
+            found = _find_id(connection, job.id)
+            _refuse_running(connection, found)
+            return claims.begin_asked(connection, found, now, now, own_owner())
+
+    def ask_for_run(self, job: Job, now: float) -> None:
+        """Let the next scheduler that looks run a job at once, also one that is paused."""
+        with self.database.write(durable=True) as connection:
+            connection.execute("UPDATE jobs SET asked_at = ? WHERE id = ?", (now, job.id))
+
+    def finish(self, run: Run, report: Report, now: float, *, keep_runs: int) -> None:
+        """Say how a run went, and forget the oldest ones. A run of ours that was thought lost counts again."""
+        output = report.output
+        if len(output) > MAX_OUTPUT_CHARS:
+            output = f"{output[:MAX_OUTPUT_CHARS]}\n… ({len(report.output):,} characters in all)"
+        note = "; ".join(part for part in (run.note, report.note) if part)
+        with self.database.write(durable=True) as connection:
+            connection.execute(
+                "UPDATE runs SET state = ?, finished_at = ?, output = ?, error = ?, session_id = ?, note = ? "
+                "WHERE number = ? AND owner = ? AND state IN ('running', 'lost')",
+                (report.state, now, *map(sendable, (output, report.error)), report.session_id, sendable(note),
+                 run.number, run.owner),
+            )  # fmt: skip
+            connection.execute(
+                "DELETE FROM runs WHERE job = ?1 AND state <> 'running' AND number NOT IN "
+                "(SELECT number FROM runs WHERE job = ?1 ORDER BY number DESC LIMIT ?2)",
+                (run.job, keep_runs),
+            )
+
+    def count_anew(self, now: float) -> list[Job]:
+        """The jobs whose next moment is nearer now, because the clock was set back."""
+        if not self.database.exists:
+            return []
+        with self.database.read() as connection:
+            if not claims.count_anew(connection, now):
+                return []
+        with self.database.write(durable=True) as connection:
+            found = claims.count_anew(connection, now)
+            for job in found:
+                _put(connection, job)
+        return found
+
+    def next_moment(self) -> float | None:
+        """When the next job is due that is not running; in the past while one waits for its turn."""
+        if not self.database.exists:
+            return None
+        with self.database.read() as connection:
+            return claims.next_moment(connection)
+
+    def mark_lost(self, now: float) -> list[Run]:
+        """The runs whose process was ended, which are marked as lost now."""
+        if not self.database.exists:
+            return []
+        with self.database.read() as connection:
+            if not _dead_runs(connection):
+                return []
+        with self.database.write(durable=True) as connection:
+            return self._mark_lost(connection, now)
+
+    def _mark_lost(self, connection: sqlite3.Connection, now: float | None) -> list[Run]:
+        dead = _dead_runs(connection)
+        for run in dead:
+            connection.execute(
+                "UPDATE runs SET state = 'lost', finished_at = ?, error = ? WHERE number = ?",
+                (now or run.started_at, LOST, run.number),
+            )
+        return dead
+
+    # Schedulers
+
+    @contextmanager
+    def serving(self, now: float) -> Iterator[None]:
+        """While a scheduler of this process looks after the jobs, others can see that."""
+        owner = own_owner()
+        with self.database.write() as connection:
+            gone = [(one,) for one in _schedulers(connection) if not is_alive(one)]
+            connection.executemany("DELETE FROM schedulers WHERE owner = ?", gone)
+            connection.execute("INSERT OR REPLACE INTO schedulers VALUES (?, ?)", (owner, now))
+        try:
+            yield
+        finally:
+            with self.database.write() as connection:
+                connection.execute("DELETE FROM schedulers WHERE owner = ?", (owner,))
+
+    def scheduler(self) -> int:
+        """The process id of a scheduler that looks after the jobs; 0 when there is none."""
+        if not self.database.exists:
+            return 0
+        with self.database.read() as connection:
+            return next((pid_of(owner) for owner in _schedulers(connection) if is_alive(owner)), 0)
+
+    @property
+    def version(self) -> int:
+        """A number that changes when another process wrote something."""
+        if not self.database.exists:
+            return 0
+        with self.database.read() as connection:
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def restarted(job: Job, now: float) -> Job:
+    """The job, active from now on, with the next moment of its schedule."""
+    following = schedule_of(job).next_after(now)
+    exhausted = following is None or (job.repeat is not None and job.run_count >= job.repeat)
+    return msgspec.structs.replace(
+        job, state="done" if exhausted else "active", next_run=None if exhausted else following
+    )
+
+
+def _new_id(connection: sqlite3.Connection) -> str:
+    while True:
+        made = secrets.token_hex(ID_BYTES)
+        # Hex digits alone could be taken for a number, or for a name.
+        if not made.isdigit() and not connection.execute("SELECT 1 FROM jobs WHERE id = ?", (made,)).fetchone():
+            return made
+
+
+def _find_id(connection: sqlite3.Connection, job_id: str) -> Job:
+    row = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    if row is None:
+        raise UnknownJob(job_id, (), advice=f"it was removed; {ADVICE}")
+    return job_of(row)
+
+
+def _put(connection: sqlite3.Connection, job: Job) -> None:
+    columns = ", ".join(f"{name} = ?" for name in JOB_COLUMNS.split(", "))
+    connection.execute(f"UPDATE jobs SET {columns} WHERE id = ?", (*job_values(job), job.id))
+
+
+def _refuse_taken_name(connection: sqlite3.Connection, job: Job) -> None:
+    others = connection.execute("SELECT id, name FROM jobs WHERE id <> ?", (job.id,)).fetchall()
+    # Compared as they are looked for; SQLite knows the case of ASCII letters alone.
+    taken = next((number for number, name in others if name.casefold() == job.name.casefold()), "")
+    if taken:
+        raise JobError(f"there is a job {job.name!r} already; choose another `name`, or update that one (id `{taken}`)")
+
+
+def _refuse_running(connection: sqlite3.Connection, job: Job) -> None:
+    row = connection.execute("SELECT owner FROM runs WHERE job = ? AND state = 'running'", (job.id,)).fetchone()
+    if row is not None:
+        raise JobError(
+            f"the job {job.name!r} is running in process {pid_of(row[0])}; wait until `toolcrib cron show {job.id}` "
+            "says that it has ended"
+        )
+
+
+def _dead_runs(connection: sqlite3.Connection) -> list[Run]:
+    rows = connection.execute(f"SELECT {RUN_COLUMNS} FROM runs WHERE state = 'running'").fetchall()
+    return [run for run in map(run_of, rows) if not is_alive(run.owner)]
+
+
+def _schedulers(connection: sqlite3.Connection) -> Sequence[str]:
+    return [row[0] for row in connection.execute("SELECT owner FROM schedulers").fetchall()]
+
+
+def _as_it_is(run: Run) -> Run:
+    if run.state != "running" or is_alive(run.owner):
+        return run
+    return msgspec.structs.replace(run, state="lost", error=LOST)

@@ -1,0 +1,198 @@
+"""Checks of what the file tools need: lines out of files, guarded changes, links, folders."""
+
+from __future__ import annotations
+
+import hashlib
+
+from toolcrib.core.environments import BackendPath
+from toolcrib.core.errors import PathChanged
+from toolcrib.environments.conformance.check import Printed, Trial, check, equal, expect, raises
+from toolcrib.environments.conformance.transfer import NAMES, quoted
+
+ODD_NAMES = (*NAMES, "ends\n", "caf\udce9 \udcff")
+"""Also one that is no UTF-8, as Python writes it."""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@check("lines-of-files")
+async def lines_of_files(trial: Trial) -> None:
+    """Lines are read from anywhere in a file, no more than asked for, and it is said whether the file ends there."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        path = BackendPath(f"{folder}/lines")
+        await place.write_file(path, b"one\r\ntwo\n\n\xff\0four\nfive")
+        for first, count, max_bytes, data, at_end in (
+            (1, 2, 1000, b"one\r\ntwo\n", False),
+            (3, 2, 1000, b"\n\xff\0four\n", False),
+            (4, 2, 1000, b"\xff\0four\nfive", True),
+            (5, 1, 1000, b"five", True),
+            (6, 5, 1000, b"", True),
+            (1, 5, 1000, b"one\r\ntwo\n\n\xff\0four\nfive", True),
+            (2, 4, 6, b"two\n\n\xff", False),
+            (5, 1, 4, b"five", True),
+        ):
+            found = await place.read_lines(path, first=first, count=count, max_bytes=max_bytes)
+            equal(f"lines from {first}", (found.data, found.first, found.at_end), (data, first, at_end))
+            expect(found.total_lines in (5, None), "5 lines in all", found.total_lines)
+            equal("size", found.status.size, 21)
+        await place.write_file(path, b"")
+        found = await place.read_lines(path, first=1, count=5, max_bytes=10)
+        equal("an empty file", (found.data, found.at_end), (b"", True))
+        await place.write_file(path, b"".join(b"%d\n" % number for number in range(1, 200_001)))
+        found = await place.read_lines(path, first=150_000, count=2, max_bytes=100)
+        equal("lines far inside", (found.data, found.at_end), (b"150000\n150001\n", False))
+
+
+@check("files-of-odd-names")
+async def files_of_odd_names(trial: Trial) -> None:
+    """Names with quotes, line breaks, leading dashes and bytes that are no UTF-8 are names like any other."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        for name in ODD_NAMES:
+            path = BackendPath(f"{folder}/{name}")
+            await place.write_file(path, b"content", expected="", plain=True)
+            equal(f"content of {name!r}", await place.read_file(path, plain=True), b"content")
+            status = await place.status(path)
+            equal(f"real path of {name!r}", status and status.real, path)
+        equal("names", await place.list_folder(BackendPath(folder)), sorted(ODD_NAMES))
+        for name in ODD_NAMES:
+            await place.remove_file(BackendPath(f"{folder}/{name}"), expected=_digest(b"content"), plain=True)
+        equal("names after all", await place.list_folder(BackendPath(folder)), [])
+
+
+@check("files-expected")
+async def files_expected(trial: Trial) -> None:
+    """A file whose content is not the expected one is neither overwritten nor removed."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        path = BackendPath(f"{folder}/file")
+        await raises(PathChanged, place.write_file(path, b"new", expected=_digest(b"old")))
+        await place.write_file(path, b"old", expected="")
+        await raises(PathChanged, place.write_file(path, b"new", expected=""))
+        await raises(PathChanged, place.write_file(path, b"new", expected=_digest(b"older")))
+        await raises(PathChanged, place.remove_file(path, expected=_digest(b"older")))
+        equal("content", await place.read_file(path), b"old")
+        await place.write_file(path, b"new", expected=_digest(b"old"))
+        equal("content", await place.read_file(path), b"new")
+        await place.remove_file(path, expected=_digest(b"new"))
+        equal("what is left", await place.list_folder(BackendPath(folder)), [])
+
+
+@check("files-behind-links")
+async def files_behind_links(trial: Trial) -> None:
+    """Where a path is said to be free of links, a link on the way or at its end is refused and nothing is done."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        await trial.does(
+            f"cd {folder} && mkdir -p real/sub && echo x > real/sub/file && ln -s real link && "
+            "ln -s file real/sub/end && ln -s /nowhere dangling && cd /"
+        )
+        for name in ("link/sub/file", "real/sub/end"):
+            path = BackendPath(f"{folder}/{name}")
+            await raises(PathChanged, place.read_file(path, plain=True))
+            await raises(PathChanged, place.read_lines(path, first=1, count=1, max_bytes=10, plain=True))
+            await raises(PathChanged, place.write_file(path, b"new", plain=True))
+            equal(f"what is behind {name!r}", await place.read_file(path), b"x\n")
+            status = await place.status(path)
+            equal(f"real path of {name!r}", status and status.real, f"{folder}/real/sub/file")
+        await raises(PathChanged, place.write_file(BackendPath(f"{folder}/link/new/file"), b"", plain=True))
+        await raises(PathChanged, place.write_file(BackendPath(f"{folder}/dangling"), b"", plain=True))
+        await raises(PathChanged, place.remove_file(BackendPath(f"{folder}/link/sub/file"), plain=True))
+        equal("names", await place.list_folder(BackendPath(f"{folder}/link/sub")), ["end", "file"])
+        await place.write_file(BackendPath(f"{folder}/real/new/er/file"), b"y", plain=True)
+        equal("a new file", await place.read_file(BackendPath(f"{folder}/link/new/er/file")), b"y")
+
+
+@check("links-and-folders")
+async def links_and_folders(trial: Trial) -> None:
+    """Links are made, looked at, replaced and removed as what they are; folders are made and removed when empty."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        link, sub = BackendPath(f"{folder}/made/link"), BackendPath(f"{folder}/a/b c")
+        for target in ("file", "../a/b c", "no\nwhere\n", "-dash"):
+            await place.make_link(link, target)
+            status = await place.status(link, follow_links=False)
+            equal("a link", status and (status.kind, status.link, status.real), ("link", target, link))
+        equal("what a link to nothing is", await place.status(link), None)
+        await place.make_folder(sub, mode=0o750)
+        await place.make_folder(sub, mode=0o700)
+        status = await place.status(sub)
+        equal("a folder", status and (status.kind, status.mode, status.real), ("folder", 0o750, sub))
+        await raises(IsADirectoryError, place.remove_file(sub))
+        await raises(IsADirectoryError, place.make_link(sub, "x"))
+        await raises(OSError, place.remove_folder(BackendPath(f"{folder}/a")))
+        await place.make_link(link, "../a/b c")
+        await place.remove_file(link)
+        await place.remove_folder(sub)
+        await raises(FileNotFoundError, place.remove_file(link))
+        await raises(FileNotFoundError, place.list_folder(sub))
+        equal("what is left", await place.list_folder(BackendPath(folder)), ["a", "made"])
+        await trial.does(f"echo x > {quoted(str(sub))}")
+        await raises(FileExistsError, place.make_folder(sub))
+        await raises(NotADirectoryError, place.list_folder(sub))
+
+
+@check("files-stamped")
+async def files_stamped(trial: Trial) -> None:
+    """Where a place stamps its files, the stamp of a file differs once it was replaced, and only then."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        path = BackendPath(f"{folder}/file")
+        await place.write_file(path, b"one")
+        first, again = await place.status(path), await place.status(path)
+        equal("the stamp of an unchanged file", again and again.stamp, first and first.stamp)
+        part = await place.read_lines(path, first=1, count=1, max_bytes=10)
+        equal("the stamp when it is read", part.status.stamp, first and first.stamp)
+        await place.write_file(path, b"two!")
+        changed = await place.status(path)
+        expect(
+            not (first and first.stamp) or (changed is not None and first.stamp != changed.stamp),
+            "another stamp after a write",
+            changed,
+        )
+
+
+@check("programs-beside-the-session")
+async def programs_beside_the_session(trial: Trial) -> None:
+    """A program is started beside the session, reads what it is given, and its exit code is known."""
+    printed = Printed()
+    argv = ["/bin/sh", "-c", 'read -r line; printf "%s|%s" "$line" "$1"; exit 7', "sh", "a b"]
+    process = await trial.environment.spawn(argv, on_output=printed)
+    try:
+        await process.write(b"hello\n")
+        await process.close_input()
+        equal("exit code", await process.wait(), 7)
+        await printed.wait_for(b"hello|a b")
+    finally:
+        await process.abandon()
+
+
+@check("nothing-waits-for-pipes")
+async def nothing_waits_for_pipes(trial: Trial) -> None:
+    """Pipes and devices are never opened, so that nothing waits for somebody at their other end."""
+    place = trial.environment
+    async with trial.folder() as folder:
+        pipe = BackendPath(f"{folder}/pipe")
+        await trial.does(f"mkfifo {pipe} && ln -s pipe {folder}/link")
+        for path in (pipe, BackendPath(f"{folder}/link"), BackendPath("/dev/null")):
+            await raises(OSError, place.read_file(path))
+            await raises(OSError, place.read_lines(path, first=1, count=1, max_bytes=10))
+            await raises(OSError, place.write_file(path, b"x"))
+        status = await place.status(pipe)
+        equal("kind", status and status.kind, "other")
+        await place.remove_file(pipe)
+
+
+CHECKS = (
+    lines_of_files,
+    files_of_odd_names,
+    files_expected,
+    files_behind_links,
+    links_and_folders,
+    files_stamped,
+    programs_beside_the_session,
+    nothing_waits_for_pipes,
+)

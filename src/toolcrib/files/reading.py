@@ -1,0 +1,272 @@
+"""The tool `read_file`: lines of a file, in the place where the session works."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, FileSlice, FileStatus
+from toolcrib.core.errors import ToolcribError
+from toolcrib.core.types import Effect, JsonObject
+from toolcrib.files import kinds
+from toolcrib.files.documents import MAX_DOCUMENT_BYTES, MEGABYTE, DocumentFailed, Documents
+from toolcrib.files.paths import at_target, file_effects
+from toolcrib.files.refusals import in_words, is_a_folder, no_such_file, why_never_read
+from toolcrib.files.shown_lines import ShowLimits, part_as_text, show, split_lines
+from toolcrib.files.text_files import NotText, decoded
+from toolcrib.files.views import Views, digest_of
+from toolcrib.processes.service import session_key_of
+from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.terminal.whereabouts import Whereabouts
+
+MAX_IMAGE_BYTES = 3_750_000
+"""Larger images are refused by the servers of models: they count the five megabytes that Base64 makes of this."""
+MAX_WHOLE_BYTES = 32 * MEGABYTE
+"""Of a file whose lines cannot be found by their bytes, so that all of it is read."""
+BYTES_PER_CHAR = 4
+LEAST_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """One call of the tool."""
+
+    spec: EnvironmentSpec
+    session_key: str
+    first: int
+    count: int
+    repeats_are_short: bool
+    """The answer goes to a model, which has seen the last one; a script has not."""
+
+
+class Reading:
+    """What `read_file` remembers and goes by. One for each Runtime; used from any loop."""
+
+    def __init__(self, settings: Settings, views: Views) -> None:
+        output = settings.tool_output
+        self._home = settings.home
+        self._max_lines = output.max_lines
+        self._limits = ShowLimits(max_line_length=output.max_line_length, max_chars=settings.file_read_max_chars)
+        self._max_bytes = max(LEAST_BYTES, settings.file_read_max_chars * BYTES_PER_CHAR)
+        self._views = views
+        self._documents = Documents()
+
+    def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+        return file_effects("read", [args["path"]], ctx)
+
+    async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
+        """What the model gets for the arguments of one call."""
+        terminal = ctx.services.get("terminal")
+        where: Whereabouts = terminal.whereabouts(ctx)
+        try:
+            (effect,) = ctx.effects if ctx.effects is not None else self.effects(args, ctx)
+            request = ReadRequest(
+                spec=where.spec,
+                session_key=session_key_of(ctx),
+                first=args.get("offset") or 1,
+                count=min(args.get("limit") or self._max_lines, self._max_lines),
+                repeats_are_short="/" not in ctx.call_id,
+            )
+            answer: str | JsonObject = await terminal.work_in(
+                where.spec,
+                lambda place: at_target(effect, place, lambda path: self._read(request, path, place, where.is_here)),
+            )
+        except ToolcribError as error:
+            return tool_error(error)
+        return answer
+
+    async def _read(
+        self, request: ReadRequest, path: BackendPath, place: Environment, is_here: bool
+    ) -> str | JsonObject:
+        if why := why_never_read(path, self._home, is_here=is_here):
+            return tool_error(f"{path!r} is not read: {why}")
+        try:
+            return await self._read_file(request, path, place)
+        except FileNotFoundError:
+            message, near = await no_such_file(path, place)
+            return tool_error(message, **({"did_you_mean": near} if near else {}))
+        except IsADirectoryError:
+            message, names = await is_a_folder(path, place)
+            return tool_error(message, entries=names)
+        except OSError as error:
+            return tool_error(f"{path!r} cannot be read: {in_words(error, path)}")
+
+    async def _read_file(self, request: ReadRequest, path: BackendPath, place: Environment) -> str | JsonObject:
+        # What a file is stands in its first bytes; of most, the first lines are those that are asked for.
+        count, max_bytes = (request.count, self._max_bytes) if request.first == 1 else (64, kinds.HEAD_BYTES)
+        part = await place.read_lines(path, first=1, count=count, max_bytes=max_bytes, plain=True)
+        head = part.data[: kinds.HEAD_BYTES]
+        if media_type := kinds.image_type(head):
+            return await self._image(request, path, place, part, media_type)
+        if (kind := kinds.document_kind(path, head)) and (
+            answer := await self._document(request, path, place, part, kind)
+        ):
+            return answer
+        if binary := kinds.binary_type(head):
+            note = "binary content is not shown; look into it with commands in the terminal"
+            return tool_result(path=path, binary=True, type=binary, size=part.status.size, note=note)
+        if kinds.is_wide(head) or (b"\r" in head and b"\n" not in part.data):
+            return await self._whole_text(request, path, place, part)
+        if request.first > 1:
+            part = await place.read_lines(
+                path, first=request.first, count=request.count, max_bytes=self._max_bytes, plain=True
+            )
+        return self._lines(request, path, part)
+
+    def _lines(self, request: ReadRequest, path: BackendPath, part: FileSlice) -> str:
+        """Lines that were found by their bytes."""
+        is_cut = len(part.data) == self._max_bytes and not part.at_end and not part.data.endswith(b"\n")
+        text, encoding = part_as_text(part.data, is_cut=is_cut)
+        if request.first == 1 and text.startswith("\ufeff"):
+            text, encoding = text[1:], "utf-8-sig"
+        # No model can be sent a zero byte in the middle of a text.
+        lines, line_ends = split_lines(text.replace("\0", "\ufffd"))
+        digest = digest_of(part.data) if request.first == 1 and part.at_end else ""
+        found = Found(
+            lines=lines,
+            total=part.total_lines if lines or request.first > 1 else 0,
+            at_end=part.at_end,
+            last_goes_on=is_cut,
+            digest=digest,
+            facts=_facts(encoding, line_ends),
+        )
+        return self._answer(request, path, part.status, found)
+
+    async def _whole_text(self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice) -> str:
+        """Lines of a file that must be decoded as a whole."""
+        data = await _everything(path, place, part, MAX_WHOLE_BYTES)
+        if data is None:
+            what = "convert it to UTF-8 with iconv in the terminal, and read that"
+            return tool_error(f"{path!r} is too large for its encoding or line ends; {what}")
+        try:
+            file = decoded(data)
+        except NotText as error:
+            return tool_error(f"{path!r} cannot be read as text: {error}")
+        lines, line_ends = split_lines(file.raw)
+        found = _found(lines, request, digest=digest_of(data), facts=_facts(file.encoding.name, line_ends))
+        return self._answer(request, path, part.status, found)
+
+    async def _document(
+        self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice, kind: kinds.DocumentKind
+    ) -> str:
+        """Lines of the text of a document; empty where it must be read as it is, to be put right."""
+        key = (request.spec, path, part.status.stamp)
+        text = self._documents.known(key) if part.status.stamp else None
+        if text is None:
+            data = await _everything(path, place, part, MAX_DOCUMENT_BYTES)
+            if data is None:
+                return tool_error(f"{path!r} has {part.status.size} bytes, too many for its text to be taken out")
+            try:
+                text = await self._documents.text(kind, data, key)
+            except DocumentFailed as error:
+                if kind == "ipynb":
+                    return ""
+                return tool_error(f"the text of {path!r} cannot be had: {error}")
+        lines, _ = split_lines(text.text)
+        facts = {"document": kind, **({"note": text.note} if text.note else {})}
+        return self._answer(request, path, part.status, _found(lines, request, facts=facts))
+
+    async def _image(
+        self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice, media_type: str
+    ) -> str | JsonObject:
+        """An image for models that can see."""
+        if self._is_repeat(request, path, part.status):
+            return _unchanged(request, path)
+        data = await _everything(path, place, part, MAX_IMAGE_BYTES)
+        if data is None:
+            return tool_error(
+                f"the image {path!r} has {part.status.size} bytes, and models take {MAX_IMAGE_BYTES} at most; "
+                "make a smaller copy with a command in the terminal, and read that"
+            )
+        if kinds.is_cut_off(media_type, data):
+            note = "it is not shown: its end is missing, so it is damaged or not complete yet"
+            return tool_result(path=path, binary=True, type=media_type, size=len(data), note=note)
+        about = tool_result(path=path, type=media_type, size=len(data))
+        address = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+        content = [{"type": "text", "text": about}, {"type": "image_url", "image_url": {"url": address}}]
+        return {"_multimodal": True, "content": content}
+
+    def _answer(self, request: ReadRequest, path: BackendPath, status: FileStatus, found: Found) -> str:
+        if not found.lines and request.first > 1:
+            has = f"it has {found.total} lines" if found.total is not None else "it ends before that line"
+            return tool_error(f"there is no line {request.first} in {path!r}: {has}")
+        shown = show(found.lines, request.first, self._limits, last_goes_on=found.last_goes_on)
+        is_short = shown.lines < len(found.lines)
+        is_whole = request.first == 1 and found.at_end and not is_short and not shown.cut
+        key = (request.session_key, request.spec, path)
+        is_repeat = self._is_repeat(request, path, status)
+        self._views.seen(*key, status.stamp, is_whole, digest=found.digest)
+        if is_repeat:
+            return _unchanged(request, path)
+        answer: JsonObject = {"path": path, "first_line": request.first, "lines": shown.lines}
+        if found.total is not None:
+            answer["total_lines"] = found.total
+        answer |= {"size": status.size, **found.facts}
+        next_line = request.first + shown.lines
+        if is_short or not found.at_end:
+            answer["truncated"] = True
+            if found.total is None or next_line <= found.total:
+                answer["next_offset"] = next_line
+        if not found.lines:
+            answer["note"] = "there is no text in it" if status.size else "the file is empty"
+        return tool_result({**answer, "content": shown.content})
+
+    def _is_repeat(self, request: ReadRequest, path: BackendPath, status: FileStatus) -> bool:
+        """Whether the model got this very part last time; every other time it gets it again, as it may have lost it."""
+        # Files that the kernel makes up have no size, and change without a sign.
+        if not request.repeats_are_short or not status.stamp or not status.size:
+            return False
+        part = (request.first, request.count)
+        times = self._views.times_shown(request.session_key, request.spec, path, status.stamp, part)
+        return times % 2 == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The lines that were asked for, and what is known about the text that they are from."""
+
+    lines: Sequence[str]
+    total: int | None
+    at_end: bool
+    last_goes_on: bool = False
+    """Of the last line, only the beginning is there."""
+    digest: str = ""
+    """Of all bytes of the file, where they were at hand."""
+    facts: JsonObject = field(default_factory=dict)
+    """More for the answer."""
+
+
+def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", facts: JsonObject) -> Found:
+    """The part of all lines that was asked for."""
+    end = request.first - 1 + request.count
+    return Found(
+        lines=lines[request.first - 1 : end],
+        total=len(lines),
+        at_end=end >= len(lines),
+        digest=digest,
+        facts=facts,
+    )
+
+
+def _facts(encoding: str, line_ends: str) -> JsonObject:
+    """What is not usual about a text."""
+    facts = {"encoding": encoding, "line_ends": line_ends}
+    return {name: value for name, value in facts.items() if value not in ("utf-8", "lf")}
+
+
+def _unchanged(request: ReadRequest, path: BackendPath) -> str:
+    note = "nothing has changed since you read these lines; if you do not have them any more, read them once more"
+    return tool_result(unchanged=True, path=path, first_line=request.first, note=note)
+
+
+async def _everything(path: BackendPath, place: Environment, part: FileSlice, max_bytes: int) -> bytes | None:
+    """All of a file; None when it is larger than that."""
+    if part.first == 1 and part.at_end:
+        return part.data if len(part.data) <= max_bytes else None
+    if part.status.size > max_bytes:
+        return None
+    every_line = await place.read_lines(path, first=1, count=max_bytes + 1, max_bytes=max_bytes, plain=True)
+    return every_line.data if every_line.at_end else None

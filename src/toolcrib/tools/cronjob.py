@@ -1,0 +1,97 @@
+"""Work at set times: make, see, change, pause, run and remove jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolcrib.core.context import ToolContext
+from toolcrib.core.types import Effect, JsonObject
+from toolcrib.registry import registry
+
+
+async def cronjob(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    """What became of the action, as JSON."""
+    answer: str = await ctx.services.get("cron").handle(args, ctx)
+    return answer
+
+
+def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+    """Looking has none; see toolcrib/cron/service.py for the others."""
+    found: tuple[Effect, ...] = ctx.services.get("cron").effects(args, ctx)
+    return found
+
+
+CRONJOB_SCHEMA: JsonObject = {
+    "name": "cronjob",
+    "description": (
+        "Let an agent work at set times. Each run is a new session that knows nothing of this one, so say everything "
+        "it needs in the prompt. Nobody can be asked during a run. list with a job_id shows its runs and their output."
+    ),
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "action": {
+                "type": "string",
+                "enum": ["create", "list", "update", "pause", "resume", "run", "remove"],
+                "description": "What to do; run starts a job at once",
+            },
+            "job_id": {"type": "string", "description": "The job, by id or name; for all actions but create"},
+            "prompt": {"type": "string", "description": "What to do in each run"},
+            "schedule": {
+                "type": "string",
+                "description": (
+                    "When: a cron expression, `every 2h`, `every monday at 9:00`, once `in 30m`, `2026-12-24 18:00`; "
+                    "a time zone may follow, as in `0 9 * * 1-5 Europe/Berlin`"
+                ),
+            },
+            "name": {"type": "string", "description": "A short name"},
+            "repeat": {
+                "type": "integer",
+                "minimum": 0,
+                "description": "How often it runs at most; 0 is without end",
+            },
+            "deliver": {
+                "type": "string",
+                "description": "Where results go besides being kept: local (nowhere), origin (this session), "
+                "file:PATH, command:COMMAND (on its input)",
+            },
+            "skills": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Skills whose text is put before the prompt",
+            },
+            "model": {"type": "string", "description": "Another model than the usual one"},
+            "script": {
+                "type": "string",
+                "description": "A shell command that runs first; its output is put before the prompt",
+            },
+            "no_agent": {"type": "boolean", "description": "No model: the output of the script is the result"},
+            "context_from": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Jobs whose latest output is put before the prompt",
+            },
+            "enabled_toolsets": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "The toolsets of its runs, of those that this session has",
+            },
+            "workdir": {"type": "string", "description": "The folder to work in; this session's if not said"},
+            "attach_to_session": {
+                "type": "string",
+                "description": "`this`: let runs go on with this session; without it, each has its own",
+            },
+        },
+        "required": ["action"],
+    },
+}
+
+registry.register(
+    name="cronjob",
+    toolset="cronjob",
+    schema=CRONJOB_SCHEMA,
+    handler=cronjob,
+    is_async=True,
+    emoji="⏰",
+    effects=effects,
+)

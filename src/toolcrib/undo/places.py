@@ -1,0 +1,325 @@
+"""The files of another place (docker, ssh …), as undo looks at them and puts them back."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
+from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.undo.states import MISSING, FileState, Kind
+
+T = TypeVar("T")
+
+KINDS: dict[str, Kind] = {"file": "file", "folder": "folder", "link": "link", "other": "special"}
+CAN_BE_REACHED_AGAIN = frozenset({"ssh"})
+"""Places that are still there when the process that used them is gone."""
+UNDO_SECONDS = 120.0
+END = b"\0\4\0"
+"""Printed last, so that the output is known to be whole."""
+SURVEY = r"""
+limit=$1 folders=$2; shift 2
+real() {  # r: the folder, as far as it is there without links; the x keeps line breaks at the end of a name
+    d=$1 rest=
+    [ "$d" != "~" ] || d=$HOME
+    until r=$(cd -P -- "${d:-/}" 2>/dev/null && pwd -P && printf x); do rest=/${d##*/}$rest d=${d%/*}; done
+    r=${r%?x}
+}
+while [ "$folders" -gt 0 ]; do
+    real "$1"; shift; folders=$((folders - 1))
+    printf '%s\0%s\0' "${r%/}" "$rest"
+done
+count=$# IFS=
+while [ "$count" -gt 0 ]; do
+    real "$1"
+    # Unquoted, so that a pattern stands for what it fits.
+    [ -n "$rest" ] || set -- "$@" "${r%/}"/$2
+    shift 2; count=$((count - 2))
+done
+printf '\0\4'
+tar -cf - "$@" 2>/dev/null | head -c "$limit"
+printf '\0\4\0'
+"""
+"""Says what is behind the links of folders, and gives an archive of what is in them by these names."""
+AFTER_FOLDERS = b"\0\4"
+Fetched = tuple[FileState, bytes | None]
+
+
+class Terminal(Protocol):
+    """A TerminalService, as far as undo needs it."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
+
+    async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T: ...
+
+    def environment_of(self, session_key: str) -> Environment | None: ...
+
+
+class PlaceFiles:
+    """The files of one environment; many are fetched in one go, because every question takes a while.
+
+    Called in a thread of its own; the work is done where the environment lives.
+    """
+
+    is_far = True
+
+    def __init__(self, terminal: Terminal, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
+        self._terminal = terminal
+        self._spec = spec
+        self._seconds = seconds
+        self._ends: float | None = None
+        self._real: dict[str, str] = {}
+        """What paths are behind their links; asked once, because every question takes a while."""
+
+        self._fetched: dict[str, Fetched] = {}
+        self._roots: tuple[str, ...] = ()
+        self._there: set[str] = set()
+        """Folders that are known to be there."""
+        self._surveyed: tuple[tuple[str, ...], tuple[str, ...], int] | None = None
+
+    def begin_anew(self) -> None:
+        """Give the next looks the whole time, and ask for everything again."""
+        self._ends = None
+        self._forget()
+        if self._surveyed is not None:
+            self._survey(*self._surveyed)
+
+    def _forget(self) -> None:
+        self._real.clear()
+        self._fetched.clear()
+        self._there.clear()
+        self._roots = ()
+
+    def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
+        """Ask in one go where folders really are and what is at paths, as far as that is not more than so many bytes.
+
+        Both are absolute, as they were written; a folder may be `~`.
+        """
+        self._surveyed = tuple(folders), tuple(paths), limit
+        self._survey(*self._surveyed)
+
+    def fetch(self, paths: Sequence[str], limit: int) -> None:
+        wanted = [path for path in dict.fromkeys(paths) if not self._is_fetched(path)]
+        if wanted:
+            self._survey((), wanted, limit)
+
+    def _survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
+        parts = [os.path.normpath(path).rpartition("/") for path in paths]
+        named = [(above, name) for above, _, name in parts if name]
+        asked = list(dict.fromkeys([*folders, *(above or "/" for above, _ in named)]))
+        words = [str(limit), str(len(asked)), *asked, *(word for pair in named for word in pair)]
+        printed = self._run(lambda place: _printed(place, ["sh", "-c", SURVEY, "sh", *words]))
+        told, _, archive = printed.partition(AFTER_FOLDERS)
+        answers = [os.fsdecode(one) for one in told.split(b"\0")]
+        for folder, real, missing in zip(asked, answers[::2], answers[1::2], strict=False):
+            self._real[folder] = f"{real}{missing}" or "/"
+            self._real[real or "/"] = real or "/"
+            self._there.add(real or "/")
+            if missing:
+                # Nothing is there, nor below it.
+                self._roots = (*self._roots, f"{real}/{missing.split('/')[1]}")
+        found = read_archive(archive)
+        if found is not None:
+            self._fetched.update(found)
+            self._roots = (*self._roots, *(f"{self.real(above or '/').rstrip('/')}/{name}" for above, name in named))
+
+    def is_missing(self, path: str) -> bool:
+        return path not in self._there and self.look(path).kind == "missing"
+
+    def _is_fetched(self, path: str) -> bool:
+        return path in self._fetched or any(path == root or path.startswith(f"{root}/") for root in self._roots)
+
+    def look(self, path: str) -> FileState:
+        if self._is_fetched(path):
+            return self._fetched[path][0] if path in self._fetched else MISSING
+        about = self._run(lambda place: place.status(BackendPath(path), follow_links=False))
+        if about is None:
+            return MISSING
+        kind = KINDS[about.kind]
+        if kind == "file":
+            return FileState(kind=kind, mode=about.mode, size=about.size, stamp=about.stamp)
+        return FileState(kind=kind, mode=about.mode if kind == "folder" else 0, link=about.link)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        content = self._fetched[path][1] if path in self._fetched else None
+        if content is not None:
+            return content
+        content = self._run(lambda place: place.read_file(BackendPath(path), plain=True))
+        return content if len(content) <= limit else None
+
+    def names(self, folder: str) -> list[str]:
+        if self._is_fetched(folder):
+            inside = f"{folder.rstrip('/')}/"
+            below = (path[len(inside) :] for path in self._fetched if path.startswith(inside))
+            return sorted(name for name in below if name and "/" not in name)
+        return self._run(lambda place: place.list_folder(BackendPath(folder)))
+
+    def real(self, path: str) -> str:
+        if path not in self._real:
+            self._real[path] = self._find_real(path)
+        return self._real[path]
+
+    def _find_real(self, path: str) -> str:
+        if self._is_fetched(path) and self.look(path).kind != "link":
+            above, _, name = path.rpartition("/")
+            return f"{self.real(above or '/').rstrip('/')}/{name}"
+        about = self._run(lambda place: place.status(BackendPath(path)))
+        if about is not None and about.real:
+            return str(about.real)
+        above, _, name = os.path.normpath(path).rpartition("/")
+        return f"{self.real(above).rstrip('/')}/{name}" if above and name else path
+
+    def put(self, path: str, state: FileState, content: bytes) -> None:
+        self._forget()
+        where = BackendPath(path)
+        if state.kind == "folder":
+            self._run(lambda place: place.make_folder(where, mode=state.mode))
+        elif state.kind == "link":
+            self._run(lambda place: place.make_link(where, state.link))
+        else:
+            self._run(lambda place: place.write_file(where, content, mode=state.mode, plain=True))
+
+    def set_access(self, path: str, state: FileState) -> None:
+        self._forget()
+        if self._run(lambda place: _exit_code(place, ["chmod", f"{state.mode:o}", path])) != 0:
+            raise OSError("its mode could not be set")
+
+    def set_time(self, path: str, state: FileState) -> None:
+        """Nothing: the place has its own clock."""
+
+    def settle(self) -> None:
+        """Nothing: the place waits itself, file by file."""
+
+    def move(self, path: str, to: str) -> None:
+        raise OSError("files of this place are not moved back")
+
+    def remove(self, path: str) -> None:
+        self._forget()
+        kind = self.look(path).kind
+        if kind == "folder":
+            self._run(lambda place: place.remove_folder(BackendPath(path)))
+        elif kind != "missing":
+            self._run(lambda place: place.remove_file(BackendPath(path), plain=True))
+
+    def address(self) -> Mapping[str, str]:
+        return self._run(_address)
+
+    def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
+        """What the work gives; the time begins when the place has answered for the first time."""
+
+        async def bounded(environment: Environment) -> T:
+            if self._ends is None:
+                self._ends = time.monotonic() + self._seconds
+            left = self._ends - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("it would have taken too long")
+            async with asyncio.timeout(left):
+                return await work(environment)
+
+        try:
+            done: T = self._terminal.run(self._terminal.work_in(self._spec, bounded))
+        except EnvironmentFailed as error:
+            raise OSError(str(error)) from error
+        return done
+
+
+class Nowhere(PlaceFiles):
+    """A place that is not asked: every path is a file that cannot be read."""
+
+    def __init__(self) -> None:
+        self.was_read = False
+        """Whether it takes a look at contents to know more."""
+
+    def look(self, path: str) -> FileState:
+        return FileState(kind="file")
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        self.was_read = True
+        return None
+
+    def names(self, folder: str) -> list[str]:
+        return []
+
+    def real(self, path: str) -> str:
+        return path if path.startswith("/") else "/"
+
+
+async def _address(environment: Environment) -> Mapping[str, str]:
+    return environment.address()
+
+
+async def _printed(environment: Environment, argv: list[str]) -> bytes:
+    """What a program prints, up to the mark at its end."""
+    output = bytearray()
+    is_whole = asyncio.Event()
+
+    def keep(data: bytes) -> None:
+        output.extend(data)
+        if output.endswith(END):
+            is_whole.set()
+
+    process = await environment.spawn(argv, on_output=keep)
+    try:
+        await process.close_input()
+        await is_whole.wait()
+    finally:
+        await process.abandon()
+    return bytes(output[: -len(END)])
+
+
+def read_archive(archive: bytes) -> dict[str, Fetched] | None:
+    """What an archive says of paths, with the contents of files; None when it is cut short."""
+    found: dict[str, Fetched] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            for member in opened:
+                found[f"/{member.name.strip('/')}"] = _fetched(opened, member)
+            is_whole = opened.offset + 2 * tarfile.BLOCKSIZE <= len(archive)
+    except tarfile.ReadError:
+        # Nothing that was asked for is there, or the archive is no archive.
+        return {} if not archive.strip(b"\0") else None
+    return found if is_whole else None
+
+
+def _fetched(opened: tarfile.TarFile, member: tarfile.TarInfo) -> Fetched:
+    mode = member.mode & 0o7777
+    if member.isdir():
+        return FileState(kind="folder", mode=mode), None
+    if member.issym():
+        return FileState(kind="link", link=member.linkname), None
+    # A second name of a file stands in the archive as a hint to the first.
+    source = opened.extractfile(member) if member.isreg() or member.islnk() else None
+    if source is None:
+        return FileState(kind="special"), None
+    content = source.read()
+    return FileState(kind="file", mode=mode, size=len(content)), content
+
+
+async def _exit_code(environment: Environment, argv: list[str]) -> int:
+    process = await environment.spawn(argv, on_output=lambda _: None)
+    return await process.wait()
+
+
+def place_as_json(spec: EnvironmentSpec, files: PlaceFiles) -> dict[str, Any]:
+    """What the journal says of a place, so that it is found again."""
+    return {"spec": msgspec.to_builtins(spec), "address": dict(files.address())}
+
+
+def place_again(place: Mapping[str, Any], terminal: Terminal | None) -> PlaceFiles:
+    """The files of a place that the journal names; raises OSError with the reason when it cannot be reached."""
+    spec = msgspec.convert(place["spec"], EnvironmentSpec)
+    where = f"the {spec.backend} environment that the call worked in"
+    if terminal is None:
+        raise OSError(f"{where} cannot be opened from here")
+    if spec.backend not in CAN_BE_REACHED_AGAIN:
+        opened = terminal.environment_of(spec.session)
+        if opened is None or dict(opened.address()) != place.get("address"):
+            raise OSError(f"{where} is gone, or belongs to another process; type /undo in the chat that it belongs to")
+    return PlaceFiles(terminal, spec)

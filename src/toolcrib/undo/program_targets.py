@@ -1,0 +1,372 @@
+"""What single programs change, delete or make: one row for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.writes import targets
+from toolcrib.undo.area import Area, How
+from toolcrib.undo.git_files import GitCall, GitUnknown, changed_by
+from toolcrib.undo.patch_names import names_in_patch
+from toolcrib.undo.python_files import CHANGES, files_of_code
+
+MAX_OVERLAID = 5_000
+HIDDEN_IN_CODE = "not kept: which files the code changes is only known when it runs"
+QUOTED = re.compile(r"""(["'])([^"'\n]{1,200})\1""")
+HOST = re.compile(r"[\w.@-]+:(?!/\w:)|rsync://")
+
+
+class Watcher(Protocol):
+    """Who takes down what is touched."""
+
+    area: Area
+    is_here: bool
+
+    def add(self, path: str, how: How = "path") -> None: ...
+
+    def add_word(self, word: Field, state: State, how: How = "path") -> None: ...
+
+    def add_path(self, path: str, state: State, how: How = "path") -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def text_of(self, path: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One command, and who wants to know what it touches."""
+
+    watcher: Watcher
+    call: Call
+    input: str
+    """The file that its standard input is redirected from; empty where there is none."""
+
+    @property
+    def operands(self) -> list[Field]:
+        return self.call.arguments.operands
+
+    def has(self, *names: str) -> bool:
+        return self.call.arguments.has(*names)
+
+    def add(self, words: Iterable[Field], how: How = "path") -> None:
+        for word in words:
+            self.watcher.add_word(word, self.call.state, how)
+
+    def path(self, word: Field) -> str:
+        return resolve(word, self.call.state)
+
+    def kind(self, path: str) -> str:
+        """What is at a path now, links followed."""
+        files = self.watcher.area.files
+        if UNKNOWN in path or not path.startswith("/"):
+            return "missing"
+        try:
+            return files.look(files.real(path)).kind
+        except OSError:
+            return "missing"
+
+
+def _remove(watch: Watch) -> None:
+    recursive = watch.has("-r", "-R", "--recursive") or watch.call.program not in ("rm", "grm")
+    watch.add(watch.operands, "tree" if recursive else "path")
+
+
+def _every_operand(watch: Watch) -> None:
+    watch.add(watch.operands)
+
+
+def _access(watch: Watch) -> None:
+    """chmod and the like: what follows the mode or owner."""
+    skipped = 0 if watch.has("--reference") else 1
+    words = [word for word in watch.operands if not re.fullmatch(r"-[rwxXst]+", word.text)]
+    watch.add(words[skipped:], "modes" if watch.has("-R", "--recursive") else "path")
+
+
+def _into(watch: Watch) -> None:
+    """cp, mv, install, ln and rsync: what they take away, and what they put over something else."""
+    call, arguments = watch.call, watch.call.arguments
+    if call.program == "install" and watch.has("-d", "--directory"):
+        watch.add(watch.operands)
+        return
+    if watch.has("-n", "--dry-run") and call.program == "rsync":
+        return
+    directory = arguments.value("-t", "--target-directory")
+    sources = list(watch.operands)
+    if directory is None and call.program == "ln" and len(sources) == 1:
+        directory = Field(".")
+    target = directory if directory is not None else sources.pop() if len(sources) > 1 else None
+    takes_away = call.program in ("mv", "gmv") or watch.has("--remove-source-files")
+    if takes_away:
+        watch.add(sources, "tree")
+    if target is None or HOST.match(target.text):
+        return
+    _over(watch, sources, target, in_folder=directory is not None)
+
+
+def _over(watch: Watch, sources: list[Field], target: Field, *, in_folder: bool) -> None:
+    into = watch.path(target)
+    as_name = watch.has("-T", "--no-target-directory")
+    is_folder = not as_name and (in_folder or watch.kind(into) == "folder" or target.text.endswith("/"))
+    if watch.call.program == "rsync":
+        if watch.has("--delete", "--del", "--delete-before", "--delete-after", "--delete-during", "--delete-excluded"):
+            watch.add([target], "tree")
+        is_folder = True
+    for source in sources:
+        name = source.text.rstrip("/").rpartition("/")[2]
+        contents = watch.call.program == "rsync" and source.text.endswith("/")
+        if UNKNOWN in name or HOST.match(source.text):
+            watch.add([target], "guess")
+            watch.watcher.note(f"not kept: what comes from {source.text.replace(UNKNOWN, '…')} is only known later")
+            continue
+        place = into if not is_folder or contents or name in (".", "..", "") else f"{into.rstrip('/')}/{name}"
+        _overlay(watch, watch.path(source), place, target)
+
+
+def _overlay(watch: Watch, source: str, place: str, target: Field) -> None:
+    """What is at a place, and at everything below it that the source puts something over."""
+    state = watch.call.state
+    watch.watcher.add_path(place, state)
+    if watch.has("-b", "--backup"):
+        for backup in (f"{place}~", f"{place}.~1~"):
+            watch.watcher.add_path(backup, state)
+    if watch.call.program in ("ln", "mv", "gmv") or watch.kind(source) != "folder":
+        return
+    left = [MAX_OVERLAID]
+    for name in _below(watch, source, "", left):
+        watch.watcher.add(f"{place.rstrip('/')}/{name}")
+    if left[0] <= 0:
+        watch.add([target], "guess")
+
+
+def _below(watch: Watch, folder: str, prefix: str, left: list[int]) -> Iterable[str]:
+    files = watch.watcher.area.files
+    try:
+        names = files.names(folder)
+    except OSError:
+        return
+    for name in names:
+        left[0] -= 1
+        if left[0] <= 0:
+            return
+        yield f"{prefix}{name}"
+        if files.look(f"{folder}/{name}").kind == "folder":
+            yield from _below(watch, f"{folder}/{name}", f"{prefix}{name}/", left)
+
+
+def _in_place(watch: Watch) -> None:
+    """sed, perl, ruby, awk and others, where they change files in their place."""
+    program, words = watch.call.program, [word.text for word in watch.call.words]
+    if program in ("sed", "gsed"):
+        # A suffix or more letters may follow: `-i.bak`, `-ni`, `-Ei`.
+        given = next((word for word in words if re.match(r"-[nrEsuz]*i|--in-place", word)), None)
+        if given is None:
+            return
+        has_script = watch.has("-e", "-f", "--expression", "--file")
+        files = watch.operands if has_script else watch.operands[1:]
+        suffix = re.sub(r"^(?:-[nrEsuz]*i|--in-place=?)", "", given)
+        _with_backup(watch, files, suffix)
+    elif program in ("awk", "gawk"):
+        if any(value.text == "inplace" for value in watch.call.arguments.values("-i", "--include")):
+            watch.add(watch.operands)
+        _code(watch)
+    else:
+        # What stands behind the letter is the ending of a copy: `-i.orig`, `-pi`.
+        found = next((match for word in words if (match := re.match(r"-[a-hj-zA-Z]*i(.*)", word))), None)
+        if found is not None:
+            _with_backup(watch, watch.operands, found[1])
+        else:
+            _code(watch)
+
+
+def _code(watch: Watch) -> None:
+    """Code of another language on the command line: the files that are there and that it names in quotes."""
+    for word in watch.call.words:
+        if CHANGES.search(word.text) or ">" in word.text:
+            names = [Field(match[2]) for match in QUOTED.finditer(word.text)]
+            watch.add(name for name in names if watch.kind(watch.path(name)) == "file" or ">" in word.text)
+            watch.watcher.note(HIDDEN_IN_CODE)
+
+
+def _with_backup(watch: Watch, files: list[Field], suffix: str) -> None:
+    watch.add(files)
+    if suffix:
+        watch.add(
+            [
+                word.with_text(word.text + suffix if "*" not in suffix else suffix.replace("*", word.text))
+                for word in files
+            ]
+        )
+
+
+def _compress(watch: Watch) -> None:
+    """gzip and its kin put a file in the place of another."""
+    if watch.has("-c", "--stdout", "-t", "--test", "-l", "--list"):
+        return
+    suffixes = {"gzip": ".gz", "gunzip": ".gz", "bzip2": ".bz2", "bunzip2": ".bz2", "xz": ".xz", "unxz": ".xz"}
+    suffix = suffixes.get(watch.call.program, ".zst")
+    for word in watch.operands:
+        other = word.text.removesuffix(suffix) if word.text.endswith(suffix) else word.text + suffix
+        watch.add([word, word.with_text(other)])
+
+
+def _patch(watch: Watch) -> None:
+    if watch.has("--dry-run"):
+        return
+    arguments, state = watch.call.arguments, watch.call.state
+    words = [word.text for word in watch.call.words]
+    strip = next((int(match[1]) for word in words if (match := re.fullmatch(r"-p(\d+)", word))), None)
+    given = arguments.value("-i", "--input")
+    after = words.index("-i") + 1 if "-i" in words else 0
+    source = watch.path(given) if given else resolve(words[after], state) if 0 < after < len(words) else watch.input
+    stdin = watch.call.stdin
+    text = (stdin.text or "" if stdin is not None else "") or watch.watcher.text_of(source)
+    if watch.call.program == "git":
+        strip = 1 if strip is None else strip
+        text = "\n".join(watch.watcher.text_of(watch.path(word)) for word in watch.operands[1:]) or text
+    else:
+        watch.add(word for word in watch.operands[:1] if word.text not in words[after : after + 1] or not after)
+    names = names_in_patch(text, strip)
+    if not names and not watch.operands[:1]:
+        watch.watcher.note("not kept: which files the patch changes is only known when it runs")
+        watch.add([Field(".")], "guess")
+    for name in names:
+        for path in (name, f"{name}.orig", f"{name}.rej"):
+            watch.add([Field(path)])
+
+
+def _unpack(watch: Watch) -> None:
+    """tar and unzip: an archive is written, or what is in it is put somewhere."""
+    call = watch.call
+    words = [word.text for word in call.words]
+    if call.program in ("unzip", "7z", "7za"):
+        folder = next((call.words[at + 1] for at, word in enumerate(words[:-1]) if word == "-d"), Field("."))
+    elif any(re.match(r"-?[a-zA-Z]*x", word) for word in words[:1]) or watch.has("-x", "--extract", "--get"):
+        folder = call.arguments.value("-C", "--directory") or Field(".")
+    else:
+        watch.add(targets(call))
+        if watch.has("--remove-files"):
+            watch.add(watch.operands, "tree")
+        if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
+            watch.add([Field(words[1])])
+        return
+    watch.watcher.note("not kept: what an archive puts over is only known when it is unpacked")
+    watch.add([folder], "guess")
+
+
+def _zip(watch: Watch) -> None:
+    """The archive, and with `-m` what is moved into it."""
+    for archive in watch.operands[:1]:
+        watch.add([archive, archive.with_text(f"{archive.text}.zip")])
+    if any(re.match(r"-[a-zA-Z]*m|--move", word.text) for word in watch.call.words):
+        watch.add(watch.operands[1:], "tree")
+
+
+def _download(watch: Watch) -> None:
+    watch.add(targets(watch.call))
+    if watch.call.program == "wget" and not watch.has("-O", "--output-document"):
+        remote = watch.operands
+    else:
+        remote = watch.operands if watch.has("-O", "--remote-name", "--remote-name-all") else []
+    names = (word.text.partition("?")[0].rstrip("/").rpartition("/")[2] for word in remote)
+    watch.add(Field(name) for name in names if name and UNKNOWN not in name)
+
+
+def _python(watch: Watch) -> None:
+    """Code on the command line, on standard input, or in a file of the workspace."""
+    code = watch.call.arguments.value("-c")
+    stdin = watch.call.stdin
+    if code is not None:
+        text = code.text
+    elif watch.operands and watch.operands[0].text != "-":
+        text = watch.watcher.text_of(watch.path(watch.operands[0]))
+    else:
+        text = (stdin.text or "" if stdin is not None else "") or watch.watcher.text_of(watch.input)
+    state = watch.call.state
+    files = files_of_code(text, state.home)
+    watch.add(map(Field, files.paths))
+    watch.add(map(Field, files.trees), "tree")
+    watch.add(word for word in map(Field, files.mentioned) if watch.kind(watch.path(word)) == "file")
+    if files.hidden:
+        watch.watcher.note(HIDDEN_IN_CODE)
+
+
+def _git(watch: Watch) -> None:
+    arguments, state = watch.call.arguments, watch.call.state
+    if not watch.operands or state.remote or state.container:
+        return
+    sub = watch.operands[0].text
+    if sub == "apply":
+        _patch(watch)
+        return
+    if sub == "mv":
+        _git_move(watch)
+        return
+    place = arguments.value("-C")
+    call = GitCall(
+        folder=watch.path(place) if place is not None else state.cwd,
+        sub=sub,
+        options=frozenset(name for name, _ in arguments.options),
+        operands=tuple(word.text for word in watch.operands[1:]),
+        source=next((value.text for value in arguments.values("-s", "--source")), ""),
+    )
+    try:
+        if not watch.watcher.is_here or UNKNOWN in "".join((call.folder, *call.operands)):
+            raise GitUnknown(f"what `git {sub}` changes is only known when it runs")
+        for path in changed_by(call):
+            watch.watcher.add(path)
+    except GitUnknown as reason:
+        watch.watcher.note(f"not kept: {reason}")
+        watch.watcher.add(call.folder or watch.watcher.area.workspace, "guess")
+
+
+def _git_move(watch: Watch) -> None:
+    *sources, target = watch.operands[1:] or [Field(".")]
+    watch.add(sources, "tree")
+    _over(watch, sources, target, in_folder=False)
+
+
+def _generic(watch: Watch) -> None:
+    """What is known of a program already, and what follows an option for its output."""
+    words = watch.call.words
+    watch.add(targets(watch.call))
+    for number, word in enumerate(words):
+        if word.text in ("-o", "--output", "-out") and number + 1 < len(words):
+            watch.add([words[number + 1]])
+        elif re.match(r"-o.|--output=", word.text):
+            watch.add([word.with_text(re.sub(r"^-o|^--output=", "", word.text))])
+
+
+def _rows() -> dict[str, Callable[[Watch], None]]:
+    rows: dict[str, Callable[[Watch], None]] = {}
+    for names, look in (
+        ("rm grm unlink shred srm wipe trash trash-put", _remove),
+        ("rmdir tee touch truncate fallocate sponge mkdir mkfifo dos2unix unix2dos sqlite3", _every_operand),
+        ("nano vi vim nvim emacs ed ex", _every_operand),
+        ("chmod chown chgrp gchmod", _access),
+        ("cp gcp mv gmv install ln rsync scp ditto", _into),
+        ("sed gsed perl perl5 ruby awk gawk", _in_place),
+        ("node nodejs deno bun php lua", _code),
+        ("zip", _zip),
+        ("gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd", _compress),
+        ("patch", _patch),
+        ("tar bsdtar gtar unzip 7z 7za", _unpack),
+        ("curl wget", _download),
+        ("python python2 python3 pypy pypy3", _python),
+        ("git", _git),
+        ("dd sort gcc cc gpg openssl", _generic),
+    ):
+        rows.update(dict.fromkeys(names.split(), look))
+    return rows
+
+
+PROGRAMS = _rows()
+CHANGING = PROGRAMS.keys() | name_set("find gfind xargs gxargs fd eval bash sh dash zsh ksh source exec busybox")
+"""Words that make it worth while to read a command."""

@@ -1,0 +1,150 @@
+"""The calls of a session and what they did to files, as values for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from toolcrib.undo.journal import Entry
+from toolcrib.undo.states import FileState
+
+Kind = Literal["created", "changed", "deleted"]
+Now = Literal["old", "new"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFile:
+    """A file that is not what it was."""
+
+    path: str
+    kind: Kind
+    call_ids: tuple[str, ...] = ()
+    is_folder: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """What one call did to one path."""
+
+    path: str
+    kind: Kind
+    size: int
+    """How many bytes the file had before the call."""
+    is_folder: bool = False
+    undone: bool = False
+    not_kept: str = ""
+    """Why it cannot be put back."""
+    now: Now | None = None
+    """Of a call that was cut short: whether the file is what it was before (`old`), or was changed, by the call or by
+    somebody else since (`new`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """One call that changed files, or may have."""
+
+    call_id: str
+    tool: str
+    summary: str
+    at: float
+    turn_id: str
+    files: tuple[FileRecord, ...]
+    notes: tuple[str, ...]
+    """What of it is not kept."""
+    finished: bool
+    """False when the call was cut short, or its command went on in the background."""
+    runs_on: bool
+    """Its command went on in the background."""
+    place: str
+    """The backend that the files are in; empty for this machine."""
+    entry_ids: tuple[str, ...]
+
+    @property
+    def can_be_undone(self) -> bool:
+        return any(not one.undone for one in self.files)
+
+    @property
+    def undone(self) -> bool:
+        return bool(self.files) and not self.can_be_undone
+
+
+def calls_in(entries: Sequence[Entry], now: Callable[[Entry, str], FileState]) -> list[CallRecord]:
+    """The calls that a journal tells of, oldest first. Entries of one call, one inside the other, are one record."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.is_call:
+            groups.setdefault(entry.began.call_id or entry.id, []).append(entry)
+    records = [_record(call_id, group, now) for call_id, group in groups.items()]
+    return [one for one in records if one.files or one.notes]
+
+
+def _record(call_id: str, group: Sequence[Entry], now: Callable[[Entry, str], FileState]) -> CallRecord:
+    first = group[0].began
+    files: dict[str, FileRecord] = {}
+    for entry in group:
+        for path in entry.changed_paths():
+            if path not in files:
+                files[path] = _file_record(entry, path, now)
+    place = str(first.place["spec"].get("backend", "")) if first.place is not None else ""
+    return CallRecord(
+        call_id=call_id,
+        tool=first.tool,
+        summary=first.summary,
+        at=first.at,
+        turn_id=first.turn_id,
+        files=tuple(without_implied(list(files.values()))),
+        notes=tuple(dict.fromkeys(note for entry in group for note in entry.notes)),
+        finished=all(entry.after is not None for entry in group),
+        runs_on=any(entry.runs_on for entry in group),
+        place=place,
+        entry_ids=tuple(entry.id for entry in group),
+    )
+
+
+def _file_record(entry: Entry, path: str, now: Callable[[Entry, str], FileState]) -> FileRecord:
+    before = entry.before[path]
+    state: Now | None = None
+    if entry.after is not None:
+        after = entry.after[path]
+    else:
+        try:
+            after = now(entry, path)
+        except OSError:
+            after = before
+        state = "old" if after.is_same(before) else "new"
+    return FileRecord(
+        path=path,
+        kind=kind_of(before, after),
+        size=before.size,
+        is_folder="folder" in (before.kind, after.kind) or _would_be_folder(entry, path, after),
+        undone=path in entry.undone,
+        not_kept=before.not_kept if not before.has_copy and not after.has_content_of(before) else "",
+        now=state,
+    )
+
+
+def _would_be_folder(entry: Entry, path: str, after: FileState) -> bool:
+    """Whether a path that a call did not come to make is only the folder of another one."""
+    is_missing = entry.before[path].kind == after.kind == "missing"
+    return is_missing and any(other.startswith(f"{path}/") for other in entry.before)
+
+
+def kind_of(before: FileState, after: FileState) -> Kind:
+    if before.kind == "missing":
+        return "created"
+    return "deleted" if after.kind == "missing" else "changed"
+
+
+T = TypeVar("T", ChangedFile, FileRecord)
+
+
+def without_implied(files: list[T]) -> list[T]:
+    """The files without the folders that came or went with something in them."""
+    above: set[str] = set()
+    for one in files:
+        folder = one.path.rpartition("/")[0]
+        while folder and folder not in above:
+            above.add(folder)
+            folder = folder.rpartition("/")[0]
+    return [one for one in files if not one.is_folder or one.kind == "changed" or one.path not in above]

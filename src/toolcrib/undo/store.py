@@ -1,0 +1,216 @@
+"""Where undo keeps what it knows: a folder for each session, bounded, for the owner alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from toolcrib.config.files import make_folder
+from toolcrib.config.tool_settings import UndoSettings
+from toolcrib.undo import journal
+from toolcrib.undo.journal import INDEX, Began, Ended, Entry, Event, Seen
+from toolcrib.undo.packs import SUFFIX, PackWriter, packs_of, read_content, size_of
+from toolcrib.undo.snapshot import Kept, Limits, Snapshot
+from toolcrib.undo.states import FileState
+
+DIRECT = "direct"
+"""The session of calls that belong to none."""
+MAX_SESSIONS = 200
+MEGABYTE = 1_000_000
+CHECKED_BYTES = 50_000_000
+"""Each time that a session has grown by so much, the oldest sessions are looked at."""
+DROPPED = "its copy was dropped to make room for newer ones"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+
+
+@dataclass(slots=True)
+class _Session:
+    """What a process knows of the folder of a session."""
+
+    folder: Path
+    kept: Kept
+    used: int
+    """How many bytes its packs take on the disk."""
+
+
+class UndoStore:
+    """The journals and copies of one home. Safe from any thread, and for several processes."""
+
+    def __init__(
+        self, folder: Path, settings: UndoSettings | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.folder = folder
+        self.clock = clock
+        self._settings = settings or UndoSettings()
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+
+    # Writing
+
+    def limits(self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0) -> Limits:
+        """How much of one call is kept, within what the settings allow."""
+        return Limits(
+            max_file_bytes=int(min(self._settings.max_file_mb * MEGABYTE, max_bytes)),
+            max_bytes=int(min(self._settings.max_session_mb * MEGABYTE, max_bytes)),
+            max_files=max_files,
+            seconds=seconds,
+        )
+
+    def new_pack(self, session_id: str) -> PackWriter:
+        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6))
+
+    def kept(self, session_id: str) -> Kept:
+        """The contents that a session keeps already."""
+        return self._opened(session_id).kept
+
+    def begin(
+        self,
+        session_id: str,
+        began: Began,
+        before: Snapshot,
+        pack: PackWriter,
+        *,
+        needed: frozenset[str] = frozenset(),
+        wait: bool = False,
+    ) -> None:
+        """Put a call on record, under the name of its pack; no end of the process loses it from then on.
+
+        With `wait`, no power cut does either. The packs that are needed are not dropped to make room.
+        """
+        session = self._opened(session_id)
+        files = tuple(Seen(path=path, state=state) for path, state in before.states.items())
+        line = journal.line_for(replace(began, files=files, notes=tuple(before.notes)))
+        is_alone = pack.is_empty
+        pack.close(line, wait=wait)
+        journal.append(session.folder, line, durable=is_alone, wait=wait)
+        with self._lock:
+            session.kept.update(before.newly_kept)
+            session.used += pack.size
+            if session.used // CHECKED_BYTES != (session.used - pack.size) // CHECKED_BYTES:
+                self._prune(session.folder)
+        self._make_room(session, needed | {pack.name})
+
+    def end(self, session_id: str, entry_id: str, before: Snapshot, after: Snapshot) -> None:
+        """Put on record what a call left."""
+        # What was not taken down before is new only where nothing was there for sure: an undo would remove it.
+        changed = [
+            Seen(path=path, state=state)
+            for path, state in after.states.items()
+            if (not before.states[path].is_same(state) if path in before.states else before.knew_missing(path))
+        ]
+        notes = tuple(note for note in after.notes if note not in before.notes)
+        # Not waited for: whoever loses it in a power cut has a call that was cut short, and its copies.
+        line = journal.line_for(Ended(id=entry_id, files=tuple(changed), notes=notes))
+        journal.append(self._opened(session_id).folder, line, durable=False)
+
+    def say(self, session_id: str, began: Began, note: str) -> None:
+        """Put on record that nothing is kept of a call, and why."""
+        self.append(session_id, replace(began, notes=(note,)))
+        self.append(session_id, Ended(id=began.id))
+
+    def append(self, session_id: str, event: Event) -> None:
+        journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
+
+    # Reading
+
+    def entries(self, session_id: str) -> list[Entry]:
+        """Every call of a session, oldest first."""
+        return journal.read(self.folder_of(session_id))
+
+    def content(self, session_id: str, state: FileState) -> bytes:
+        """The kept content of a file; raises OSError with the reason when there is none."""
+        if state.kind != "file":
+            return b""
+        try:
+            content = read_content(self.folder_of(session_id), state.pack, state.offset, state.size)
+        except FileNotFoundError:
+            raise OSError(DROPPED) from None
+        if hashlib.sha256(content).hexdigest() != state.digest:
+            raise OSError("the copy is damaged")
+        return content
+
+    def is_kept(self, session_id: str, state: FileState) -> bool:
+        return not state.pack or (self.folder_of(session_id) / f"{state.pack}{SUFFIX}").exists()
+
+    def sessions(self) -> list[str]:
+        """The sessions that something is kept of, by the names of their folders; the latest first."""
+        try:
+            folders = [one for one in self.folder.iterdir() if (one / INDEX).exists()]
+        except OSError:
+            return []
+        return [one.name for one in sorted(folders, key=_last_used, reverse=True)]
+
+    def folder_of(self, session_id: str) -> Path:
+        name = session_id or DIRECT
+        plain = _PLAIN_NAME.fullmatch(name)
+        return self.folder / (name if plain else f"x{hashlib.sha256(name.encode()).hexdigest()[:32]}")
+
+    def forget(self, session_id: str) -> None:
+        """Remove all that is kept of a session."""
+        shutil.rmtree(self.folder_of(session_id), ignore_errors=True)
+        with self._lock:
+            self._sessions.pop(session_id, None)
+
+    # Room
+
+    def _opened(self, session_id: str) -> _Session:
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None or not session.folder.exists():
+                session = self._open(session_id)
+                self._sessions[session_id] = session
+            return session
+
+    def _open(self, session_id: str) -> _Session:
+        folder = self.folder_of(session_id)
+        if not folder.exists():
+            make_folder(folder)
+            self._prune(folder)
+        journal.shorten(folder)
+        packs = packs_of(folder)
+        there = {pack.name.removesuffix(SUFFIX) for pack in packs}
+        states = (state for entry in journal.read(folder) for state in entry.before.values())
+        kept = {state.digest: (state.pack, state.offset) for state in states if state.pack in there}
+        return _Session(folder, kept, sum(pack.stat().st_size for pack in packs))
+
+    def _make_room(self, session: _Session, needed: frozenset[str]) -> None:
+        """Drop the oldest copies of a session that takes more than it may."""
+        limit = self._settings.max_session_mb * MEGABYTE
+        if session.used <= limit:
+            return
+        with self._lock:
+            packs = packs_of(session.folder)
+            session.used = sum(pack.stat().st_size for pack in packs)
+            for pack in packs:
+                name = pack.name.removesuffix(SUFFIX)
+                if session.used <= limit or name in needed:
+                    continue
+                session.used -= pack.stat().st_size
+                Path(pack.path).unlink(missing_ok=True)
+                for digest in [one for one, place in session.kept.items() if place[0] == name]:
+                    del session.kept[digest]
+
+    def _prune(self, newest: Path) -> None:
+        """Remove what is kept of the sessions that were used longest ago, where it is too much."""
+        folders = sorted((one for one in self.folder.iterdir() if one != newest), key=_last_used, reverse=True)
+        total = size_of(newest)
+        for count, folder in enumerate(folders, start=2):
+            total += size_of(folder)
+            if count > MAX_SESSIONS or total > self._settings.max_total_mb * MEGABYTE:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_used(folder: Path) -> float:
+    try:
+        return (folder / INDEX).stat().st_mtime
+    except OSError:
+        return 0.0

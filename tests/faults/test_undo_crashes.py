@@ -1,0 +1,170 @@
+"""A process that is killed in the middle of changing files, or of taking that back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from undo_run import FILES, LARGE, new_text
+
+from toolcrib.undo.history import FileHistory
+
+RUN = Path(__file__).with_name("undo_run.py")
+OLD = {"changed": "old", "gone": "was here", "large": "o" * LARGE}
+SHARE = st.floats(0, 1, allow_nan=False)
+
+
+def run(home: Path, folder: Path, what: str, at: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(RUN), str(home), str(folder), what, str(at)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def fill(folder: Path) -> None:
+    folder.mkdir()
+    for name, text in OLD.items():
+        (folder / name).write_text(text)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {name: (folder / name).read_text() for name in FILES if (folder / name).exists()}
+
+
+def new_contents() -> dict[str, str]:
+    return {name: new_text(name) for name in FILES if name != "gone"}
+
+
+@cache
+def operations(what: str, root: Path) -> int:
+    """How many operations on files there are when nobody kills the process."""
+    home, folder = root / "home", root / "work"
+    if not folder.exists():
+        fill(folder)
+    if what == "undo":
+        run(home, folder, "call")
+    return int(run(home, folder, what).stdout)
+
+
+@pytest.fixture(scope="module")
+def whole_call(tmp_path_factory: pytest.TempPathFactory) -> int:
+    return operations("call", tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def whole_undo(tmp_path_factory: pytest.TempPathFactory) -> int:
+    return operations("undo", tmp_path_factory.mktemp("whole"))
+
+
+@settings(max_examples=14, deadline=None)
+@given(share=SHARE)
+def test_after_a_kill_the_journal_says_which_state_every_file_is_in(
+    tmp_path_factory: pytest.TempPathFactory, whole_call: int, share: float
+) -> None:
+    """Every file is old or new; the journal tells which, and with force all of them become old again."""
+    root = tmp_path_factory.mktemp("killed")
+    home, folder = root / "home", root / "work"
+    fill(folder)
+    done = run(home, folder, "call", 1 + int(share * (whole_call - 1)))
+    history = FileHistory(home / "cache" / "undo")
+    found, calls = contents(folder), history.calls("s")
+
+    assert done.returncode == -9, done.stderr
+    for name in FILES:
+        assert found.get(name) in (OLD.get(name), new_contents().get(name))
+    if not calls:
+        assert found == OLD
+        return
+    told = {Path(one.path).name: one.now for one in calls[0].files}
+    if not calls[0].finished:
+        is_old = {Path(name).name: found.get(name) == OLD.get(name) for name in FILES}
+        assert told == {name: "old" if old else "new" for name, old in is_old.items()}
+        refused = {Path(one.path).name for one in history.undo_calls("s").refused}
+        assert refused >= {name for name, old in is_old.items() if not old}
+        assert contents(folder) == found
+    left = {Path(one.path).name for one in history.undo_calls("s", force=True).refused}
+    # The folder stays where the tool left half a file of its own in it.
+    assert left <= ({"made"} if (folder / "made" / ".new.tmp").exists() else set())
+    assert contents(folder) == OLD
+    assert not list(folder.glob(".*.undo"))
+
+
+@settings(max_examples=10, deadline=None)
+@given(share=SHARE)
+def test_an_undo_that_is_killed_is_finished_by_the_next(
+    tmp_path_factory: pytest.TempPathFactory, whole_undo: int, share: float
+) -> None:
+    """In the middle of an undo every file is old or new; the next undo puts the rest back."""
+    root = tmp_path_factory.mktemp("killed")
+    home, folder = root / "home", root / "work"
+    fill(folder)
+    run(home, folder, "call")
+
+    done = run(home, folder, "undo", 1 + int(share * (whole_undo - 1)))
+    found = contents(folder)
+    history = FileHistory(home / "cache" / "undo")
+    again = history.undo_calls("s")
+
+    assert done.returncode == -9, done.stderr
+    for name in FILES:
+        assert found.get(name) in (OLD.get(name), new_contents().get(name))
+    assert again.refused == []
+    assert contents(folder) == OLD
+    assert not list(folder.glob(".*.undo"))
+
+
+def tree_of(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every path in a folder: its mode, and its content or what the link says."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in sorted(folder.rglob("*")):
+        text = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (path.lstat().st_mode, text)
+    return found
+
+
+def plant(root: Path) -> tuple[Path, Path]:
+    home, folder = root / "home", root / "work"
+    (folder / "tree" / "deep").mkdir(parents=True)
+    (folder / "tree" / "deep" / "x").write_text("x")
+    (folder / "tree" / "link").symlink_to("deep")
+    (folder / "tree" / "deep").chmod(0o751)
+    return home, folder
+
+
+@pytest.fixture(scope="module")
+def whole_undo_of_a_tree(tmp_path_factory: pytest.TempPathFactory) -> int:
+    home, folder = plant(tmp_path_factory.mktemp("whole"))
+    run(home, folder, "remove")
+    return int(run(home, folder, "undo").stdout)
+
+
+@settings(max_examples=10, deadline=None)
+@given(share=SHARE)
+def test_an_undo_of_a_tree_that_is_killed_is_finished_by_the_next_and_can_be_redone(
+    tmp_path_factory: pytest.TempPathFactory, whole_undo_of_a_tree: int, share: float
+) -> None:
+    """Folders that were made and not yet closed, or removed and not yet made, are no reason to refuse."""
+    home, folder = plant(tmp_path_factory.mktemp("killed"))
+    before = tree_of(folder)
+    run(home, folder, "remove")
+    removed = tree_of(folder)
+
+    done = run(home, folder, "undo", 1 + int(share * (whole_undo_of_a_tree - 1)))
+    history = FileHistory(home / "cache" / "undo")
+    again = history.undo_calls("s")
+    finished = tree_of(folder)
+    redone = history.redo("s")
+
+    assert done.returncode == -9, done.stderr
+    assert (again.refused, finished) == ([], before)
+    assert (redone.refused, tree_of(folder)) == ([], removed)
