@@ -258,6 +258,7 @@ def test_a_path_that_is_not_there_is_an_error(search: Search, folder: Path) -> N
     assert "missing" in search("hit", path=str(folder / "missing"))["error"]
 
 
+@pytest.mark.may_skip
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_folders_that_cannot_be_read_are_counted(search: Search, folder: Path) -> None:
     """What could not be opened is told; the rest is searched."""
