@@ -115,8 +115,7 @@ class Runtime:
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._terminals: list[TerminalService] = []
-        self._on_progress = on_progress
-        self._stop_logging: Callable[[], None] = lambda: None
+        self._on_progress, self._stop_logging = on_progress, _nothing
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
@@ -304,6 +303,10 @@ class Runtime:
             on_progress=self._on_progress,
         )
         return self.call_sync(name, arguments, ctx).content
+
+
+def _nothing() -> None:
+    return None
 
 
 def _keeper_for(settings: Settings, services: RuntimeServices, workspace: str) -> FileKeeper | None:
