@@ -17,7 +17,11 @@ from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 
 # How long a machine takes to draw examples says nothing about the code: other work may hold it up.
-settings.register_profile("toolcrib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Where a change is judged, it is by the same examples each time; on everybody's machine others are tried.
+IS_STEADY = os.environ.get("TOOLCRIB_STEADY_EXAMPLES") == "1"
+settings.register_profile(
+    "toolcrib", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_STEADY
+)
 settings.load_profile("toolcrib")
 
 SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"

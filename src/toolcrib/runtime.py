@@ -24,8 +24,8 @@ from toolcrib.config.paths import Home
 from toolcrib.config.redact import known_secrets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
-from toolcrib.core.ports import Approver, FileKeeper, Gate, Recorder, ResultStore
-from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, Effect, JsonObject, ToolCall, ToolEntry, ToolResult
+from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
+from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.deferred import unwrap
@@ -44,6 +44,7 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
 from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
+from toolcrib.undo.first_use import keeper_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
@@ -111,14 +112,13 @@ class Runtime:
             recorder=recorder or NullRecorder(),
             store=self.results,
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            keeper=_keeper_for(self.settings, self._services, self.workspace),
+            keeper=keeper_for(self.settings, self._services, self.workspace),
         )
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._terminals: list[TerminalService] = []
         self._hubs: list[McpHub] = []
-        self._on_progress = on_progress
-        self._stop_logging: Callable[[], None] = lambda: None
+        self._on_progress, self._stop_logging = on_progress, _nothing
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
@@ -326,40 +326,8 @@ class Runtime:
         return self.call_sync(name, arguments, ctx).content
 
 
-def _keeper_for(settings: Settings, services: RuntimeServices, workspace: str) -> FileKeeper | None:
-    on = settings.undo.enabled and sys.platform != "win32"
-    return _KeeperOnFirstUse(settings, services, workspace) if on else None
-
-
-class _KeeperOnFirstUse:
-    """Keeps what files are before calls change them; built by the first call that may do so."""
-
-    def __init__(self, settings: Settings, services: RuntimeServices, workspace: str) -> None:
-        self._options = settings, services, workspace
-        self._building = threading.Lock()
-        self._built: FileKeeper | None = None
-
-    def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
-        if self._built is None:
-            return any(effect.kind in ("write", "delete", "exec") for effect in effects)
-        return self._built.wants(effects, ctx)
-
-    async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
-        keeper = self._keeper()
-        if keeper.wants(effects, ctx):
-            await keeper.before(entry, effects, ctx)
-
-    async def after(self, ctx: ToolContext, /) -> None:
-        await self._keeper().after(ctx)
-
-    def _keeper(self) -> FileKeeper:
-        with self._building:
-            if self._built is None:
-                # Most processes change no files, and what reads commands would double the start of a process.
-                from toolcrib.undo.keeper import UndoKeeper  # noqa: PLC0415
-
-                self._built = UndoKeeper(*self._options)
-            return self._built
+def _nothing() -> None:
+    return None
 
 
 def _defer_policy(settings: Settings) -> DeferPolicy:

@@ -320,6 +320,7 @@ def test_the_bound_on_memory_is_for_all_processes_of_a_script(
             "    try: f = os.open(f'{folder}/{fd}', os.O_WRONLY)\n    except OSError: continue\n"
             "    for _ in range(20): os.write(f, b'O\\x00\\x0f\\xff\\xff' + b'x' * 0xfffff)",
             id="floods-it",
+            marks=pytest.mark.services,
         ),
     ],
 )
@@ -337,6 +338,7 @@ def test_a_script_that_attacks_its_channel_harms_its_own_call_alone(
     assert after["output"] == "fine\n"
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("sandbox", ["auto", "off"])
 def test_fifty_scripts_leave_no_process_and_no_descriptor(
     make_script_runtime: MakeRuntime, run_script: Run, sandbox: str

@@ -99,6 +99,7 @@ def test_after_a_kill_the_journal_says_which_state_every_file_is_in(
     assert not list(folder.glob(".*.undo"))
 
 
+@pytest.mark.services
 @settings(max_examples=10, deadline=None)
 @given(share=SHARE)
 def test_an_undo_that_is_killed_is_finished_by_the_next(

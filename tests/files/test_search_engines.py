@@ -253,11 +253,21 @@ def test_a_pipe_as_the_path_is_refused(search: Search, folder: Path) -> None:
     assert "neither a file nor a folder" in search("hit", path=str(folder / "pipe"))["error"]
 
 
+def test_nothing_at_the_end_of_a_file_is_a_match(search: Search, folder: Path) -> None:
+    """A pattern may fit an empty place behind the last character, also where no line break follows."""
+    fill(folder, {"a": "one\ntwo", "long": "x" * 5000})
+
+    found = search("$")
+
+    assert [(one["file"], one["line"]) for one in found["matches"]] == [("a", 1), ("a", 2), ("long", 1)]
+
+
 def test_a_path_that_is_not_there_is_an_error(search: Search, folder: Path) -> None:
     """A wrong path is named in the error."""
     assert "missing" in search("hit", path=str(folder / "missing"))["error"]
 
 
+@pytest.mark.may_skip
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_folders_that_cannot_be_read_are_counted(search: Search, folder: Path) -> None:
     """What could not be opened is told; the rest is searched."""

@@ -168,7 +168,7 @@ def test_the_first_owner_of_a_name_keeps_it(registry: ToolRegistry, caplog: pyte
 
 def test_the_same_toolset_replaces_in_silence(registry: ToolRegistry, caplog: pytest.LogCaptureFixture) -> None:
     """That is how a module is reloaded."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="toolcrib")
     declare(registry, "write", "file", emoji="second")
 
     assert registry.get_emoji("write") == "second"
@@ -183,7 +183,7 @@ def test_the_same_toolset_replaces_in_silence(registry: ToolRegistry, caplog: py
 )  # fmt: skip
 def test_one_mcp_server_replaces_another(old: str, new: str, replaced: bool, caplog: pytest.LogCaptureFixture) -> None:
     """MCP over MCP is allowed and only a debug line; MCP over anything else, and the reverse, is refused."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="toolcrib")
     registry = ToolRegistry()
     declare(registry, "fetch", old, emoji="first")
     declare(registry, "fetch", new, emoji="second")
@@ -194,7 +194,7 @@ def test_one_mcp_server_replaces_another(old: str, new: str, replaced: bool, cap
 
 def test_an_override_says_who_replaced_what(registry: ToolRegistry, caplog: pytest.LogCaptureFixture) -> None:
     """At level info, with the tool, both owners and both toolsets."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="toolcrib")
     with registry.loading(Source("user", "mine.py")):
         declare(registry, "write", "other", override=True)
 
@@ -207,7 +207,7 @@ def test_an_override_says_who_replaced_what(registry: ToolRegistry, caplog: pyte
 
 def test_an_override_of_nothing_is_a_registration(caplog: pytest.LogCaptureFixture) -> None:
     """There is nobody to tell."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="toolcrib")
     registry = ToolRegistry()
     declare(registry, "new", override=True)
 
@@ -265,7 +265,7 @@ def test_with_consent_a_plugin_may_replace(
     registry: ToolRegistry, make_plugin: Callable[..., ModuleType], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And the log names it."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="toolcrib")
     plugin = make_plugin(may_override=True)
 
     plugin.take(registry, "write", plugin.CALLABLES[kind])

@@ -75,7 +75,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions export": ("sessions_export", "Write conversations as JSONL, trajectories or Markdown."),
     "sessions delete": ("sessions_delete", "Delete conversations for good."),
     "sessions stats": ("sessions_stats", "Say how many conversations, messages, calls and tokens there are."),
-    "undo": ("undo", "Take back what tools did to files: the latest call, or the latest N."),
+    "undo": ("undo", "Take back what tools did to files."),
     "skills list": ("skills_list", "List the skills that are here, and where each comes from."),
     "skills view": ("skills_view", "Print one skill, or a file of it."),
     "skills check": ("skills_check", "Say what is wrong with a skill."),

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from toolcrib.core.environments import BackendPath, Ended, Engine, EngineProcess, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput
+from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput, unlike_success
 from toolcrib.environments.process_tree import ProcessTree
 from toolcrib.environments.scripts import script
 
@@ -123,7 +123,7 @@ class BackgroundExecution:
         if self._ended.done():
             return
         if self._killed and ended.reason == "exited":
-            ended = replace(ended, reason="killed")
+            ended = unlike_success(replace(ended, reason="killed"))
         elif self._killed and ended.reason == "lost" and not ended.note:
             # Who is killed outright says nothing, but we know.
             ended = Ended(exit_code=KILLED, reason="killed")

@@ -22,10 +22,16 @@ from toolcrib.environments.process_tree import A_SHELL, ProcessTree, read_left_b
 from toolcrib.environments.trailer import DONE, NO_FOLDER
 
 LOST = 255
+TERMINATED = 143
 END_SECONDS = 5.0
 BECOMING_SECONDS = 0.02
 WaitsForInput = Callable[[str, bool], Coroutine[Any, Any, bool]]
 """By a command and whether the last line that it printed is unfinished."""
+
+
+def unlike_success(ended: Ended) -> Ended:
+    """A shell whose children are ended first may still come to a good end; what we killed has none."""
+    return replace(ended, exit_code=TERMINATED) if ended.reason == "killed" and ended.exit_code == 0 else ended
 
 
 class EngineExecution:
@@ -89,7 +95,7 @@ class EngineExecution:
 
     def _end(self, ended: Ended) -> None:
         if not self._ended.done():
-            self._ended.set_result(ended)
+            self._ended.set_result(unlike_success(ended))
 
     async def _end_of_program(self) -> Ended:
         """How the program itself ended; a place that went away is told as such."""

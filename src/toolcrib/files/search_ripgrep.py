@@ -176,8 +176,10 @@ def _by_file(output: bytes) -> Iterator[tuple[str, list[_Event]]]:
         if kind == "begin":
             events = []
         elif kind in ("match", "context"):
-            start = data["submatches"][0]["start"] if kind == "match" else None
-            events.append(_Event(data["line_number"], _bytes(data["lines"]), start))
+            line, named = _bytes(data["lines"]), data["submatches"]
+            # A match of nothing at the end of the last line is not named.
+            start = (named[0]["start"] if named else len(line)) if kind == "match" else None
+            events.append(_Event(data["line_number"], line, start))
         elif kind == "end" and data.get("binary_offset") is None:
             yield _bytes(data["path"]).removeprefix(b"./").decode(errors="surrogateescape"), events
 

@@ -50,8 +50,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take back what tools did to files: the latest call, or the latest N.
+    """Take back what tools did to files.
 
+    The latest call is taken back, or the latest N.
     Before a tool or a command changes or deletes files in the folder that it works in, what they are is kept. An undo
     puts back contents, modes and links, and removes what was made. A file that somebody changed since is left alone,
     unless you add --force; what is there then is kept too, so that `toolcrib undo --redo` gives it back. What git keeps
