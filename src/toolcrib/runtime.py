@@ -275,7 +275,15 @@ class Runtime:
             from toolcrib.mcp.hub import McpHub  # noqa: PLC0415
 
             forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
-            self._hubs.append(McpHub(self.settings, self.registry, workspace=self.workspace, forget_grants=forget))
+            self._hubs.append(
+                McpHub(
+                    self.settings,
+                    self.registry,
+                    workspace=self.workspace,
+                    forget_grants=forget,
+                    services=weakref.ref(self._services),
+                )
+            )
         return self._hubs[0]
 
     def keep_records(self, recorder: Recorder) -> None:

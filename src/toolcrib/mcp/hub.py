@@ -20,14 +20,15 @@ from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.calls import Call, answered
 from toolcrib.mcp.failures import ServerFailed
 from toolcrib.mcp.names import Original
+from toolcrib.mcp.own_seams import own_seams
 from toolcrib.mcp.owner import ServerOwner
 from toolcrib.mcp.process_ledger import ProcessLedger
-from toolcrib.mcp.seams import NO_SEAMS, Seams
+from toolcrib.mcp.seams import Seams
 from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.servers import Server, read_server
 from toolcrib.mcp.status import ServerStatus
@@ -60,13 +61,16 @@ class McpHub:
         *,
         workspace: str = "",
         forget_grants: Callable[[str], None] | None = None,
-        seams: Seams = NO_SEAMS,
+        services: Callable[[], Services | None] = lambda: None,
+        seams: Seams | None = None,
     ) -> None:
-        self.seams = seams
+        self.services = services
+        """Gives what the runtime serves; a function, because a hub must not keep its runtime alive."""
+        self.seams = own_seams(self) if seams is None else seams
         """May be replaced before the first server is connected."""
+        self.settings = settings
+        self.workspace = workspace
         home = settings.home
-        self._settings = settings
-        self._workspace = workspace
         self._log_folder = home.log_file.parent / "mcp"
         self._ledger = ProcessLedger(home.processes_dir / "mcp")
         self.trust = TrustStore(home.root / "mcp_trust.json")
@@ -82,7 +86,7 @@ class McpHub:
 
     def start(self, servers: Mapping[str, McpServerSettings] | None = None) -> None:
         """Have these servers (None: those of the settings) connected in the background; returns at once."""
-        self._servers = dict(self._settings.mcp_servers if servers is None else servers)
+        self._servers = dict(self.settings.mcp_servers if servers is None else servers)
         if not self._servers or self._is_open:
             return
         self._is_open = True
@@ -117,8 +121,8 @@ class McpHub:
     @property
     def discovery_seconds(self) -> float:
         """How long the first request to a model should wait for servers that are still starting."""
-        of_hermes = self._settings.mcp_discovery_timeout
-        return self._settings.mcp.discovery_timeout if of_hermes is None else of_hermes
+        of_hermes = self.settings.mcp_discovery_timeout
+        return self.settings.mcp.discovery_timeout if of_hermes is None else of_hermes
 
     def servers(self) -> list[ServerStatus]:
         """How each server is, by name."""
@@ -195,7 +199,7 @@ class McpHub:
 
     def _add(self, name: str, settings: McpServerSettings) -> None:
         variables = dict(environment())
-        load_env_file(self._settings.home, variables)
+        load_env_file(self.settings.home, variables)
         owner = ServerOwner(read_server(name, settings, variables), self._connect, self._listed, self._starts)
         if owner.server.problem and settings.enabled:
             logger.warning("MCP server %r is not used: %s", name, owner.server.problem)
@@ -212,7 +216,7 @@ class McpHub:
         except ModuleNotFoundError as error:
             raise ServerFailed(f"{error.name!r} is not installed; type `pip install 'toolcrib[mcp]'`") from error
         log = ServerLog(self._log_folder, server.name)
-        program = Program(server=server, cwd=self._workspace, log=log, ledger=self._ledger)
+        program = Program(server=server, cwd=self.workspace, log=log, ledger=self._ledger)
         return open_connection(
             Wiring(
                 program=program,

@@ -34,6 +34,3 @@ class Seams(msgspec.Struct, frozen=True, kw_only=True):
     more_tools: Callable[[Server, Any], list[Any]] | None = None
     """From a server and its Connection to further tools, such as those for resources and prompts: pairs of an
     `Offered` and the function that is called (with arguments and context, on the caller's loop; see `McpHub.use`)."""
-
-
-NO_SEAMS = Seams()
