@@ -16,12 +16,8 @@ from pathlib import Path
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.pipe_reader import PipeReader
 
-READ_BYTES = 256 * 1024
-USUAL_PIPE_BYTES = 64 * 1024
-LARGE_PIPE_BYTES = 1024 * 1024
-# A child that floods the pipe after its parent ended must not keep us reading for ever.
-READS_AFTER_THE_END = 64
 END_OF_TRANSMISSION = b"\x04"
 
 
@@ -108,61 +104,6 @@ def _on_terminal(
 
 def _set_size(descriptor: int, size: TerminalSize) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
-
-
-class PipeReader:
-    """Hands on what arrives in a pipe or terminal, as the loop has time for it."""
-
-    def __init__(self, descriptor: int, on_output: OnOutput, *, is_pipe: bool = True) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._descriptor: int | None = descriptor
-        self._on_output = on_output
-        self._may_grow = is_pipe
-        os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self.read)
-
-    @property
-    def descriptor(self) -> int | None:
-        """None once it is closed."""
-        return self._descriptor
-
-    def read(self) -> bool:
-        """Hand over what has arrived; False when there is nothing (more) to read now."""
-        if self._descriptor is None:
-            return False
-        try:
-            data = os.read(self._descriptor, READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""  # EIO: the last process on the terminal has gone.
-        if not data:
-            self.close()
-            return False
-        if self._may_grow and len(data) >= USUAL_PIPE_BYTES:
-            self._grow(self._descriptor)
-        self._on_output(data)
-        return True
-
-    def read_what_is_left(self) -> None:
-        """The writer has ended; what others still write is read as it comes."""
-        for _ in range(READS_AFTER_THE_END):
-            if not self.read():
-                return
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _grow(self, descriptor: int) -> None:
-        """More room means fewer switches between the program and us, which is most of the cost of large output."""
-        self._may_grow = False
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
-        except (AttributeError, OSError):
-            return  # Not on this system, or the user's share is used up.
 
 
 class HostProcess:
