@@ -20,7 +20,7 @@ def secret_files(project: Path) -> dict[str, str]:
     What is put in the place of a file under the same name is another file, which a cover of the first does not cover.
     """
     found: dict[str, str] = {}
-    for entry in _entries(project):
+    for entry in project_entries(project):
         if entry.name.startswith(".env") and not entry.name.endswith(HARMLESS_ENDINGS):
             try:
                 status = entry.stat()
@@ -30,8 +30,8 @@ def secret_files(project: Path) -> dict[str, str]:
     return found
 
 
-def _entries(project: Path) -> Iterator[os.DirEntry[str]]:
-    """What the folders of the project hold, the upper ones first."""
+def project_entries(project: Path) -> Iterator[os.DirEntry[str]]:
+    """What the folders of the project hold, the upper ones first, as far as that is quick."""
     folders = deque([(str(project), 1)])
     for _ in range(MOST_FOLDERS):
         if not folders:

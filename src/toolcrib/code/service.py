@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from toolcrib.code.answer import answer
 from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
 from toolcrib.code.calls import ScriptCalls
+from toolcrib.code.git_guard import GitGuards
 from toolcrib.code.interpreter import WaitingInterpreters
 from toolcrib.code.listening import CallerSide
 from toolcrib.code.place import MEGABYTE, ScriptPlace, covering_secrets, in_slot, inside, interpreter_order, sandboxed
@@ -68,6 +69,7 @@ class Code:
         self._is_probed = self._is_usable = False
         self._in_use: set[EnvironmentSpec] = set()
         self._waiting = WaitingInterpreters()
+        self._git = GitGuards()
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """The script as a command, in the place where it would run."""
@@ -120,14 +122,20 @@ class Code:
         caller = CallerSide(ctx, self._terminal.options.mask)
         run = ScriptRun(order, self._output(), caller, self._waiting)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
-        outcome = await self._serve(run, calls, caller, place, ctx)
+        project = Path(place.spec.cwd)
+        if place.alone:
+            self._git.enter(project)
+        try:
+            outcome = await self._serve(run, calls, caller, place, ctx)
+        finally:
+            taken_back = self._git.leave(project) if place.alone else ""
         return tool_result(
             answer(
                 outcome,
                 calls=calls.made,
                 seconds=time.monotonic() - started,
                 memory_mb=settings.memory_mb,
-                note=place.note,
+                note="; ".join(filter(None, (place.note, taken_back))),
                 mask=self._terminal.options.mask,
             )
         )

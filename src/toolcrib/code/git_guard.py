@@ -1,0 +1,191 @@
+"""Takes back what a script did to the settings and hooks of a git repository.
+
+They make git run programs, later and outside of the sandbox, so a script that could write them would be out of it. They
+cannot be made read-only: a folder above can always be renamed. So they are looked at before and after, when nothing of
+the script runs any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolcrib.code.secret_files import project_entries
+
+SETTINGS = ("config", "config.worktree")
+HOOKS = "hooks"
+SAMPLE = ".sample"
+"""Git never runs what ends so."""
+LARGEST = 4_000_000
+USABLE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    mode: int
+    size: int
+    data: bytes
+    """What it holds, up to the largest that is kept, or where it points to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repository:
+    path: Path
+    """Where `.git` is, mostly a folder."""
+    identity: tuple[int, int, int]
+    files: dict[Path, _File]
+
+
+class GitGuards:
+    """Guards around the projects that scripts run in now; may be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._around: dict[Path, tuple[GitGuard, int]] = {}
+
+    def enter(self, project: Path) -> None:
+        """A script is about to run in the project. Those that run at once have one guard: what the first has put there
+        must not count as having been there before the second."""
+        with self._lock:
+            guard, scripts = self._around.get(project) or (GitGuard(project), 0)
+            self._around[project] = guard, scripts + 1
+
+    def leave(self, project: Path) -> str:
+        """It has ended; the last one hears what was taken back, when no script can write there any more."""
+        with self._lock:
+            guard, scripts = self._around.pop(project)
+            if scripts > 1:
+                self._around[project] = guard, scripts - 1
+                return ""
+            return guard.take_back()
+
+
+class GitGuard:
+    """The repositories of a project, as they were when this was made."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._before = [_look(Path(entry.path)) for entry in project_entries(project) if entry.name == ".git"]
+
+    def take_back(self) -> str:
+        """Undo what has changed since, and say so; empty when nothing did. Only when nothing else writes there."""
+        changed: list[str] = []
+        for repository in self._before:
+            try:
+                changed += self._take_back(repository)
+            except OSError as error:
+                changed.append(f"{self._shown(repository.path)} (as far as possible: {error.strerror or error})")
+        if not changed:
+            return ""
+        return (
+            f"what the script did to {', '.join(changed)} was taken back, because git would run it outside of the "
+            "sandbox; use the terminal tool for that"
+        )
+
+    def _take_back(self, before: _Repository) -> list[str]:
+        now = _identity(before.path)
+        if now != before.identity:
+            return [self._set_aside(before.path)] if now[0] else []
+        if stat.S_ISDIR(now[0]):
+            _make_usable(before.path)
+            _make_usable(before.path / HOOKS)
+        files = _look(before.path).files
+        # What holds others comes first: a hook cannot be put back into a link.
+        changed = sorted(path for path in {*before.files, *files} if before.files.get(path) != files.get(path))
+        for path in changed:
+            self._put_back(path, before.files.get(path))
+        return [self._shown(path) for path in changed]
+
+    def _put_back(self, path: Path, before: _File | None) -> None:
+        now = _identity(path)[0]
+        if before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now):
+            path.chmod(stat.S_IMODE(before.mode))
+            return
+        if stat.S_ISDIR(now) or (before is not None and before.size > LARGEST):
+            # Not deleted: it may hold what somebody wants.
+            self._set_aside(path)
+        elif now:
+            path.unlink()
+        if before is None or before.size > LARGEST:
+            return
+        if stat.S_ISLNK(before.mode):
+            path.symlink_to(os.fsdecode(before.data))
+        elif stat.S_ISDIR(before.mode):
+            path.mkdir(stat.S_IMODE(before.mode))
+        elif stat.S_ISREG(before.mode):
+            path.write_bytes(before.data)
+            path.chmod(stat.S_IMODE(before.mode))
+
+    def _set_aside(self, path: Path) -> str:
+        """Rename what stands where git looks; gives both names."""
+        aside = next(
+            other
+            for number in itertools.count(1)
+            if not os.path.lexists(other := path.with_name(f"{path.name}.of-script-{number}"))
+        )
+        path.rename(aside)
+        return f"{self._shown(path)} (now {aside.name})"
+
+    def _shown(self, path: Path) -> str:
+        return os.path.relpath(path, self._project)
+
+
+def _look(path: Path) -> _Repository:
+    """What git would run, or learn from what to run; `.git` itself where it is no folder."""
+    identity = _identity(path)
+    if not stat.S_ISDIR(identity[0]):
+        return _Repository(path, identity, _files([path]))
+    hooks = path / HOOKS
+    names = [path / name for name in SETTINGS] + [hooks]
+    if stat.S_ISDIR(_identity(hooks)[0]):
+        names += [hook for hook in _inside(hooks) if hook.suffix != SAMPLE]
+    return _Repository(path, identity, _files(names))
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _files(paths: list[Path]) -> dict[Path, _File]:
+    found = {}
+    for path in paths:
+        try:
+            found[path] = _read(path)
+        except OSError:
+            continue
+    return found
+
+
+def _read(path: Path) -> _File:
+    status = path.lstat()
+    mode, size, data = status.st_mode, 0, b""
+    if stat.S_ISLNK(mode):
+        data = os.fsencode(path.readlink())
+    elif stat.S_ISREG(mode):
+        size = status.st_size
+        with path.open("rb") as file:
+            data = file.read(LARGEST)
+    return _File(mode, size, data)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """What it is, and which one; zeros where there is nothing."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0, 0, 0
+    return stat.S_IFMT(status.st_mode), status.st_dev, status.st_ino
+
+
+def _make_usable(folder: Path) -> None:
+    """A folder that may not be entered could hide what is in it until later."""
+    status = folder.lstat() if os.path.lexists(folder) else None
+    if status is not None and stat.S_ISDIR(status.st_mode) and status.st_mode & USABLE != USABLE:
+        folder.chmod(stat.S_IMODE(status.st_mode) | USABLE)
