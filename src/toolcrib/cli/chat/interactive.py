@@ -30,21 +30,21 @@ from toolcrib.cli.chat.talk import Talk
 from toolcrib.cli.chat.terminal import TerminalFront
 from toolcrib.cli.output import clean
 from toolcrib.config.environment import environment
-from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
 
 
-async def run_interactive(options: ChatOptions) -> int:
+async def run_interactive(options: ChatOptions, settings: Settings) -> int:
     """Talk with the person until he leaves; returns the exit code."""
     with ExitStack() as undo:
-        return await _Opening(options, undo).run()
+        return await _Opening(options, settings, undo).run()
 
 
 class _Opening:
     """Puts a chat together, in the order in which the parts need each other."""
 
-    def __init__(self, options: ChatOptions, undo: ExitStack) -> None:
+    def __init__(self, options: ChatOptions, settings: Settings, undo: ExitStack) -> None:
         self._options = options
-        self._settings = load_settings()
+        self._settings = settings
         self._colour = wants_colour(environment())
         symbols = symbols_for(sys.stdout.encoding or "")
         self._status = Status(symbols, Activity(symbols))
@@ -78,7 +78,7 @@ class _Opening:
     async def run(self) -> int:
         approver = ChatApprover(self._console_approver(), self._front, self._stop)
         asker = ChatAsker(self._front, self._status, attended=self._attended)
-        workshop = open_workshop(self._options, approver, asker)
+        workshop = open_workshop(self._options, approver, asker, self._settings)
         try:
             agent = open_agent(workshop, self._options)
             talk = self._talk = Talk(self._options, workshop, self._front, self._screen, asker, agent)

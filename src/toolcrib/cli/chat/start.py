@@ -14,9 +14,7 @@ from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
 
-def open_workshop(
-    options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings | None = None
-) -> Workshop:
+def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> Workshop:
     """The workshop for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
     workshop = Workshop(
         settings=settings,

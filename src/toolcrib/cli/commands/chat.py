@@ -110,7 +110,7 @@ def open_chat(options: ChatOptions) -> int:
         return asyncio.run(answer_once(options, settings))
     from toolcrib.cli.chat.interactive import run_interactive  # noqa: PLC0415 - brings prompt_toolkit and rich
 
-    return asyncio.run(run_interactive(options))
+    return asyncio.run(run_interactive(options, settings))
 
 
 def _folder(cwd: str | None) -> str | None:
