@@ -34,6 +34,7 @@ OWN_VARIABLES = {
     "TOOLCRIB_ENABLE_PROJECT_PLUGINS": "`1` also looks for plugins in the project folder, like `plugins.project`.",
     "TOOLCRIB_YOLO": "`1` asks no questions in this process; what is always denied stays denied.",
     "TOOLCRIB_COMMAND_ID": "Set for the processes of a command, which are found by it wherever they hide.",
+    "TOOLCRIB_MCP_DEPTH": "Set for MCP servers: how many toolcribs have started each other until this one.",
     "TOOLCRIB_SANDBOX": "Set to `1` for commands in the `sandbox` backend.",
     "HERMES_HOME": "Read where `TOOLCRIB_HOME` is unset; keys of its config that are unknown here are left alone.",
     "HERMES_SAFE_MODE": "Read where `TOOLCRIB_SAFE_MODE` is unset.",

@@ -22,11 +22,16 @@ _default: list[Runtime] = []
 
 
 def default_runtime(
-    approver: Approver | None = None, *, entry_point: EntryPoint = "library", yolo: bool | None = None
+    approver: Approver | None = None,
+    *,
+    entry_point: EntryPoint = "library",
+    yolo: bool | None = None,
+    servers: bool = True,
 ) -> Runtime:
     """The Runtime behind the functions of this module, made on first use and closed at exit.
 
-    `approver` is whom it asks before dangerous calls; the first use decides about all three arguments.
+    `approver` is whom it asks before dangerous calls; `servers=False` connects no MCP servers. The first use decides
+    about all arguments.
     """
     if _default:
         return _default[0]
@@ -35,7 +40,7 @@ def default_runtime(
             runtime = Runtime(registry=registry, approver=approver, entry_point=entry_point, yolo=yolo)
             # Known before it is loaded: a tool file may ask for it while it is imported.
             _default.append(runtime)
-            runtime.load()
+            runtime.load(servers=servers)
             atexit.register(reset_default_runtime)
     return _default[0]
 

@@ -83,7 +83,9 @@ class Runtime:
         self.registry = registry if registry is not None else ToolRegistry(parent=default_registry)
         self.registry.availability.timeout_seconds = self.settings.tools.check_timeout_seconds
         self.hooks = HookManager()
-        self.toolsets = ToolsetResolver(self.registry, self.settings.custom_toolsets)
+        self.toolsets = ToolsetResolver(
+            self.registry, self.settings.custom_toolsets, expected=toolsets_of_servers(self.settings)
+        )
         self.bridge = Bridge(self.settings.tools.nested_call_timeout_seconds)
         self.results = results or FileResultStore(self.settings.home.results_dir)
         self.loaded_files: list[LoadedFile] = []
@@ -134,10 +136,10 @@ class Runtime:
     ) -> None:
         self.close()
 
-    def load(self) -> Self:
+    def load(self, *, servers: bool = True) -> Self:
         """Find the built-in tools, the user's tools, MCP servers and the plugins, in this order, once.
 
-        Servers are connected in the background: `mcp.wait_ready` waits for them.
+        Servers are connected in the background: `mcp.wait_ready` waits for them. `servers=False` leaves them alone.
         """
         if self._loaded:
             return self
@@ -146,13 +148,13 @@ class Runtime:
             if not self._loaded and not self._is_loading:
                 self._is_loading = True
                 try:
-                    self._load()
+                    self._load(servers)
                     self._loaded = True
                 finally:
                     self._is_loading = False
         return self
 
-    def _load(self) -> None:
+    def _load(self, servers: bool) -> None:
         home = self.settings.home
         if not is_logging():
             self._stop_logging = configure_logging(home, self.settings.logging.level, known_secrets)
@@ -160,7 +162,7 @@ class Runtime:
         cache = ScanCache(home.scan_cache_file)
         self.loaded_files += discovery.load_builtin_tools(cache)
         self.loaded_files += discovery.load_tool_folder(home.tools_dir, self.registry, cache)
-        if self.settings.mcp_servers and not self.settings.safe_mode:
+        if servers and self.settings.mcp_servers and not self.settings.safe_mode:
             self.mcp.start()
         self.loaded_plugins += load_plugins(
             self.settings, self.registry, self.hooks, cache=cache, services=self._services.get
@@ -281,6 +283,7 @@ class Runtime:
                     self.registry,
                     workspace=self.workspace,
                     forget_grants=forget,
+                    gate=self.gate,
                     services=weakref.ref(self._services),
                 )
             )
@@ -336,6 +339,11 @@ class Runtime:
 
 def _nothing() -> None:
     return None
+
+
+def toolsets_of_servers(settings: Settings) -> list[str]:
+    """The toolsets that the configured MCP servers will bring, each under both of its names."""
+    return [name for server in settings.mcp_servers for name in (server, f"mcp-{server}") if not settings.safe_mode]
 
 
 def _defer_policy(settings: Settings) -> DeferPolicy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from toolcrib.sessions.store import SessionStore
 from toolcrib.testing import ScriptedProvider, says
 
 NOW = 1_800_000_000.0
+RAW_SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "raw_server.py"
 
 
 @pytest.fixture
@@ -174,6 +176,25 @@ async def test_a_run_has_the_tools_of_its_job(
         report = await run(job)
         (refused,) = [one.message for one in sessions.messages(report.session_id) if one.message.role == "tool"]
         assert "not part of this session" in refused.text
+
+
+async def test_a_run_has_those_tools_of_servers_that_its_maker_had(
+    make_job: MakeJob, run: Run, script: Script, sessions: SessionStore, workspace: Path
+) -> None:
+    """A run waits for MCP servers; what its maker lacked of them is not there, whenever it comes."""
+    server = {"command": sys.executable, "args": ["-S", "-E", str(RAW_SERVER)], "trust": "all"}
+    maker = Author(folder=str(workspace), session="s", allowed_tools=frozenset({"mcp__s__echo"}))
+    calls = [{"call": f"mcp__s__{name}", "arguments": {"text": "boat"}} for name in ("echo", "count")]
+
+    told = []
+    for author in (maker, None):
+        script(*calls, {"say": "Done."}, config=f"mcp_servers: {json.dumps({'s': server})}\n")
+        report = await run(make_job(toolsets=("mcp-s",), author=author))
+        told.append([one.message.text for one in sessions.messages(report.session_id) if one.message.role == "tool"])
+
+    assert all("boat" in texts[0] for texts in told)
+    assert "not part of this session" in told[0][1]
+    assert "not part of this session" not in told[1][1]
 
 
 async def test_a_script_without_an_agent_is_the_result(

@@ -184,3 +184,23 @@ def test_the_page_fits_without_colour_and_ends_in_what_to_do(toolcrib: Program):
     page = seen.stdout.partition("problems ")[0]
     assert max(map(len, page.splitlines())) <= 80
     assert seen.stdout.splitlines()[-1].startswith("Do this first: get a key at https://platform.openai.com/api-keys")
+
+
+def test_mcp_servers_are_counted_and_none_is_started(toolcrib: Program):
+    """The page says how many are configured and why one is not used; no server is asked anything."""
+    started = toolcrib.root / "started"
+    servers = {
+        "one": {"command": "/bin/sh", "args": ["-c", f"touch {started}"]},
+        "off": {"command": "x", "enabled": False},
+        "lacking": {"command": "x", "env": {"KEY": "${A_KEY_THAT_NOBODY_SET}"}},
+    }
+    toolcrib.write("config.yaml", json.dumps({"mcp_servers": servers}))
+
+    page = toolcrib("doctor")
+    about, code = examined(toolcrib)
+
+    assert "3 configured, 1 in use" in page.stdout
+    assert [one["name"] for one in about["mcp"]["servers"] if one["problem"]] == ["off", "lacking"]
+    assert (code, "A_KEY_THAT_NOBODY_SET" in what_is_wrong(about)) == (1, True)
+    assert "switched off" not in what_is_wrong(about)
+    assert not started.exists()

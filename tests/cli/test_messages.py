@@ -101,6 +101,10 @@ HERMES = {
     "../hermes/skills/brew/SKILL.md": "---\nname: brew\n---\n",
 }
 TOOLS = {"tools/tides.py": KEYED_TOOL}
+CLOCK = {
+    "config.yaml": "mcp_servers:\n  clock: {command: no-clock}\n  bell: {command: bell, env: {A: '${BELL_TOKEN}'}}\n"
+    "  gong: {url: 'https://example.com/mcp', enabled: false}\n",
+}
 SCRIPTED = {
     "config.yaml": "model: {provider: scripted}\nproviders: {scripted: {base_url: home/script.json}}\n",
     "script.json": '[{"say": "It is noon."}]',
@@ -265,6 +269,23 @@ SCENARIOS = [
         when="much is wrong",
     ),
     Scenario("doctor", {"config.yaml": BROKEN_CONFIG}),
+    Scenario("mcp add clock -- python3 -m clock"),
+    Scenario("mcp add clock python3 -m clock", when="the `--` is missing"),
+    Scenario("mcp add clock", when="nothing says how to reach it"),
+    Scenario("mcp add clock --url example.com", when="no address"),
+    Scenario("mcp add clock --url https://example.com/mcp -H 'Authorization: Bearer tick-tock-0123'"),
+    Scenario("mcp add clock --url https://example.com/mcp --auth oauth"),
+    Scenario("mcp add clock -- python3", CLOCK, when="it is there"),
+    Scenario("""mcp add --json '{"mcpServers": {"clock": {"command": "no-clock", "watch": true}}}'"""),
+    Scenario("mcp add --json nowhere.json"),
+    Scenario("mcp add --json '{]'"),
+    Scenario("mcp remove clock", CLOCK),
+    Scenario("mcp remove clck", CLOCK),
+    Scenario("mcp list", when="there are none"),
+    Scenario("mcp list --no-connect", CLOCK),
+    Scenario("mcp tools clck", CLOCK),
+    Scenario("mcp test clock", CLOCK, when="its command is not here"),
+    Scenario("mcp test bell", CLOCK, when="a variable is not set"),
     Scenario("tools list --toolset tides", TOOLS, terminal=True),
     Scenario("tools list --toolset todo", terminal=True),
     Scenario("tools list --toolset web", terminal=True),
@@ -307,6 +328,7 @@ def normalised(text: str, root: Path) -> str:
     text = re.sub(rf"\b{re.escape(__version__)}\b", "VERSION", text)
     # How many tools are built in, and which optional packages happen to be installed, is no matter of ours.
     text = re.sub(r"\b\d+ tools", "N tools", text)
+    text = re.sub(r"  \(\d+\.\d\d s\)", "  (N s)", text)
     text = re.sub(
         r"(openai|anthropic|embedded|mcp|ssh|documents|modal|daytona|vercel): (\d|not installed).*", r"\1: …", text
     )

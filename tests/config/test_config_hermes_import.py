@@ -181,3 +181,57 @@ def test_a_home_that_is_missing_or_our_own_is_a_clear_error(hermes, tmp_path):
         plan_import(tmp_path / "absent", Home(tmp_path / "x"))
     with pytest.raises(ConfigError, match="set TOOLCRIB_HOME"):
         plan_import(hermes, Home(hermes))
+
+
+SERVERS = """\
+mcp_servers:
+  time:
+    command: uvx
+    args: [mcp-server-time, --port, 8080]
+    env: {TOKEN: secret-of-a-server, RETRIES: 3}
+    tools: {include: [get_current_time], prompts: false}
+    sampling: false
+    lifecycle: {idle_timeout_seconds: 60}
+    osv_check: true
+  notes:
+    url: https://example.com/mcp
+    transport: carrier-pigeon
+"""
+
+
+def test_mcp_servers_are_brought_over(hermes, home):
+    """Each with the keys that we know; a key or value that we do not know has a line of its own."""
+    (hermes / "config.yaml").write_text(SERVERS)
+    plan = plan_import(hermes, home)
+
+    assert apply_import(plan) == []
+
+    servers = load_settings(home).mcp_servers
+    time = servers["time"]
+    assert (time.command, time.args) == ("uvx", ["mcp-server-time", "--port", "8080"])
+    assert time.env == {"TOKEN": "secret-of-a-server", "RETRIES": "3"}
+    assert (time.tools.include, time.tools.prompts, time.sampling.enabled) == (["get_current_time"], False, False)
+    assert time.lifecycle.idle_timeout_seconds == 60
+    assert servers["notes"].url == "https://example.com/mcp"
+    done = actions(plan)
+    assert done["config.yaml: mcp_servers.time.osv_check"] == "not carried over"
+    assert done["config.yaml: mcp_servers.notes.transport"] == "not carried over"
+    assert "secret-of-a-server" not in describe(plan)
+
+
+def test_an_mcp_server_that_is_here_stays_whole(hermes, home):
+    """Parts of two servers under one name would be neither; an equal one is not even mentioned."""
+    (hermes / "config.yaml").write_text(SERVERS)
+    home.root.mkdir()
+    home.config_file.write_text("mcp_servers: {time: {url: 'http://127.0.0.1:1/mcp'}}\n")
+
+    plan = plan_import(hermes, home)
+    apply_import(plan)
+
+    about_time = {name: action for name, action in actions(plan).items() if "mcp_servers.time" in name}
+    assert about_time == {"config.yaml: mcp_servers.time": "keep ours"}
+    servers = load_settings(home).mcp_servers
+    assert (servers["time"].command, servers["time"].url) == ("", "http://127.0.0.1:1/mcp")
+    assert "notes" in servers
+    again = [item.name for item in plan_import(hermes, home).items if "mcp_servers.notes.url" in item.name]
+    assert again == []

@@ -135,6 +135,50 @@ def test_many_selections_are_remembered_within_bounds(registry, builder):
         assert [builder.build([f"set_{number}"]).names for number in range(40)] == [[f"tool_{n}"] for n in range(40)]
 
 
+def nested(levels):
+    made = {}
+    for _ in range(levels):
+        made = {"type": "object", "properties": {"a": made}}
+    return {"description": "A deep tool", "parameters": made}
+
+
+@pytest.mark.parametrize("levels", [60, 300, 450])
+def test_a_schema_that_is_too_deep_costs_its_own_tool_alone(registry, builder, caplog, levels):
+    """It is set aside with a reason, and again when it is registered anew; every other tool is offered."""
+    for _ in range(2):
+        registry.register("deep", "animals", nested(levels), handler)
+
+        definitions = builder.build(["animals"])
+
+        assert definitions.names == ["ant", "zebra"]
+        assert "levels deep" in definitions.set_aside["deep"]
+        assert builder.available(["deep", "ant"])[0]["function"]["name"] == "ant"
+    assert "'deep' is not offered" in caplog.text
+
+
+def test_a_schema_as_deep_as_people_write_is_offered(registry, builder):
+    """Forty objects inside each other are no trouble."""
+    registry.register("deep", "animals", nested(40), handler)
+
+    definitions = builder.build(["animals"])
+
+    assert definitions.names == ["ant", "deep", "zebra"]
+    assert definitions.set_aside == {}
+
+
+def test_an_override_that_is_too_deep_leaves_the_schema_as_it_was(registry, builder):
+    """What a function gives for a schema harms nobody, though it may have no end."""
+    endless = {}
+    endless["parameters"] = endless
+    registry.register("odd", "animals", schema("As it was"), handler, dynamic_schema_overrides=lambda: endless)
+
+    for _ in range(2):
+        definitions = builder.build(["animals"])
+
+        assert definitions.names == ["ant", "odd", "zebra"]
+        assert definitions.tools[1]["function"]["description"] == "As it was"
+
+
 PRINTED = """
 import json
 from toolcrib import get_tool_definitions

@@ -35,6 +35,22 @@ def sdk(**settings: Any) -> dict[str, Any]:
     return {"command": sys.executable, "args": [str(SDK)], "trust": "all", **settings}
 
 
+ERAS = {"2025-11-25": SERVERS / "raw_asking.py", "2026-07-28": SERVERS / "sdk_asking.py"}
+"""Servers that ask their client for what they are told to."""
+
+
+def asking(era: str, **settings: Any) -> dict[str, Any]:
+    """The settings of a server that asks its client; the tool `ask` has it send `method` and `params`."""
+    return {"command": sys.executable, "args": [str(ERAS[era])], "trust": "all", **settings}
+
+
+async def answer_to(runtime: Any, method: str, params: dict[str, Any] | None = None, **call: Any) -> Any:
+    """What a server `s` is told when it asks this of us; an error has a key `error`, whatever the era."""
+    result = await runtime.call("mcp__s__ask", {"method": method, "params": params or {}}, **call)
+    told = json.loads(result.text)
+    return json.loads(told["result"]) if "result" in told else told
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -42,7 +42,8 @@ def test_a_program_gets_a_minimal_environment() -> None:
     """Keys of our own environment do not reach a server, unless its config names them."""
     server = read_server("s", McpServerSettings(command="x", env={"MINE": "1"}), ENVIRON)
 
-    assert server.environ == {"PATH": "/bin", "HOME": "/home/me", "XDG_CACHE_HOME": "/c", "MINE": "1"}
+    passed = {"PATH": "/bin", "HOME": "/home/me", "XDG_CACHE_HOME": "/c"}
+    assert server.environ == {**passed, "MINE": "1", "TOOLCRIB_MCP_DEPTH": "1"}
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,12 @@ class Agent:
         self._at_rest.set_result(None)
         self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else runtime.workspace
         session = self._open_session(session_id, source or self.workshop.platform, parent_id)
-        self._own_prompt = system_prompt
+        self._own_prompt, self._ended = system_prompt, False
         self._conversation = Conversation(self.workshop.store, session)
         self.repaired = self._conversation.load()
         """The results that had to be added because a process died while it worked on this session."""
         self._restore_plan()
         self._around = self._surroundings(session, max_turns, max_calls, dry_run)
-        self._ended = False
         self.workshop.send_helpers_with(self._helper)
 
     # What it is
@@ -322,6 +321,7 @@ class Agent:
             settings=settings,
             conversation=self._conversation,
             offer=self._offer,
+            servers=self.workshop.servers,
             provider=self._provider,
             model=self.model,
             auxiliary=self.workshop.auxiliary((self._provider, self.model), self._spent),

@@ -15,7 +15,7 @@ from toolcrib.agent.events import Compressed
 from toolcrib.agent.judge import Auxiliary
 from toolcrib.agent.shortening import shortened
 from toolcrib.agent.tokens import tokens_of
-from toolcrib.core.messages import Message, Text
+from toolcrib.core.messages import Message
 from toolcrib.core.models import ModelError
 
 logger = logging.getLogger(__name__)
@@ -114,8 +114,8 @@ def _paragraph(message: Message) -> str:
     limit = SHOWN_RESULT_CHARS if message.role == "tool" else SHOWN_MESSAGE_CHARS
     lines = [f"{message.role}{f' ({message.name})' if message.name else ''}: {shortened(message.text, limit)}"]
     if not isinstance(message.content, str):
-        images = sum(1 for part in message.content if not isinstance(part, Text))
-        lines += [f"[{images} images]"] if images else []
+        lines += [f"[{len(message.images)} images]"] if message.images else []
+        lines += [f"[{len(message.recordings)} recordings]"] if message.recordings else []
     lines += [f"calls {call.name}({shortened(call.arguments, SHOWN_RESULT_CHARS)})" for call in message.tool_calls]
     return "\n".join(lines)
 

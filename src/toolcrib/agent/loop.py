@@ -114,6 +114,7 @@ class Run:
         if self._cancel.cancelled:
             raise Interrupted
         await self._hear()
+        await self._heed_servers()
         offered = self._offered()
         await self._make_room(offered)
         response = await self.query(offered)
@@ -268,6 +269,12 @@ class Run:
             self._add(user_message("\n\n".join(f"[{event.in_words()}]" for event in events)))
             await processes.acknowledge(session_id, "agent", events)
 
+    async def _heed_servers(self) -> None:
+        """Let MCP servers follow the config file, and the first request wait a moment for their tools."""
+        problem = await self._stoppable(self._around.servers.before_request())
+        if problem:
+            self._emit(Notified(kind="config", message=problem))
+
     async def _make_room(self, offered: Offered, *, forced: bool = False) -> bool:
         """Compress the conversation when it would not fit any more; True when that made room."""
         around, profile = self._around, self._around.profile
@@ -286,6 +293,8 @@ class Run:
 
     def _offered(self) -> Offered:
         around = self._around
+        # Asked for anew: servers may have become ready, or changed what they offer.
+        self._allowed = around.offer.allowed
         offered = around.offer.current(around.profile, around.provider.dialect, self._question.text, self._called)
         for tool in offered.set_aside:
             if tool.name not in self._announced:
@@ -323,7 +332,6 @@ class Run:
         session_id, provider = around.conversation.session_id, around.provider.name
         self._emit(RunStarted(session_id=session_id, model=around.model, provider=provider))
         around.conversation.refresh()
-        self._allowed = around.offer.allowed
         opening = self._hooks.opened(self._question, is_first=around.is_first_run)
         around.is_first_run = False
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject
@@ -83,14 +84,19 @@ class Offer:
     def current(self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()) -> Offered:
         """What to send now. A model that can take few tools gets those that fit the question and those it has used."""
         few = profile.max_tools is not None
-        definitions = self._runtime.definitions(
+        built = self._runtime.definitions(
             self.toolsets, self.disabled, defer=not few, context_window_tokens=profile.context_window
-        ).tools
+        )
+        definitions = built.tools
         if self.without:
             definitions = [one for one in definitions if one["function"]["name"] not in self.without]
         if few:
             definitions = fitting(definitions, profile, question, called)
-        return self._renderings.offered(definitions, dialect)
+        offered = self._renderings.offered(definitions, dialect)
+        if built.set_aside:
+            left_out = (SetAside(name, reason) for name, reason in built.set_aside.items())
+            offered = replace(offered, set_aside=(*left_out, *offered.set_aside))
+        return offered
 
 
 def default_toolsets(runtime: Runtime) -> list[str]:

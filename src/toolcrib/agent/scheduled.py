@@ -31,6 +31,8 @@ FORBIDDEN_TOOLS = frozenset({"cronjob", "clarify"})
 """Jobs make no jobs, and there is nobody to ask."""
 MAX_CONTEXT_CHARS = 20_000
 PLATFORM = "cron"
+SERVERS_SECONDS = 20.0
+"""How long a run waits for MCP servers; nobody sits there waiting for it."""
 
 FRAME = (
     "This is a scheduled run of the job {name!r}. Nobody watches it and nobody can be asked, so decide yourself. "
@@ -122,6 +124,7 @@ class _Work:
         agent = Agent(
             workshop=self._workshop,
             toolsets=None if job.toolsets is None else list(job.toolsets),
+            disabled_toolsets=await self._late_toolsets(),
             without_tools=self._withheld(),
             session_id=job.attach_to_session or None,
             cwd=job.workdir or None,
@@ -142,6 +145,18 @@ class _Work:
                 self._workshop.store.update(agent.session_id, title=job.name)
             await agent.close("done")
         return _report(result)
+
+    async def _late_toolsets(self) -> list[str]:
+        """The toolsets of MCP servers that are not ready, of a job that is bound to certain tools.
+
+        What they will bring is not known, so that nobody could say whether the job's maker had it.
+        """
+        await self._workshop.servers.wait(SERVERS_SECONDS)
+        if self._job.allowed_tools is None:
+            return []
+        runtime = self._workshop.runtime
+        to_come = (name for name in sorted(runtime.toolsets.expected) if name.startswith("mcp-"))
+        return [toolset for toolset in to_come if not runtime.registry.get_tool_names_for_toolset(toolset)]
 
     def _withheld(self) -> frozenset[str]:
         """The tools that the run does not get: those that no run gets, and those that the job's maker did not have."""

@@ -11,6 +11,7 @@ from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.events import Compressed
 from toolcrib.agent.judge import Auxiliary
 from toolcrib.agent.offer import Offer
+from toolcrib.agent.servers import ServerWatch
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import ModelProfile, Provider
@@ -25,6 +26,7 @@ class Surroundings:
     settings: Settings
     conversation: Conversation
     offer: Offer
+    servers: ServerWatch
     provider: Provider
     model: str
     auxiliary: Auxiliary

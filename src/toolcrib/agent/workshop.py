@@ -10,6 +10,7 @@ from toolcrib.agent.delegate import Delegation, Helper, Order
 from toolcrib.agent.events import ChildProgressed
 from toolcrib.agent.judge import Auxiliary
 from toolcrib.agent.offer import Renderings
+from toolcrib.agent.servers import ServerWatch
 from toolcrib.approval.approvers.none import NoApprover
 from toolcrib.approval.approvers.smart import SmartApprover
 from toolcrib.config.load import load_settings
@@ -43,6 +44,11 @@ class Asker(Protocol):
 
 class Worker(Helper, Protocol):
     """An agent, as far as its workshop needs it."""
+
+    model: str
+
+    @property
+    def provider(self) -> Provider: ...
 
     def tell_watcher(self, event: ChildProgressed) -> None: ...
 
@@ -105,6 +111,7 @@ class Workshop:
         )
         if runtime is not None:
             runtime.keep_records(recorder)
+        self.servers = ServerWatch(self.runtime)
         self.todo = TodoService()
         memory = self.settings.memory
         self.memory = MemoryService(
@@ -237,6 +244,11 @@ class _Conversations:
 
 class _Llm(_Judge):
     """The auxiliary model as plugins see it."""
+
+    def model_of(self, session_id: str) -> tuple[Provider, str]:
+        """The provider and the model that a session talks to; the configured ones for one that is not at work."""
+        worker = self._workshop.running.get(session_id)
+        return self._workshop.provider_for() if worker is None else (worker.provider, worker.model)
 
     async def complete(self, prompt: str, *, timeout_seconds: float = 120.0) -> str:
         return await self._workshop.auxiliary().complete(prompt, timeout_seconds=timeout_seconds, purpose="plugin")

@@ -80,6 +80,7 @@ class ApprovalGate:
             effects=effects,
             is_mcp=entry.source.kind == "mcp",
             is_builtin=entry.is_ours,
+            title=entry.title,
             cwd=ctx.cwd,
         )
         return decide(self.policy, action, self.grants.in_force(session_key(ctx)), self._read).verdict()
@@ -189,7 +190,8 @@ class ApprovalGate:
         return ApprovalRequest(
             id=os.urandom(8).hex(),
             tool=entry.name,
-            command=verdict.command or _call_text(entry.name, arguments),
+            title=entry.title if entry.title != entry.name else "",
+            command=verdict.command or _call_text(entry.title, arguments),
             dangers=dangers,
             session_key=session_key(ctx),
             call_id=ctx.call_id,

@@ -112,6 +112,7 @@ class ApprovalLog:
             command=self._short(request.command, MAX_COMMAND_CHARS),
             dangers=tuple(self._shown(danger) for danger in request.dangers[:MAX_DANGERS]),
             tool=self._short(request.tool),
+            title=self._short(request.title),
             # Verbatim: an answer that comes after a restart finds its session by it.
             session_key=request.session_key,
             call_id=self._short(request.call_id),

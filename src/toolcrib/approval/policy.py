@@ -84,6 +84,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     is_mcp: bool = False
     is_builtin: bool = False
     """The tool is one of ours, so that its name says what it does."""
+    title: str = ""
+    """What people know the tool by, where that is not its name."""
     cwd: str = ""
 
     @property
@@ -186,7 +188,7 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     if action.effects is None:
         if action.is_mcp:
             _look_at_tool(policy, action, found, place)
-            reason = f"{action.tool} does not say what it does"
+            reason = f"{action.title or action.tool} does not say what it does"
             found.dangers.append(_by_tool("mcp_undeclared", "tool that does not say what it does", action.tool, reason))
         return _without_allowed_tool(policy, action, found, place)
     _look_at_tool(policy, action, found, place)
@@ -201,7 +203,7 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
             (found.contained if effect.isolated else found.dangers).append(_secret_is_read(action, effect, where))
         elif effect.kind in ASKED:
             description, does = ASKED[effect.kind]
-            reason = f"{action.tool} {does} {effect.target}".rstrip()
+            reason = f"{action.title or action.tool} {does} {effect.target}".rstrip()
             found.dangers.append(_by_tool(effect.kind, description, action.tool, reason))
     return _without_allowed_tool(policy, action, found, place)
 

@@ -40,12 +40,21 @@ SECRET_IN_HOME = re.compile(
 SECRET_ANYWHERE = re.compile(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
-    r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
+    r"|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",
     re.IGNORECASE,
 )
 ANY_HOME = re.compile(r"/(?:home|Users)/[^/]+|/(?:var/)?root")
-OWN_FILES = ("config.yaml", ".env", "approvals.jsonl", "auth.json", "cron.db", "cron.db-wal", "cron.db-shm")
-OWN_FOLDERS = ("logs", "cache/undo")
+OWN_FILES = (
+    "config.yaml",
+    ".env",
+    "approvals.jsonl",
+    "auth.json",
+    "mcp_trust.json",
+    "cron.db",
+    "cron.db-wal",
+    "cron.db-shm",
+)
+OWN_FOLDERS = ("logs", "cache/undo", "mcp_tokens")
 OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 OWN_TEXTS = ("skills",)

@@ -88,6 +88,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cron run": ("cron_run", "Run a job now."),
     "cron remove": ("cron_remove", "Delete a job and what is kept of its runs."),
     "cron serve": ("cron_serve", "Run the jobs at their times, until it is stopped."),
+    "mcp add": ("mcp_add", "Add an MCP server to the config."),
+    "mcp remove": ("mcp_remove", "Remove MCP servers from the config."),
+    "mcp list": ("mcp_list", "List the MCP servers, and how each is."),
+    "mcp test": ("mcp_test", "Try an MCP server, and say what is wrong with it."),
+    "mcp tools": ("mcp_tools", "List the tools of MCP servers, and why one is not offered."),
+    "mcp login": ("mcp_login", "Log in to an MCP server that wants it."),
+    "mcp logout": ("mcp_logout", "Forget the login of an MCP server."),
     "mcp serve": ("mcp_serve", "Offer our tools to any MCP client."),
     "setup": ("setup", "Set up the model, keys, tools and approvals, step by step."),
     "doctor": ("doctor", "Look at everything at once: what works, what does not, what to do first."),
@@ -171,7 +178,8 @@ def make_root() -> LazyGroup:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of the process); returns the exit code."""
     # The log file is set up with the runtime; until then nothing that we log may reach the screen.
-    logging.getLogger(PROGRAM).addHandler(logging.NullHandler())
+    for name in (PROGRAM, "mcp"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     escape_what_cannot_be_shown()
     if arguments is None:
         # Bare `toolcrib` opens the chat for a person; a script that forgot its command gets the help.

@@ -77,7 +77,7 @@ def outcome(record: Record) -> str:
 def explanation(record: Record) -> list[str]:
     """Why a call was asked about, allowed, denied or blocked, a sentence each."""
     request, answer = record.request, record.answer
-    lines = [f"{request.tool} wanted to {_wanted(request)}."]
+    lines = [f"{request.title or request.tool} wanted to {_wanted(request)}."]
     lines += [f"That is {in_words(danger)}: {danger.reason}." for danger in request.dangers]
     if answer is None:
         return [*lines, "It was asked about and is still waiting for an answer; nothing has run."]

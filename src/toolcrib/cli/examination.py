@@ -8,15 +8,18 @@ from dataclasses import asdict, dataclass, field
 
 from toolcrib.cli.examination_agent import AgentState, examine_agent
 from toolcrib.cli.models import installed_version
-from toolcrib.cli.output import stdout_reserved
+from toolcrib.cli.output import plural, stdout_reserved
 from toolcrib.cli.state import ToolState, lint_command, open_runtime, tool_states, unknown_toolsets
-from toolcrib.config.env_file import exposure
+from toolcrib.config.env_file import exposure, load_env_file
+from toolcrib.config.environment import environment
 from toolcrib.config.load import check_settings
 from toolcrib.config.paths import find_home
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import JsonObject
+from toolcrib.definitions.build import TOO_DEEP, is_too_deep
 from toolcrib.dispatch.arguments import ArgumentChecker
+from toolcrib.mcp.servers import read_server
 from toolcrib.plugins.discover import FoundPlugin, discover_all
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile
@@ -60,6 +63,8 @@ class Examination:
     plugins: list[FoundPlugin]
     packages: dict[str, str]
     """The version of the package behind each extra; empty when it is not installed."""
+    servers: dict[str, str]
+    """The configured MCP servers, each with the reason why it is not used; empty for one that is."""
     agent: AgentState
     problems: list[Problem] = field(default_factory=list)
 
@@ -90,6 +95,7 @@ class Examination:
                 for plugin in self.plugins
             ],
             "packages": self.packages,
+            "mcp": {"servers": [{"name": name, "problem": problem} for name, problem in self.servers.items()]},
             **self.agent.as_json(),
             "problems": [asdict(problem) for problem in self.problems],
         }
@@ -116,6 +122,7 @@ def examine(*, online: bool = False) -> Examination:
     for key, sentence in unknown_toolsets(runtime):
         problems.append(Problem(f"config key {key}: {sentence}", f"`toolcrib config set {key} NAME,NAME`"))
     problems += _schema_problems(runtime)
+    problems += _server_problems(runtime.settings)
     agent = examine_agent(runtime.settings, online=online)
     problems += [Problem(what, remedy) for what, remedy in agent.problems()]
     return Examination(
@@ -129,6 +136,7 @@ def examine(*, online: bool = False) -> Examination:
         failed_files=failed,
         plugins=plugins,
         packages={extra: installed_version(package) for extra, package in EXTRAS.items()},
+        servers=_servers(runtime.settings),
         agent=agent,
         problems=problems,
     )
@@ -139,7 +147,7 @@ def _runtime() -> Runtime:
         return open_runtime()
     except ConfigError:
         with stdout_reserved():
-            return Runtime(settings=Settings(home=find_home()), registry=default_registry).load()
+            return Runtime(settings=Settings(home=find_home()), registry=default_registry).load(servers=False)
 
 
 def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[Problem]:
@@ -160,9 +168,33 @@ def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[Probl
     ]
 
 
+def _servers(settings: Settings) -> dict[str, str]:
+    """What the config says about MCP servers; none of them is asked."""
+    variables = dict(environment())
+    load_env_file(settings.home, variables)
+    return {name: read_server(name, server, variables).problem for name, server in settings.mcp_servers.items()}
+
+
+def _server_problems(settings: Settings) -> list[Problem]:
+    enabled = {name for name, server in settings.mcp_servers.items() if server.enabled}
+    found = [
+        Problem(f"MCP server {name!r} is not used: {problem}", f"correct mcp_servers.{name} in the config file")
+        for name, problem in _servers(settings).items()
+        if problem and name in enabled
+    ]
+    if enabled and not installed_version(EXTRAS["mcp"]):
+        what = f"{plural(len(enabled), 'MCP server')} configured, but the package that speaks to them is not installed"
+        found.insert(0, Problem(what, "`pip install 'toolcrib[mcp]'`"))
+    return found
+
+
 def _schema_problems(runtime: Runtime) -> list[Problem]:
     found = []
     for entry in runtime.registry.entries():
+        if is_too_deep(entry.schema):
+            what = f"tool {entry.name!r} of {entry.source} is not offered to models: {TOO_DEEP}"
+            found.append(Problem(what, "make its schema flatter"))
+            continue
         problem = ArgumentChecker(entry).schema_problem
         if problem:
             what = f"tool {entry.name!r} of {entry.source} has an invalid schema, so its arguments are not checked"

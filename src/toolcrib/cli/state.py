@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from toolcrib.api import default_runtime
-from toolcrib.cli.output import silence, stdout_reserved
+from toolcrib.cli.output import note, plural, silence, stdout_reserved
+from toolcrib.core.approvals import EntryPoint
 from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry
@@ -22,6 +23,9 @@ from toolcrib.registry.lint_source import read_source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.toolsets.catalog import SHORT_NAMES
+
+SERVERS_SECONDS = 15.0
+"""How long a command waits for MCP servers, some of which are downloaded before they start."""
 
 
 class UnknownTool(UnknownName):
@@ -47,19 +51,39 @@ class ToolState(msgspec.Struct, frozen=True):
             "reason": self.outcome.reason,
             "remedy": self.outcome.remedy,
             "requires_env": list(entry.requires_env) if entry else [],
-            "source": {"kind": entry.source.kind, "name": entry.source.name, "path": entry.source.path}
+            "source": {
+                "kind": entry.source.kind,
+                "name": entry.source.name,
+                "path": entry.source.path,
+                "tool": entry.source.tool,
+            }
             if entry
             else None,
         }
 
 
-def open_runtime(approver: Approver | None = None, *, yolo: bool | None = None) -> Runtime:
+def open_runtime(approver: Approver | None = None, *, yolo: bool | None = None, servers: bool = False) -> Runtime:
     """The default runtime with all tools loaded; what tool files print while they load goes to stderr.
 
-    With an approver, it is one for a person at a terminal.
+    With an approver, it is one for a person at a terminal. MCP servers are connected with `servers`, or by
+    `await_servers`.
     """
+    entry_point: EntryPoint = "library" if approver is None else "interactive"
     with stdout_reserved():
-        return default_runtime(approver, entry_point="library" if approver is None else "interactive", yolo=yolo)
+        return default_runtime(approver, entry_point=entry_point, yolo=yolo, servers=servers)
+
+
+def await_servers(runtime: Runtime) -> None:
+    """Wait for the tools of MCP servers, for a while; says which of them did not come."""
+    settings = runtime.settings
+    if not settings.mcp_servers or settings.safe_mode:
+        return
+    runtime.mcp.start()
+    runtime.mcp.wait_ready_sync(max(SERVERS_SECONDS, runtime.mcp.discovery_seconds))
+    missing = [one.name for one in runtime.mcp.servers() if one.state not in ("ready", "degraded", "disabled")]
+    if missing:
+        names = ", ".join(repr(name) for name in missing)
+        note(f"no tools yet from {plural(len(missing), 'MCP server')} ({names}); `toolcrib mcp list` says why")
 
 
 def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[ToolState]:
@@ -126,14 +150,32 @@ def declared_names(loaded: LoadedFile) -> set[str]:
 
 
 def require_tool(runtime: Runtime, name: str) -> ToolEntry:
-    """The registered tool of that name; raises UnknownTool with the nearest names, or why it is missing."""
-    entry = runtime.registry.get_entry(name)
+    """The tool of that name, or that a server calls so; raises UnknownTool with the nearest names, or why not."""
+    entry = find_tool(runtime, name)
     if entry is not None:
         return entry
     missing = missing_tool(runtime, name)
     if missing is not None:
         raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; type `toolcrib tools explain {name}`")
     raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` shows all of them")
+
+
+def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:
+    """The tool of that name, else the one that its MCP server calls so: `tool`, `server: tool` or `server/tool`."""
+    entry = runtime.registry.get_entry(name)
+    if entry is not None:
+        return entry
+    await_servers(runtime)
+    meant = [
+        entry
+        for entry in runtime.registry.entries()
+        if name == entry.name
+        or (entry.source.tool and name in (entry.source.tool, entry.title, f"{entry.source.name}/{entry.source.tool}"))
+    ]
+    if len(meant) > 1:
+        advice = f"several servers have it; type one of {', '.join(entry.name for entry in meant)}"
+        raise UnknownTool(name, (), advice=advice)
+    return meant[0] if meant else None
 
 
 def unknown_toolsets(runtime: Runtime) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args, get_origin
 
@@ -38,6 +38,37 @@ def put_values(home: Home, values: dict[tuple[str, ...], Any]) -> None:
     def change(text: str, name: str) -> str:
         for path, value in values.items():
             text = with_value(_expanded(text, path, name), path, value, name)
+        return text
+
+    _rewrite(home, change)
+
+
+def put_mappings(home: Home, mappings: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    """Write whole mappings in one step; in one that is there already, what stays the same keeps its place."""
+
+    def change(text: str, name: str) -> str:
+        for path, mapping in mappings.items():
+            written = _written(text, path, name)
+            if not isinstance(written, dict) or not written:
+                text = with_value(text, path, mapping, name)
+                continue
+            for key in [key for key in written if key not in mapping]:
+                text = without(text, (*path, key), name)
+            for key, value in mapping.items():
+                if key not in written or written[key] != value:
+                    text = with_value(text, (*path, key), value, name)
+        return text
+
+    _rewrite(home, change)
+
+
+def remove_keys(home: Home, paths: Sequence[tuple[str, ...]]) -> None:
+    """Remove what stands under each path, in one step; nothing happens for one that is not there."""
+
+    def change(text: str, name: str) -> str:
+        for path in paths:
+            if path[-1] in (_written(text, path[:-1], name) or {}):
+                text = without(text, path, name)
         return text
 
     _rewrite(home, change)

@@ -20,9 +20,7 @@ from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
 
 Action = Literal["bring", "keep ours", "not carried over", "left in place"]
-NOT_YET = {
-    "mcp_servers": "toolcrib has no settings for MCP servers yet",
-}
+SERVERS = "mcp_servers"
 NO_SETTING = "toolcrib has no setting of that name"
 YAML_1_1_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
@@ -104,11 +102,24 @@ def describe(plan: ImportPlan) -> str:
 def _plan_config(source: Path, home: Home) -> Iterator[ImportItem]:
     theirs = _config_data(Home(source))
     ours = _config_data(home)
+    yield from _kept_servers(theirs.get(SERVERS), ours.get(SERVERS))
     for written, value in _settings_in(theirs, ()):
+        if written[0] == SERVERS and len(written) > 1 and _written(ours, written[:2]) is not None:
+            continue
         for path in our_keys(written):
             item = _plan_setting(written, path, value, _written(ours, path))
             if item is not None:
                 yield item
+
+
+def _kept_servers(theirs: Any, ours: Any) -> Iterator[ImportItem]:
+    """MCP servers that are here already: half of one server and half of another would be neither."""
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return
+    for name, server in theirs.items():
+        if ours.get(name) not in (None, server):
+            label = f"config.yaml: {dotted((SERVERS, str(name)))}"
+            yield ImportItem(name=label, action="keep ours", reason="a server of that name is here, set in another way")
 
 
 def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, present: Any) -> ImportItem | None:
@@ -117,9 +128,11 @@ def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, p
     try:
         setting = find_setting(path)
     except ConfigError:
-        return ImportItem(name=name, action="not carried over", reason=NOT_YET.get(str(path[0]), NO_SETTING))
+        return ImportItem(name=name, action="not carried over", reason=NO_SETTING)
     if setting.expected is bool and isinstance(value, str):
         value = YAML_1_1_WORDS.get(value.lower(), value)
+    if path[0] == SERVERS:
+        value = _as_texts(setting.expected, value)
     reader = Reader()
     if reader.setting(setting, value) is MISSING or reader.problems:
         reason = "; ".join(message.partition(";")[0] for _, message in reader.problems)
@@ -129,6 +142,15 @@ def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, p
     if present != value:
         return ImportItem(name=name, action="keep ours", reason="it is set to something else here")
     return None
+
+
+def _as_texts(expected: Any, value: Any) -> Any:
+    """Numbers and the like as text, where a server is given nothing else: `args: [--port, 8080]`."""
+    if expected == list[str] and isinstance(value, list):
+        return [_as_texts(str, item) for item in value]
+    if expected is not str or not isinstance(value, (bool, int, float)):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _config_data(home: Home) -> dict[str, Any]:

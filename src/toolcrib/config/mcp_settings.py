@@ -31,7 +31,8 @@ class McpSamplingSettings:
     enabled: bool = True
     """Let the server ask at all."""
     ask: bool = True
-    """Ask you before each of its requests."""
+    """Ask you before its requests, until you agree for the session; where nobody can be asked, they are refused.
+    `false` lets the server ask the model without a question."""
     model: str = ""
     """The model that answers; empty means the one of the session."""
     max_tokens_cap: int = field(default=4096, metadata=AT_LEAST_ONE)
@@ -56,6 +57,8 @@ class McpOAuthSettings:
     """The id under which you registered toolcrib there, if you had to."""
     client_secret: str = ""
     """The secret that belongs to it; write `${SOME_VARIABLE}` and keep the secret in `.env`."""
+    client_metadata_url: str = ""
+    """The https address of a document that describes your toolcrib, for servers that take that as the id."""
     scopes: list[str] = field(default_factory=list)
     """What to ask permission for; empty means what the server says."""
     redirect_port: int = field(default=0, metadata={"minimum": 0, "maximum": 65535})

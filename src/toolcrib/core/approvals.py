@@ -38,6 +38,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     """What would be run or done, exactly; shown escaped, never interpreted."""
     dangers: tuple[Danger, ...]
+    title: str = ""
+    """What people know the tool by, where that is not its name: of a tool of a server, the names of both."""
     session_key: str = ""
     call_id: str = ""
     turn_id: str = ""

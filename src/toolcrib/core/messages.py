@@ -27,7 +27,14 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     url: str = ""
 
 
-Part = Text | Image
+class Audio(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="audio", tag_field="type"):
+    """A recording: its bytes in base64 with their media type."""
+
+    media_type: str = ""
+    data: str = ""
+
+
+Part = Text | Image | Audio
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +65,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The content as text, without its images."""
+        """The content as text, without its images and recordings."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, Text))
@@ -68,6 +75,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if isinstance(self.content, str):
             return ()
         return tuple(part for part in self.content if isinstance(part, Image))
+
+    @property
+    def recordings(self) -> tuple[Audio, ...]:
+        if isinstance(self.content, str):
+            return ()
+        return tuple(part for part in self.content if isinstance(part, Audio))
 
 
 def user_message(text: str, images: Iterable[Image] = ()) -> Message:
@@ -99,6 +112,9 @@ def _part(block: dict[str, Any]) -> Part | None:
         address = address.get("url")
     if isinstance(address, str):
         return image_at(address)
+    sound = _sound(block)
+    if sound is not None:
+        return sound
     source = block.get("source")
     if isinstance(source, dict):
         if source.get("type") == "base64":
@@ -107,6 +123,17 @@ def _part(block: dict[str, Any]) -> Part | None:
     if block.get("type") == "image" and isinstance(block.get("data"), str):
         return Image(
             media_type=str(block.get("mimeType") or block.get("media_type") or "image/png"), data=block["data"]
+        )
+    return None
+
+
+def _sound(block: dict[str, Any]) -> Audio | None:
+    inner = block.get("input_audio")
+    if isinstance(inner, dict) and isinstance(inner.get("data"), str):
+        return Audio(media_type=f"audio/{inner.get('format') or 'wav'}", data=inner["data"])
+    if block.get("type") == "audio" and isinstance(block.get("data"), str):
+        return Audio(
+            media_type=str(block.get("mimeType") or block.get("media_type") or "audio/wav"), data=block["data"]
         )
     return None
 

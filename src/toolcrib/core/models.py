@@ -51,6 +51,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     max_tools: int | None = None
     """The most tools that it can choose from; the fitting ones are picked by the words of the question."""
     sees_images: bool = True
+    hears_audio: bool = False
     project_files: bool = True
     """Whether AGENTS.md, memory and the skills index are part of the prompt."""
     small: bool = False

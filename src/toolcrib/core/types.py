@@ -58,9 +58,12 @@ class Source(msgspec.Struct, frozen=True):
     path: str = ""
     may_override: bool = False
     """The operator lets this plugin replace other people's tools."""
+    tool: str = ""
+    """What a server calls the tool that it declares, where ours is only made from it; fit to be shown."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}" + (f" ({self.path})" if self.path else "")
+        behind = self.path or self.tool
+        return f"{self.kind} {self.name}" + (f" ({behind})" if behind else "")
 
 
 CODE = Source("code", "python")
@@ -105,6 +108,11 @@ class ToolEntry:
     @property
     def is_ours(self) -> bool:
         return self.source.kind == "builtin"
+
+    @property
+    def title(self) -> str:
+        """What people know the tool by: of one of a server, the names of both; else its name."""
+        return f"{self.source.name}: {self.source.tool}" if self.source.tool else self.name
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

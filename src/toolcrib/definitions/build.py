@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,9 @@ from toolcrib.toolsets.resolve import ToolsetResolver
 logger = logging.getLogger(__name__)
 
 MAX_MEMOS = 16
+MAX_SCHEMA_DEPTH = 100
+"""Every level takes several frames of the stack wherever a schema is copied, compared or rendered."""
+TOO_DEEP = f"its schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"
 
 
 class Definitions(msgspec.Struct, frozen=True):
@@ -28,6 +32,8 @@ class Definitions(msgspec.Struct, frozen=True):
     """Tools that are not offered by name, but found by `tool_search`."""
     unknown: list[str] = msgspec.field(default_factory=list)
     """Toolset names that nothing answers to."""
+    set_aside: dict[str, str] = msgspec.field(default_factory=dict)
+    """Tools that cannot be offered, and why."""
 
     @property
     def names(self) -> list[str]:
@@ -45,6 +51,7 @@ class _Memo(msgspec.Struct, frozen=True):
     outside: list[str]
     """The tools that are not part of the core, and so may be deferred."""
     outside_tokens: int
+    set_aside: dict[str, str]
 
 
 class DeferPolicy(msgspec.Struct, frozen=True):
@@ -80,7 +87,7 @@ class DefinitionBuilder:
         if defer:
             deferred = self._deferred(memo, context_window_tokens)
         tools = self._with_search(memo, deferred) if deferred else _tools(memo.functions)
-        return Definitions(tools, deferred, list(selection.unknown))
+        return Definitions(tools, deferred, list(selection.unknown), dict(memo.set_aside))
 
     def available(self, names: Collection[str] | None) -> list[JsonObject]:
         """The definitions of the named tools (None: all), as far as they are available now."""
@@ -98,16 +105,11 @@ class DefinitionBuilder:
         )
         overrides = [self.registry.schema_overrides(entry) for entry in entries if entry.dynamic_schema_overrides]
         memo = self._memos.get(names)
-        if (
-            memo is None
-            or memo.entries != entries
-            or memo.overrides != overrides
-            or memo.core != CORE_TOOLS
-            # Somebody changed what he was given: nobody else shall see it.
-            or memo.functions != memo.pristine
-        ):
+        if memo is None or not _is_current(memo, entries, overrides):
             # A copy: an override function may change the very object that it returned last time.
-            memo = _memo(entries, deepcopy(overrides))
+            memo = _memo(entries, [{} if is_too_deep(given) else deepcopy(given) for given in overrides])
+            for name, reason in memo.set_aside.items():
+                logger.error("tool %r is not offered: %s", name, reason)
             if len(self._memos) >= MAX_MEMOS:
                 self._memos.pop(next(iter(self._memos), names), None)
             self._memos[names] = memo
@@ -129,26 +131,57 @@ class DefinitionBuilder:
         return _tools(sorted(functions, key=lambda function: str(function["name"])))
 
 
+def _is_current(memo: _Memo, entries: list[ToolEntry], overrides: list[JsonObject]) -> bool:
+    try:
+        return (
+            memo.entries == entries
+            and memo.overrides == overrides
+            and memo.core == CORE_TOOLS
+            # Somebody changed what he was given: nobody else shall see it.
+            and memo.functions == memo.pristine
+        )
+    except RecursionError:
+        return False  # Two schemas, one of which is too deep to be compared.
+
+
 def _memo(entries: list[ToolEntry], overrides: list[JsonObject]) -> _Memo:
-    offered = {entry.name for entry in entries}
+    offered = {entry.name for entry in entries if entry.is_ours or not is_too_deep(entry.schema)}
     waiting = iter(overrides)
-    pristine = []
+    pristine: list[JsonObject] = []
     for entry in entries:
         function = {**entry.schema, "name": entry.name}
         if entry.dynamic_schema_overrides:
             function.update(next(waiting))
-        pristine.append(patched(function, offered))
+        if entry.name in offered:
+            pristine.append(patched(function, offered))
     core = set(CORE_TOOLS)
-    outside = [index for index, entry in enumerate(entries) if entry.name not in core]
+    outside = [function for function in pristine if function["name"] not in core]
     return _Memo(
         entries=entries,
         overrides=overrides,
         core=list(CORE_TOOLS),
         pristine=pristine,
         functions=deepcopy(pristine),
-        outside=[entries[index].name for index in outside],
-        outside_tokens=sum(estimate_tokens(_tools([pristine[index]])) for index in outside),
+        outside=[str(function["name"]) for function in outside],
+        outside_tokens=sum(estimate_tokens(_tools([function])) for function in outside),
+        set_aside={entry.name: TOO_DEEP for entry in entries if entry.name not in offered},
     )
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether more objects and lists stand inside each other than can be copied, compared and sent."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        if depth > MAX_SCHEMA_DEPTH + 1:
+            return True
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return False
 
 
 def _tools(functions: Iterable[JsonObject]) -> list[JsonObject]:

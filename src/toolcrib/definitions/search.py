@@ -24,6 +24,9 @@ _TERM_SATURATION = 1.5
 _LENGTH_WEIGHT = 0.75
 # camelCase, HTTPServer and letter-digit borders all separate words; every script counts as letters.
 _CAMEL_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# How the names of tools of MCP servers are made: `mcp__server__tool`, with nothing but these characters.
+_OF_SERVER = "mcp__"
+_FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
@@ -48,6 +51,7 @@ class ToolIndex:
     def __init__(self, definitions: Iterable[JsonObject]) -> None:
         self._documents: list[_Document] = []
         self._positions: dict[str, int] = {}
+        self._named_by_servers: dict[str, list[int]] = {}
         self._postings: dict[str, list[tuple[int, float]]] = {}
         counts = [words for definition in definitions if (words := self._add(definition)) is not None]
         self._fill_postings(counts)
@@ -75,6 +79,10 @@ class ToolIndex:
         if not name or name in self._positions:
             return None
         self._positions[name] = len(self._documents)
+        if name.startswith(_OF_SERVER):
+            # A server whose own name has such a border in it is found by its words alone.
+            own = name.removeprefix(_OF_SERVER).partition("__")[2]
+            self._named_by_servers.setdefault(own.lower(), []).append(len(self._documents))
         text = " ".join((name, description, *parameters))
         self._documents.append(_Document(name, description, _fold(text)))
         return Counter(_words(text))
@@ -111,10 +119,12 @@ class ToolIndex:
         return scores
 
     def _lift_exact_names(self, query: str, scores: dict[int, float]) -> None:
-        """Whoever types a tool's name means that tool."""
+        """Whoever types a tool's name means that tool, be it the name that its server has for it."""
         exact = self._positions.get(query)
-        if exact is not None:
-            scores[exact] = max(scores.values(), default=0.0) + 1.0
+        behind = [exact] if exact is not None else self._named_by_servers.get(_FOREIGN.sub("_", query).lower(), ())
+        best = max(scores.values(), default=0.0) + 1.0
+        for position in behind:
+            scores[position] = best
 
 
 def estimate_tokens(definitions: Sequence[JsonObject]) -> int:

@@ -16,6 +16,8 @@ _NEVER_READ = re.compile(
     r"^/proc/(?:.*/)?(?:environ|mem|auxv|pagemap|kcore|kmsg|kpage\w+)$|^/dev/(?!shm/)|^/sys/kernel/(?:debug|tracing)/"
 )
 _OWN_SECRETS = (".env", "auth.json", "approvals.jsonl")
+_OWN_TOKENS = "mcp_tokens"
+"""The folder with what logins at MCP servers gave."""
 
 
 def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
@@ -24,8 +26,10 @@ def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
         return "devices, memory and environments of processes are never read"
     if not is_here:
         return ""
-    own = {f"{folder}/{name}".lower() for folder in _both(str(home.root)) for name in _with_drafts(_OWN_SECRETS)}
-    return "it holds secrets of toolcrib itself, which no tool reads" if path.lower() in own else ""
+    roots = [folder.lower() for folder in _both(str(home.root))]
+    own = {f"{root}/{name}" for root in roots for name in _with_drafts(_OWN_SECRETS)}
+    is_own = path.lower() in own or any(path.lower().startswith(f"{root}/{_OWN_TOKENS}/") for root in roots)
+    return "it holds secrets of toolcrib itself, which no tool reads" if is_own else ""
 
 
 def _both(folder: str) -> set[str]:

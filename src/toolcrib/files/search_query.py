@@ -130,7 +130,9 @@ def around(matches: list[int], context: int) -> set[int]:
 
 # The path of every file that must stay secret holds one of these, in lower case. Looking for them takes a fraction of
 # the time that the whole expression takes, and most files hold none.
-PARTS_OF_SECRETS = tuple(b"/. /id_ .pem .p12 .pfx .jks .keystore .kdbx .ppk /etc/ /proc/ /keychains".split())
+PARTS_OF_SECRETS = tuple(
+    b"/. /id_ /mcp_tokens/ .pem .p12 .pfx .jks .keystore .kdbx .ppk /etc/ /proc/ /keychains".split()
+)
 
 
 class NameFilter:

@@ -1,14 +1,15 @@
-"""One call of a tool of a server, on its way from the caller's loop to the loop of the hub and back."""
+"""One call to a server, on its way from the caller's loop to the loop of the hub and back."""
 
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from typing import Any
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.failures import ConnectionLost, RequestFailed, ServerFailed
-from toolcrib.mcp.owner import ServerOwner
+from toolcrib.mcp.owner import ServerOwner, Work
 from toolcrib.mcp.untrusted_text import one_line
 from toolcrib.registry.results import safe_error_text, tool_error
 
@@ -18,16 +19,17 @@ PROGRESS_CHARS = 300
 class Call:
     """Made on the caller's loop; run, and cancelled, on the loop of the hub."""
 
-    __slots__ = ("_caller", "arguments", "ctx", "is_cancelled", "owner", "task", "tool")
+    __slots__ = ("_around", "_caller", "ctx", "is_cancelled", "owner", "task", "work")
 
-    def __init__(self, owner: ServerOwner, tool: str, arguments: JsonObject, ctx: ToolContext) -> None:
+    def __init__(self, owner: ServerOwner, work: Work, ctx: ToolContext) -> None:
         self.owner = owner
-        self.tool = tool
-        self.arguments = arguments
+        self.work = work
         self.ctx = ctx
         self.task: asyncio.Task[Any] | None = None
         self.is_cancelled = False
         self._caller = asyncio.get_running_loop()
+        # Who watches several calls at once tells them apart by the current context.
+        self._around = copy_context()
 
     def cancel_from(self, loop: asyncio.AbstractEventLoop) -> None:
         """Nobody waits any more: the server is told, on the loop of the hub."""
@@ -44,7 +46,7 @@ class Call:
         share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         text = f"{one_line(message, PROGRESS_CHARS)} ({share})" if message else share
         if not self._caller.is_closed():
-            self._caller.call_soon_threadsafe(self.ctx.progress, text)
+            self._caller.call_soon_threadsafe(self.ctx.progress, text, context=self._around)
 
 
 async def answered(call: Call) -> str | JsonObject:
@@ -55,7 +57,7 @@ async def answered(call: Call) -> str | JsonObject:
     server, settings = call.owner.server.name, call.owner.server.settings
     tell = call.tell if call.ctx.on_progress is not None else None
     try:
-        return await call.owner.call(call.tool, call.arguments, call.ctx, tell)
+        return await call.owner.call(call.work, call.ctx, tell)
     except TimeoutError:
         seconds = settings.timeout
         return _error(f"the MCP server {server!r} gave no answer within {seconds:g} seconds; the call was cancelled")

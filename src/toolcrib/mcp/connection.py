@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -16,6 +16,7 @@ from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
     REQUEST_TIMEOUT,
+    URL_ELICITATION_REQUIRED,
     CallToolResult,
     ErrorData,
     Implementation,
@@ -30,17 +31,22 @@ from pydantic import ValidationError
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.types import JsonObject
+from toolcrib.mcp.call_clocks import CallClocks
 from toolcrib.mcp.direct_calls import DirectCalls, Tell
 from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NotSent, RequestFailed, ServerFailed
-from toolcrib.mcp.http_transport import FAILED, NOT_SENT, Guard
+from toolcrib.mcp.http_transport import FAILED, LOGIN, NOT_SENT, Guard
 from toolcrib.mcp.listing import Listing, SetAside, mend, usable
+from toolcrib.mcp.pages import pages_to_open
 from toolcrib.mcp.results import converted
 from toolcrib.mcp.seams import Contexts, MakeCallback, Seams
+from toolcrib.mcp.self_reference import LOOP_DETECTED
 from toolcrib.mcp.server_process import Program
 from toolcrib.mcp.servers import Server
 from toolcrib.mcp.transports import open_streams
 from toolcrib.mcp.untrusted_text import one_line
 from toolcrib.version import __version__
+
+T = TypeVar("T")
 
 MAX_PAGES = 100
 ALIVE_SECONDS = 10.0
@@ -81,6 +87,7 @@ class Connection:
         self.direct: DirectCalls | None = None
         """Of a connection to a program."""
         self._wiring = wiring
+        self._clocks = CallClocks()
         self._version: str | None = None
         self._promising: frozenset[str] = frozenset()
         self._set_aside: list[SetAside] = []
@@ -104,13 +111,17 @@ class Connection:
 
         Raises one of the failures of `failures.py`, or TimeoutError. Whoever is cancelled tells the server.
         """
+        calling = self._directly if self.direct is not None else self._by_the_sdk
+        return converted(await self.ask(lambda _: calling(tool, arguments, tell), seconds))
+
+    async def ask(self, request: Callable[[Client], Awaitable[T]], seconds: float) -> T:
+        """What a request to the server gives; raises as `call` does."""
         if self.ended:
             raise NotSent(self.ended)
-        async with asyncio.timeout(seconds):
-            calling = self._directly if self.direct is not None else self._by_the_sdk
-            result, error = await attempt_async(calling(tool, arguments, tell))
+        async with self._clocks.limit(seconds):
+            result, error = await attempt_async(request(self.client))
         if error is None and result is not None:
-            return converted(result)
+            return result
         raise self._failure(error) from error
 
     async def _by_the_sdk(self, tool: str, arguments: JsonObject, tell: Tell | None) -> CallToolResult:
@@ -180,8 +191,7 @@ class Connection:
 
     async def listen(self) -> None:
         """Hear of changes, where the protocol wants that to be asked for; runs until it is cancelled."""
-        tools = self.client.server_capabilities.tools
-        if not self.is_modern or tools is None or not tools.list_changed:
+        if not self.is_modern or not any(self._changes().values()):
             return
         while not self.ended:
             _, error = await attempt_async(self._listen_once())
@@ -190,8 +200,17 @@ class Connection:
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
             self._wiring.on_change()
 
+    def _changes(self) -> dict[str, Any]:
+        """Of which changes the server says that it tells."""
+        can = self.client.server_capabilities
+        return {
+            "tools_list_changed": can.tools is not None and bool(can.tools.list_changed),
+            "resources_list_changed": can.resources is not None and bool(can.resources.list_changed),
+            "prompts_list_changed": can.prompts is not None and bool(can.prompts.list_changed),
+        }
+
     async def _listen_once(self) -> None:
-        async with self.client.listen(tools_list_changed=True) as changes:
+        async with self.client.listen(**self._changes()) as changes:
             async for _ in changes:
                 self._wiring.on_change()
 
@@ -210,8 +229,9 @@ class Connection:
     def _protocol_failure(self, error: MCPError) -> Exception:
         message = one_line(error.message, MESSAGE_CHARS)
         if error.code == CONNECTION_CLOSED:
-            if isinstance(error.data, dict) and error.data.get(FAILED) == NOT_SENT:
-                return NotSent(message)
+            failed = error.data.get(FAILED) if isinstance(error.data, dict) else None
+            if failed in (NOT_SENT, LOGIN):
+                return NotSent(message) if failed == NOT_SENT else NeedsLogin(message)
             return ConnectionLost(self.ended or message)
         if error.code == REQUEST_TIMEOUT:
             return TimeoutError(message)
@@ -220,6 +240,8 @@ class Connection:
             return NotSent("the server has ended the session")
         if self.guard is not None and self.guard.last_status in NOT_ALLOWED:
             return self.login_needed()
+        if error.code == URL_ELICITATION_REQUIRED:
+            return RequestFailed(f"{message}; {pages_to_open(error.data)}")
         return RequestFailed(f"{message} (code {error.code})")
 
     def login_needed(self) -> NeedsLogin:
@@ -233,9 +255,13 @@ class Connection:
         """The server runs as this process."""
         self.pid = pid
 
-    def listed(self, result: dict[str, Any]) -> None:
-        """Mends what the server lists before the SDK reads it."""
-        self._set_aside += mend(result, self._version)
+    def answered(self, result: dict[str, Any]) -> None:
+        """Mends an answer of the server before the SDK reads it."""
+        if self._version in MODERN_PROTOCOL_VERSIONS:
+            # So the protocol says; the SDK takes an answer that leaves it out for a wrong one.
+            result.setdefault("resultType", "complete")
+        if type(result.get("tools")) is list:
+            self._set_aside += mend(result, self._version)
 
     def make_client(self) -> Client:
         seams, server = self._wiring.seams, self.server
@@ -243,9 +269,9 @@ class Connection:
         return Client(
             open_streams(self._wiring.program, self, auth),
             mode="legacy" if self._wiring.is_legacy else "auto",
-            sampling_callback=self._made(seams.sampling),
+            sampling_callback=self._clocks.unhurried(self._made(seams.sampling)),
             sampling_capabilities=self._made(seams.sampling_capabilities),
-            elicitation_callback=self._made(seams.elicitation),
+            elicitation_callback=self._clocks.unhurried(self._made(seams.elicitation)),
             list_roots_callback=self._made(seams.roots),
             message_handler=self._heard,
             client_info=Implementation(name="toolcrib", version=__version__),
@@ -287,10 +313,14 @@ def opening_failure(connection: Connection, error: BaseException) -> ServerFaile
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     guard = connection.guard
+    if guard is not None and guard.login:
+        return NeedsLogin(guard.login)
     if guard is not None and guard.last_status in NOT_ALLOWED:
         return connection.login_needed()
     if isinstance(error, ServerFailed):
         return error
+    if guard is not None and guard.last_status == LOOP_DETECTED:
+        return ServerFailed("it is this very process, which cannot be its own server")
     if connection.ended and isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
         return ServerFailed(connection.ended)
     if guard is not None and (guard.last_failure or guard.last_status):

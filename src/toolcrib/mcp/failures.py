@@ -3,6 +3,7 @@
 ServerFailed          the server cannot be used now; the message is for the person and for the model
 ├── NotSent           a request that surely never reached it, so that it may be sent again
 └── NeedsLogin        it wants somebody to log in
+    └── NoLogin       likewise, and nobody had to ask the server to know
 RequestFailed         the server answered, but with an error or with something that is no answer
 ConnectionLost        the connection ended under a request: nobody knows whether it was carried out
 """
@@ -22,6 +23,10 @@ class NotSent(ServerFailed):
 
 class NeedsLogin(ServerFailed):
     """The server wants somebody to log in first."""
+
+
+class NoLogin(NeedsLogin):
+    """No login is kept for the server."""
 
 
 class ConnectionLost(ToolcribError):

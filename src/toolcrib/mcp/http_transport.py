@@ -15,12 +15,13 @@ import httpx2
 from mcp_types import CONNECTION_CLOSED
 
 from toolcrib.mcp.failures import ServerFailed
+from toolcrib.mcp.self_reference import headers_for
 from toolcrib.mcp.servers import Server
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 FAILED = "toolcrib_failed"
-"""The key in the data of an error that was made here; its value is one of the next two."""
-NOT_SENT, UNKNOWN = "not sent", "unknown"
+"""The key in the data of an error that was made here; its value is one of the next three."""
+NOT_SENT, UNKNOWN, LOGIN = "not sent", "unknown", "login"
 SEND_SECONDS = 30.0
 
 
@@ -29,24 +30,38 @@ class Guard(httpx2.AsyncBaseTransport):
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, on_failure: Callable[[str], None]) -> None:
         self.last_status = 0
-        """Of the last answer that was an HTTP error."""
+        """Of the last answer, if it was an HTTP error."""
         self.last_failure = ""
+        self.login = ""
+        """How to log in, when that is what was lacking."""
         self._inner = inner
         self._on_failure = on_failure
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if FAILED in request.extensions:
+            return self._answer_here(request)
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
             self.last_failure = f"{_in_words(error)} ({request.url.host}:{request.url.port or ''})".replace(":)", ")")
+            self.last_status = 0
             self._on_failure(self.last_failure)
             sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
             return _answer(request, self.last_failure, UNKNOWN if sent else NOT_SENT)
-        if response.status_code >= 400:
-            self.last_status = response.status_code
+        self.last_status = response.status_code if response.status_code >= 400 else 0
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         response.stream = _Bounded(response.stream, None if is_stream else MAX_BODY_BYTES)
         return response
+
+    def _answer_here(self, request: httpx2.Request) -> httpx2.Response:
+        failed, reason = request.extensions[FAILED]
+        self.last_status = 0
+        if failed == LOGIN:
+            self.login = reason
+        else:
+            self.last_failure = reason
+        self._on_failure(reason)
+        return _answer(request, reason, failed)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -90,7 +105,14 @@ def http_client(
     # A call has its own limit; silence on a stream that waits for events is no failure.
     timeout = httpx2.Timeout(SEND_SECONDS, connect=min(SEND_SECONDS, settings.connect_timeout), read=None)
     guard = Guard(inner, on_failure)
-    return httpx2.AsyncClient(headers=settings.headers, timeout=timeout, auth=auth, transport=guard), guard
+    headers = {**settings.headers, **headers_for(settings.url)}
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=guard), guard
+
+
+def answered_here(request: httpx2.Request, failed: str, reason: str) -> httpx2.Request:
+    """The request, marked so that a guard answers it instead of sending it; for an `httpx2.Auth`."""
+    request.extensions = {**request.extensions, FAILED: (failed, reason)}
+    return request
 
 
 def _answer(request: httpx2.Request, message: str, failed: str) -> httpx2.Response:

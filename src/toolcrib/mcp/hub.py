@@ -21,12 +21,13 @@ from toolcrib.config.environment import environment
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.ports import Gate
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.calls import Call, answered
 from toolcrib.mcp.failures import ServerFailed
 from toolcrib.mcp.names import Original
 from toolcrib.mcp.own_seams import own_seams
-from toolcrib.mcp.owner import ServerOwner
+from toolcrib.mcp.owner import ServerOwner, Work
 from toolcrib.mcp.process_ledger import ProcessLedger
 from toolcrib.mcp.seams import Seams
 from toolcrib.mcp.server_log import ServerLog
@@ -61,11 +62,14 @@ class McpHub:
         *,
         workspace: str = "",
         forget_grants: Callable[[str], None] | None = None,
+        gate: Gate | None = None,
         services: Callable[[], Services | None] = lambda: None,
         seams: Seams | None = None,
     ) -> None:
         self.services = services
         """Gives what the runtime serves; a function, because a hub must not keep its runtime alive."""
+        self.gate = gate
+        """Decides about what servers want of us; None means that nobody can be asked."""
         self.seams = own_seams(self) if seams is None else seams
         """May be replaced before the first server is connected."""
         self.settings = settings
@@ -161,13 +165,17 @@ class McpHub:
 
     async def call(self, server: str, tool: str, arguments: JsonObject, ctx: ToolContext) -> str | JsonObject:
         """What a tool answers, or an error as JSON; cancelling the caller cancels the call at the server."""
+        return await self.do(server, lambda at, seconds, tell: at.call(tool, arguments, seconds, tell), ctx)
+
+    async def do(self, server: str, work: Work, ctx: ToolContext) -> str | JsonObject:
+        """What `work` gives, done as a call: in its turn, within the time of a call, connecting where need be."""
         owner = self._owners.get(server)
         if owner is None:
             await self.wait_ready(self.discovery_seconds)
             owner = self._owners.get(server)
             if owner is None:
                 return tool_error(f"there is no MCP server {server!r} now; see `toolcrib mcp list`")
-        call = Call(owner, tool, arguments, ctx)
+        call = Call(owner, work, ctx)
         coming = self._loop.start(answered(call))
         try:
             return await coming
@@ -198,15 +206,18 @@ class McpHub:
         self._has_begun.set()
 
     def _add(self, name: str, settings: McpServerSettings) -> None:
-        variables = dict(environment())
-        load_env_file(self.settings.home, variables)
-        owner = ServerOwner(read_server(name, settings, variables), self._connect, self._listed, self._starts)
+        owner = ServerOwner(self._read(name, settings), self._connect, self._listed, self._starts)
         if owner.server.problem and settings.enabled:
             logger.warning("MCP server %r is not used: %s", name, owner.server.problem)
         if settings.skip_preflight:
             logger.info("skip_preflight of MCP server %r has no effect", name)
         self._owners[name] = owner
         owner.start()
+
+    def _read(self, name: str, settings: McpServerSettings) -> Server:
+        variables = dict(environment())
+        load_env_file(self.settings.home, variables)
+        return read_server(name, settings, variables)
 
     def _connect(self, server: Server, owner: ServerOwner, is_legacy: bool) -> AbstractAsyncContextManager[Connection]:
         try:
@@ -244,11 +255,14 @@ class McpHub:
 
     async def _reload(self, servers: dict[str, McpServerSettings]) -> None:
         await self._begun()
-        before, self._servers = self._servers, servers
-        going = [name for name in before if before[name] != servers.get(name)]
-        owners = [self._owners.pop(name) for name in going if name in self._owners]
-        for name in going:
-            if name not in servers:
+        self._servers = servers
+        # Compared with all variables filled in: one of those may be what has changed.
+        wanted = {name: self._read(name, settings) for name, settings in servers.items()}
+        owners = [owner for name, owner in self._owners.items() if owner.server != wanted.get(name)]
+        for owner in owners:
+            name = owner.server.name
+            del self._owners[name]
+            if name not in wanted or wanted[name].problem:
                 self.shelf.remove(name)
         await asyncio.gather(*(owner.close() for owner in owners))
         for name, settings in servers.items():
@@ -266,6 +280,8 @@ class McpHub:
     async def _end(self) -> None:
         owners, self._owners = list(self._owners.values()), {}
         await asyncio.gather(*(owner.close() for owner in owners))
+        if self.seams.close is not None:
+            await self.seams.close()
 
     def _require(self, name: str) -> None:
         if name not in self._servers:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp_types import Tool
 from mcp_types.methods import validate_server_result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolcrib.core.types import JsonObject
@@ -40,12 +42,13 @@ def mend(result: JsonObject, version: str | None) -> list[SetAside]:
     for tool in given:
         if isinstance(tool, dict):
             _mend_schema(tool)
-    if _problem({**result, "tools": given}, version) == "":
-        return []
+    are_valid = _problem({**result, "tools": given}, version) == ""
     kept: list[Any] = []
     set_aside: list[SetAside] = []
     for tool in given:
-        reason = _mended(tool, result, version)
+        reason = "" if are_valid else _mended(tool, result, version)
+        if not reason and version in MODERN_PROTOCOL_VERSIONS:
+            reason = _header_problem(tool)
         if reason:
             name = tool.get("name") if isinstance(tool, dict) else None
             set_aside.append(SetAside(one_line(str(name or "without a name"), 80), reason))
@@ -117,6 +120,13 @@ def _mend_schema(tool: JsonObject) -> None:
 
 def _allows_object(kind: Any) -> bool:
     return isinstance(kind, list) and "object" in kind
+
+
+def _header_problem(tool: JsonObject) -> str:
+    """What the SDK drops without a word: arguments that are to be sent as headers, and cannot be."""
+    schema = tool.get("inputSchema")
+    problem = find_invalid_x_mcp_header(schema) if depth_of(schema) <= MAX_SCHEMA_DEPTH else None
+    return f"what it wants to have sent as headers cannot be: {one_line(problem, 300)}" if problem else ""
 
 
 def _mended(tool: Any, result: JsonObject, version: str | None) -> str:

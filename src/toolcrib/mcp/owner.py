@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ import msgspec
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject
-from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NotSent, RequestFailed, ServerFailed
+from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NoLogin, NotSent, RequestFailed, ServerFailed
 from toolcrib.mcp.patience import Patience
 from toolcrib.mcp.servers import Server
 from toolcrib.mcp.status import ServerStatus, State
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 DEBOUNCE_SECONDS = 0.3
 POLITE_SECONDS = 1.0
 CLOSE_SECONDS = 12.0
+LOOK_SECONDS = 5.0
+"""How soon a login is noticed that somebody makes in another process."""
 
 
 class Connect(Protocol):
@@ -43,6 +45,15 @@ class Connect(Protocol):
     def __call__(
         self, server: Server, owner: ServerOwner, is_legacy: bool
     ) -> AbstractAsyncContextManager[Connection]: ...
+
+
+class Work(Protocol):
+    """One request, or several, done with a connection in a time, such as `Connection.call` of one tool.
+
+    Raises what that raises; it is told how far the server is, where somebody wants to know.
+    """
+
+    def __call__(self, connection: Connection, seconds: float, tell: Tell | None, /) -> Awaitable[str | JsonObject]: ...
 
 
 class ServerOwner:
@@ -127,13 +138,13 @@ class ServerOwner:
             self.connection.end("a new connection was asked for")
         self._hurry.set()
 
-    async def call(self, tool: str, arguments: JsonObject, ctx: ToolContext, tell: Tell | None) -> str | JsonObject:
-        """What the tool answers. Raises what `Connection.call` raises; NotSent only after a second try."""
+    async def call(self, work: Work, ctx: ToolContext, tell: Tell | None) -> str | JsonObject:
+        """What `work` gives. Raises what `Connection.call` raises; NotSent only after a second try."""
         seconds = self.server.settings.timeout
         async with self._slots:
             self.contexts.append(ctx)
             try:
-                return await self._call(tool, arguments, seconds, tell)
+                return await self._call(work, seconds, tell)
             finally:
                 self.contexts.remove(ctx)
                 self._last_used = time.monotonic()
@@ -148,7 +159,7 @@ class ServerOwner:
             return connection
         if self._is_closing:
             raise ServerFailed("it is being closed")
-        if self._state in ("disabled", "needs_login"):
+        if self._state == "disabled" or (self._state == "needs_login" and not self._has_login):
             raise ServerFailed(self._last_error)
         self._hurry.set()
         self._callers += 1
@@ -157,12 +168,12 @@ class ServerOwner:
         finally:
             self._callers -= 1
 
-    async def _call(self, tool: str, arguments: JsonObject, seconds: float, tell: Tell | None) -> str | JsonObject:
+    async def _call(self, work: Work, seconds: float, tell: Tell | None) -> str | JsonObject:
         is_last = False
         while True:
             connection = await self.ready()
             try:
-                result = await connection.call(tool, arguments, seconds, tell)
+                result = await work(connection, seconds, tell)
             except NotSent as error:
                 connection.end(str(error))
                 if is_last:
@@ -177,7 +188,7 @@ class ServerOwner:
             except RequestFailed:
                 self._patience.answered()
                 raise
-            except TimeoutError:
+            except (TimeoutError, NeedsLogin):
                 self._is_suspect = True
                 self._wake.set()
                 raise
@@ -212,13 +223,18 @@ class ServerOwner:
             self._was_up = False
             began = time.monotonic()
             is_old, error = await attempt_async(self._live())
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
             self.connection = None
             reason = _reason(error)
             if not self._was_up:
-                if self._callers:
-                    # Trying again while nobody needs the server costs nobody anything.
-                    self._patience.failed(connecting=True)
-                self._give_up(ServerFailed(f"{self.server.name!r} cannot be reached: {reason}"))
+                if isinstance(error, NeedsLogin):
+                    self._give_up(error)
+                else:
+                    if self._callers:
+                        # Trying again while nobody needs the server costs nobody anything.
+                        self._patience.failed(connecting=True)
+                    self._give_up(ServerFailed(f"{self.server.name!r} cannot be reached: {reason}"))
                 self._hurry.clear()  # Whoever was in a hurry has his answer.
             self._patience.lived(time.monotonic() - began if self._was_up else 0.0)
             self.settled.set()
@@ -227,12 +243,19 @@ class ServerOwner:
                 level = logging.DEBUG if reason == self._logged else logging.WARNING
                 logger.log(level, "MCP server %r: %s", self.server.name, reason)
                 self._last_error = self._logged = reason
-            if isinstance(error, NeedsLogin):
-                await self._wait("needs_login", None)
+            if isinstance(error, NoLogin):
+                await self._wait("needs_login", LOOK_SECONDS)
+            elif isinstance(error, NeedsLogin):
+                await self._wait("needs_login", self._patience.next_delay() if self._has_login else None)
             elif error is not None:
                 await self._wait("waiting", self._patience.next_delay())
             elif not is_old:
                 await self._wait("waiting", None)
+
+    @property
+    def _has_login(self) -> bool:
+        """Whether somebody can log in without changing the settings."""
+        return self.server.settings.auth == "oauth"
 
     async def _live(self) -> bool:
         """One connection, from its opening to its end.
@@ -358,8 +381,6 @@ class _Due(msgspec.Struct, frozen=True):
 
 def _reason(error: BaseException | None) -> str:
     """What ended a connection, as a sentence; empty when it was closed on purpose."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
     if error is None:
         return ""
     if isinstance(error, TimeoutError):

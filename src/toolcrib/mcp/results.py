@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from mcp_types import (
@@ -12,7 +13,9 @@ from mcp_types import (
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
+    GetPromptResult,
     ImageContent,
+    ReadResourceResult,
     ResourceLink,
     TextContent,
     TextResourceContents,
@@ -29,6 +32,8 @@ MAX_MEDIA = 20
 MAX_BLOCKS = 1000
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 AUDIO = re.compile(r"audio/[\w.+-]{1,40}")
+SaveBlob = Callable[[BlobResourceContents], str]
+"""Puts bytes that no model reads into a file; gives its path."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 
 
@@ -43,9 +48,42 @@ def converted(result: CallToolResult) -> str | JsonObject:
     if len(result.content) > MAX_BLOCKS:
         parts.say(f"[{len(result.content) - MAX_BLOCKS} more parts were left out]")
     text = _as_json(parts.text, result)
-    if not parts.media or result.is_error:
-        return text
-    return {"_multimodal": True, "content": [{"type": "text", "text": text}, *parts.media]}
+    return text if result.is_error else _with_media(text, parts.media)
+
+
+def converted_resource(result: ReadResourceResult, save: SaveBlob) -> str | JsonObject:
+    """The text or multimodal object for what a server gave to read."""
+    parts = _Parts(save=save)
+    only = result.contents[0] if len(result.contents) == 1 else None
+    if isinstance(only, TextResourceContents):
+        parts.say(shown(only.text))
+    else:
+        for resource in result.contents[:MAX_BLOCKS]:
+            parts.add_resource(resource)
+    if len(result.contents) > MAX_BLOCKS:
+        parts.say(f"[{len(result.contents) - MAX_BLOCKS} more parts were left out]")
+    return _with_media(json.dumps({"result": parts.text}, ensure_ascii=False), parts.media)
+
+
+def converted_prompt(result: GetPromptResult, save: SaveBlob) -> str | JsonObject:
+    """The messages of a prompt, each with its role; images and recordings stand behind them."""
+    answer: JsonObject = {"messages": []}
+    if result.description:
+        answer["description"] = one_line(result.description, 1000)
+    media: list[JsonObject] = []
+    for message in result.messages[:MAX_BLOCKS]:
+        before, parts = len(media), _Parts(media, save)
+        parts.add(message.content)
+        if len(media) > before:
+            parts.say(f"[part {len(media)} of what stands behind the messages]")
+        answer["messages"].append({"role": message.role, "content": parts.text})
+    if len(result.messages) > MAX_BLOCKS:
+        answer["left_out"] = f"{len(result.messages) - MAX_BLOCKS} more messages"
+    return _with_media(json.dumps(answer, ensure_ascii=False), media)
+
+
+def _with_media(text: str, media: list[JsonObject]) -> str | JsonObject:
+    return {"_multimodal": True, "content": [{"type": "text", "text": text}, *media]} if media else text
 
 
 def _as_json(text: str, result: CallToolResult) -> str:
@@ -73,8 +111,9 @@ def _clean(value: Any) -> Any:
 class _Parts:
     """The text and the media of one result."""
 
-    def __init__(self) -> None:
-        self.media: list[JsonObject] = []
+    def __init__(self, media: list[JsonObject] | None = None, save: SaveBlob | None = None) -> None:
+        self.media: list[JsonObject] = [] if media is None else media
+        self._save = save
         self._texts: list[str] = []
 
     @property
@@ -99,9 +138,9 @@ class _Parts:
             about = f": {one_line(block.description, 300)}" if block.description else ""
             self.say(f"[link to {one_line(block.name, 200)}, {one_line(str(block.uri), 1000)}{about}]")
         elif isinstance(block, EmbeddedResource):
-            self._add_resource(block.resource)
+            self.add_resource(block.resource)
 
-    def _add_resource(self, resource: TextResourceContents | BlobResourceContents) -> None:
+    def add_resource(self, resource: TextResourceContents | BlobResourceContents) -> None:
         where = one_line(str(resource.uri), 1000)
         kind = (resource.mime_type or "").lower()
         if isinstance(resource, TextResourceContents):
@@ -110,8 +149,19 @@ class _Parts:
             self.say(f"[content of {where}]")
             self._add_media(resource.blob, kind)
         else:
-            size = _bytes_in(resource.blob)
-            self.say(f"[content of {where}: {size} bytes of {one_line(kind, 80) or 'unknown kind'}, not shown]")
+            what = f"{_bytes_in(resource.blob)} bytes of {one_line(kind, 80) or 'unknown kind'}"
+            self.say(f"[content of {where}: {what}, {self._whereabouts(resource)}]")
+
+    def _whereabouts(self, resource: BlobResourceContents) -> str:
+        """What became of bytes that no model reads."""
+        if self._save is None:
+            return "not shown"
+        if len(resource.blob) > MAX_MEDIA_CHARS:
+            return "too large to be saved"
+        try:
+            return f"saved as {self._save(resource)}"
+        except (ValueError, OSError) as error:
+            return f"not saved: {error}"
 
     def _add_media(self, data: str, kind: str) -> None:
         """An image or a recording as a part of its own, if it is one that a model could be given."""

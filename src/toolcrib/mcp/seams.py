@@ -7,7 +7,7 @@ answers for a person asks the one of that call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -33,4 +33,6 @@ class Seams(msgspec.Struct, frozen=True, kw_only=True):
     """Gives the `httpx2.Auth` for a server with `auth: oauth`; raises NeedsLogin where nobody has logged in."""
     more_tools: Callable[[Server, Any], list[Any]] | None = None
     """From a server and its Connection to further tools, such as those for resources and prompts: pairs of an
-    `Offered` and the function that is called (with arguments and context, on the caller's loop; see `McpHub.use`)."""
+    `Offered` and the function that is called (with arguments and context, on the caller's loop; see `McpHub.do`)."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Gives back what the others have opened; called on the loop of the hub when it closes."""

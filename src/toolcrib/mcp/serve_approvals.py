@@ -16,6 +16,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject
+from toolcrib.mcp.asking import NO_ANSWER
 from toolcrib.mcp.serve_calls import CallBook, Reply
 from toolcrib.registry.results import sendable
 
@@ -71,7 +72,7 @@ class ClientAsker:
             raise UsageError("the client could not ask its user")
         given = reply.content.get("own_words") or reply.content.get("answer")
         if reply.action != "accept" or not isinstance(given, str):
-            return "(the user gave no answer)"
+            return NO_ANSWER
         return given[:MAX_ANSWER_CHARS]
 
 

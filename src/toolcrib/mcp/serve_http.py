@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.core.errors import UsageError
+from toolcrib.mcp.self_reference import HEADER, LOOP_DETECTED, PROCESS
 from toolcrib.mcp.serve import ToolServer
 from toolcrib.mcp.serve_sessions import COOKIE_TO_SET, SESSION_COOKIE, cookie_in, new_cookie
 
@@ -92,6 +93,8 @@ class Guard:
             return
         headers = Headers(scope=scope)
         refusal = self._door.refusal(headers) if scope["path"] == PATH else _refused(404, f"use the path {PATH}")
+        if headers.get(HEADER) == PROCESS:
+            refusal = _refused(LOOP_DETECTED, "this server is the client itself")
         if refusal is not None:
             await refusal(scope, receive, send)
             return

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
+from toolcrib.mcp.self_reference import DEPTH_VARIABLE, depth_of, why_not_started
 
 Transport = Literal["stdio", "http", "sse"]
 
@@ -60,9 +61,10 @@ def read_server(name: str, settings: McpServerSettings, environ: Mapping[str, st
         name=name,
         settings=filled,
         transport=transport,
-        environ={**passed, **filled.env},
+        environ={**passed, **filled.env, DEPTH_VARIABLE: str(depth_of(environ) + 1)},
         address=" ".join([settings.command, *settings.args]) if transport == "stdio" else settings.url,
-        problem=_problem(name, filled, transport, unset),
+        problem=_problem(name, filled, transport, unset)
+        or (why_not_started(filled, environ) if transport == "stdio" else ""),
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, Source
-from toolcrib.mcp.names import Original, offered_names, plain_name, toolset_name
+from toolcrib.mcp.names import MAX_NAME_CHARS, Original, offered_names, plain_name, toolset_name
 from toolcrib.mcp.servers import Server, is_wanted
 from toolcrib.mcp.trust import TrustStore
 from toolcrib.mcp.untrusted_text import one_line, shown
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 MAX_DESCRIPTION_CHARS = 2000
 MAX_LABEL_CHARS = 80
+_LOST = re.compile(r"[^\x00-\x7f]")
+"""What has no place in a name of ours."""
 Call = Callable[[JsonObject, ToolContext], Awaitable[str | JsonObject]]
 
 
@@ -38,14 +42,16 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     schema: JsonObject
     reads_only: bool = False
     """The server says so; whether that counts is for the user to say."""
+    is_ours: bool = False
+    """Made and described by us, not by the server, to reach what it offers besides tools."""
 
     @property
     def text(self) -> str:
         """The description for the model: marked with where it comes from, nothing hidden, not too long."""
         server, tool = (one_line(name, MAX_LABEL_CHARS) for name in self.original)
-        plain = plain_name(*self.original)
-        # A name that had to be cut could not be found by its own words.
-        mark = f"[{server}]" if len(plain) <= 64 else f"[{server}: {tool}]"
+        # A name that had to be cut, or lost letters, could not be found by its own words.
+        is_whole = len(plain_name(*self.original)) <= MAX_NAME_CHARS and not _LOST.search(self.original.tool)
+        mark = f"[{server}]" if is_whole else f"[{server}: {tool}]"
         return f"{mark} {_cut(shown(self.description))}".rstrip()
 
 
@@ -80,8 +86,11 @@ class Shelf:
             self._servers[server.name] = server
             self._drop(server.name)
             for tool, call in tools:
-                if is_wanted(tool.original.tool, server.settings.tools):
-                    self._offered[tool.original] = (tool, call)
+                if tool.is_ours:
+                    tool = self._beside_the_servers_own(tool)
+                elif not is_wanted(tool.original.tool, server.settings.tools):
+                    continue
+                self._offered[tool.original] = (tool, call)
             self._refresh()
 
     def remove(self, server: str) -> None:
@@ -110,6 +119,12 @@ class Shelf:
         for original in [one for one in self._offered if one.server == server]:
             del self._offered[original]
 
+    def _beside_the_servers_own(self, tool: Offered) -> Offered:
+        """The tool under a name that no tool of the server has; ours make room."""
+        while tool.original in self._offered:
+            tool = replace(tool, original=Original(tool.original.server, f"{tool.original.tool} "))
+        return tool
+
     def _refresh(self) -> None:
         """Registers what is new or different, takes back what is gone; the rest stays as it is."""
         registry = self._registry()
@@ -130,7 +145,7 @@ class Shelf:
     ) -> None:
         server = tool.original.server
         toolset = toolset_name(server)
-        with registry.loading(Source("mcp", server)) as loading:
+        with registry.loading(Source("mcp", server, tool=one_line(tool.original.tool, MAX_LABEL_CHARS))) as loading:
             registry.register(
                 name=name,
                 toolset=toolset,
@@ -162,6 +177,8 @@ class Shelf:
         settings = self._servers[tool.original.server].settings
         if settings.trust == "all":
             return ()
+        if tool.is_ours:
+            return () if tool.reads_only and settings.trust == "read_only" else None
         change = self._trust.change(tool.original, tool.description, tool.schema)
         if change:
             self._approved.discard(tool.original)
@@ -179,7 +196,7 @@ class Shelf:
     def _approve(self, tool: Offered) -> None:
         with self._lock:
             self._approved.add(tool.original)
-            if self._is_trusted(tool.original.server):
+            if tool.is_ours or self._is_trusted(tool.original.server):
                 return  # Nothing is compared there.
             self._trust.approve(tool.original, tool.description, tool.schema)
             self._refresh()

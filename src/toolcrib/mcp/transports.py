@@ -30,7 +30,7 @@ class Line(Protocol):
 
     def end(self, reason: str) -> None: ...
 
-    def listed(self, result: dict[str, Any]) -> None: ...
+    def answered(self, result: dict[str, Any]) -> None: ...
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ def _nobody_minds(reason: str) -> None:
 
 
 class Watched:
-    """Messages on their way to the SDK: their end is noticed, and what a server lists is mended."""
+    """Messages on their way to the SDK: their end is noticed, and what a server answers is mended."""
 
     def __init__(self, inner: Any, line: Line) -> None:
         self._inner = inner
@@ -122,8 +122,8 @@ class Watched:
 
     def _looked_at(self, item: Any) -> Any:
         message = getattr(item, "message", None)
-        if type(message) is JSONRPCResponse and type(message.result.get("tools")) is list:
-            self._line.listed(message.result)
+        if type(message) is JSONRPCResponse:
+            self._line.answered(message.result)
         return item
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text
+from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.anthropic_families import family_of, is_thinking, thinking_fields
@@ -202,6 +202,9 @@ def _sayable(parts: Iterable[Part]) -> Iterator[Part]:
 def _part(part: Part, sees_images: bool) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
+    if isinstance(part, Audio):
+        # The API takes none.
+        return {"type": "text", "text": f"[a recording ({part.media_type or 'audio'}), which this model cannot hear]"}
     source = _source(part) if sees_images else None
     if source is None:
         return {"type": "text", "text": f"[an image{' of ' + part.media_type if part.media_type else ''}, not shown]"}

@@ -1,4 +1,4 @@
-"""What is known about families of models: how much they take, and whether they see images."""
+"""What is known about families of models: how much they take, and whether they see images and hear audio."""
 
 from __future__ import annotations
 
@@ -42,11 +42,15 @@ _FAMILIES: tuple[tuple[re.Pattern[str], int, bool], ...] = tuple(
     )
 )
 
+# Their makers document recordings as input.
+_HEARS_AUDIO = re.compile(r"gpt-4o(-mini)?-audio|gpt-audio|gemini-|voxtral|qwen[\w.]*-omni")
+
 
 def known_profile(model: str) -> ModelProfile:
     """What the model can take, by its name; for a name that tells nothing, what most models can."""
     name = model.rpartition("/")[2].lower()
+    hears_audio = _HEARS_AUDIO.match(name) is not None
     for pattern, window, sees_images in _FAMILIES:
         if pattern.match(name):
-            return ModelProfile(context_window=window, sees_images=sees_images)
-    return ModelProfile(context_window=DEFAULT_CONTEXT_WINDOW)
+            return ModelProfile(context_window=window, sees_images=sees_images, hears_audio=hears_audio)
+    return ModelProfile(context_window=DEFAULT_CONTEXT_WINDOW, hears_audio=hears_audio)

@@ -48,7 +48,8 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
         self._requests = WireRequests(name, options)
 
     def _body(self, request: ModelRequest) -> bytes:
-        return self._requests.body(request, sees_images=self._profile(request.model).sees_images)
+        profile = self._profile(request.model)
+        return self._requests.body(request, sees_images=profile.sees_images, hears_audio=profile.hears_audio)
 
     def _begun(self, request: ModelRequest, emit: Emit) -> Answer:
         return Answer(emit, taken_ids=taken_ids(request))

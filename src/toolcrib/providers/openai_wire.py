@@ -6,16 +6,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text
+from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
 from toolcrib.core.models import ModelRequest
 from toolcrib.core.types import JsonObject
 
 MAX_CONVERSATIONS = 8
 UNSEEN_IMAGE = "[an image, which this model cannot see]"
+AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
+"""What the API takes, by the media types that stand for it; anything else is refused, and the conversation with it."""
 # From Google's documentation: stands in for the signature of a call that another model made.
 FOREIGN_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 # OpenAI refuses function tools beside reasoning for these on this endpoint, also where no effort is asked for.
@@ -54,6 +56,13 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Fields for every request."""
 
 
+class Senses(NamedTuple):
+    """What a model takes besides text."""
+
+    images: bool = True
+    audio: bool = False
+
+
 class WireRequests:
     """Turns requests into bytes. Messages that were sent before are not converted again."""
 
@@ -62,12 +71,12 @@ class WireRequests:
         self._options = options
         self._sent: dict[str, _Sent] = {}
 
-    def body(self, request: ModelRequest, *, sees_images: bool) -> bytes:
+    def body(self, request: ModelRequest, *, sees_images: bool, hears_audio: bool = False) -> bytes:
         """The JSON text of a streaming request: the same bytes for the same request."""
         options = self._options
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": self._messages(request, sees_images),
+            "messages": self._messages(request, Senses(sees_images, hears_audio)),
             "stream": True,
         }
         if options.stream_usage:
@@ -86,38 +95,42 @@ class WireRequests:
         body |= _reasoning(request, options) | options.extra_body
         return msgspec.json.encode(body)
 
-    def _messages(self, request: ModelRequest, sees_images: bool) -> list[msgspec.Raw]:
+    def _messages(self, request: ModelRequest, senses: Senses) -> list[msgspec.Raw]:
         """Every message as it is sent; those of the last request are known by identity, as they never change."""
         known = self._sent.pop(request.cache_key, {})
         now: _Sent = {}
         wire = _Wire(answers_results=_ANSWERS_RESULTS.search(request.model.lower()) is not None)
         if request.system:
             wire.add("system", [_encoded({"role": "system", "content": request.system})])
-        pictures: list[Message] = []
+        media: list[Message] = []
         for message in request.messages:
-            if pictures and message.role != "tool":
-                wire.add("user", [_encoded(_shown(pictures))])
-                pictures = []
-            key = (id(message), sees_images)
+            if media and message.role != "tool":
+                wire.add("user", [_encoded(_shown(media, senses))])
+                media = []
+            key = (id(message), senses)
             found = known.get(key)
             if found is None:
-                found = (message, tuple(_encoded(one) for one in self._converted(message, sees_images)))
+                found = (message, tuple(_encoded(one) for one in self._converted(message, senses)))
             now[key] = found
             wire.add(message.role, found[1])
-            # Only a user's message may hold images, and nothing may stand between the results of one turn.
-            if sees_images and message.role in ("tool", "assistant") and message.images and not message.tool_calls:
-                pictures.append(message)
-        if pictures:
-            wire.add("user", [_encoded(_shown(pictures))])
+            # Only a user's message may hold media, and nothing may stand between the results of one turn.
+            if message.role in ("tool", "assistant") and not message.tool_calls and _media(message, senses):
+                media.append(message)
+        if media:
+            wire.add("user", [_encoded(_shown(media, senses))])
         self._sent[request.cache_key] = now
         if len(self._sent) > MAX_CONVERSATIONS:
             del self._sent[next(iter(self._sent))]
         return wire.messages
 
-    def _converted(self, message: Message, sees_images: bool) -> Iterator[JsonObject]:
+    def _converted(self, message: Message, senses: Senses) -> Iterator[JsonObject]:
         """The message for the wire; nothing for an empty answer, which many servers refuse."""
         if message.role == "tool":
-            yield {"role": "tool", "tool_call_id": self._call_id(message.call_id), "content": _tool_text(message)}
+            yield {
+                "role": "tool",
+                "tool_call_id": self._call_id(message.call_id),
+                "content": _tool_text(message, senses),
+            }
         elif message.role == "assistant":
             if message.text or message.tool_calls or message.images:
                 yield self._assistant(message)
@@ -125,7 +138,7 @@ class WireRequests:
             yield {"role": message.role, "content": message.content}
         else:
             parts = [part for part in message.content if not isinstance(part, Text) or part.text.strip()]
-            yield {"role": message.role, "content": [_part(part, sees_images) for part in parts] or ""}
+            yield {"role": message.role, "content": [_part(part, senses) for part in parts] or ""}
 
     def _assistant(self, message: Message) -> JsonObject:
         wire: JsonObject = {"role": "assistant", "content": message.text or None}
@@ -177,8 +190,8 @@ class _Wire:
         self._last = role
 
 
-_Sent = dict[tuple[int, bool], tuple[Message, tuple[msgspec.Raw, ...]]]
-"""By the identity of a message, which is held here so that no other can have it, and by whether images were sent."""
+_Sent = dict[tuple[int, Senses], tuple[Message, tuple[msgspec.Raw, ...]]]
+"""By the identity of a message, which is held here so that no other can have it, and by what media were sent."""
 
 
 def _digest(text: str) -> str:
@@ -198,33 +211,70 @@ def _valid_arguments(arguments: str) -> str:
     return arguments if is_json_object(arguments) else "{}"
 
 
-def _tool_text(message: Message) -> str:
-    if not message.images:
-        return message.text
-    return "\n".join(part.text if isinstance(part, Text) else "[an image]" for part in message.content)
+def _tool_text(message: Message, senses: Senses) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(_in_text(part, senses) for part in message.content)
 
 
-def _part(part: Part, sees_images: bool) -> JsonObject:
+def _in_text(part: Part, senses: Senses) -> str:
+    """A part of a result as text; images and recordings that the model is given stand after the results."""
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, Image):
+        return "[an image]"
+    return "[a recording]" if _is_heard(part, senses) else _unheard(part)
+
+
+def _part(part: Part, senses: Senses) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
-    if not sees_images:
+    if isinstance(part, Audio):
+        if not _is_heard(part, senses):
+            return {"type": "text", "text": _unheard(part)}
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": AUDIO_FORMATS[_kind(part)]}}
+    if not senses.images:
         return {"type": "text", "text": UNSEEN_IMAGE}
     return {"type": "image_url", "image_url": {"url": _address(part)}}
+
+
+def _media(message: Message, senses: Senses) -> list[Image | Audio]:
+    """What of a message the model can be given beside its text."""
+    images = message.images if senses.images else ()
+    return [*images, *(sound for sound in message.recordings if _is_heard(sound, senses))]
+
+
+def _is_heard(sound: Audio, senses: Senses) -> bool:
+    return senses.audio and _kind(sound) in AUDIO_FORMATS and bool(sound.data)
+
+
+def _unheard(sound: Audio) -> str:
+    return f"[a recording ({sound.media_type or 'audio'}), which this model cannot hear]"
+
+
+def _kind(sound: Audio) -> str:
+    return sound.media_type.lower().removeprefix("audio/").partition(";")[0].strip()
 
 
 def _address(image: Image) -> str:
     return image.url or f"data:{image.media_type or 'image/png'};base64,{image.data}"
 
 
-def _shown(messages: Sequence[Message]) -> JsonObject:
-    """One user message with the images of tool results and answers, each with what it belongs to."""
+def _shown(messages: Sequence[Message], senses: Senses) -> JsonObject:
+    """One user message with the media of tool results and answers, each with what it belongs to."""
     parts: list[JsonObject] = []
     for message in messages:
         source = f"of {message.name} (call {message.call_id})" if message.role == "tool" else "of your answer"
-        count = len(message.images)
-        parts.append({"type": "text", "text": f"{'The image' if count == 1 else f'The {count} images'} {source}:"})
-        parts += [_part(image, True) for image in message.images]
+        media = _media(message, senses)
+        images = sum(1 for one in media if isinstance(one, Image))
+        named = [_counted(images, "image"), _counted(len(media) - images, "recording")]
+        parts.append({"type": "text", "text": f"The {' and '.join(filter(None, named))} {source}:"})
+        parts += [_part(one, senses) for one in media]
     return {"role": "user", "content": parts}
+
+
+def _counted(count: int, what: str) -> str:
+    return "" if not count else what if count == 1 else f"{count} {what}s"
 
 
 def _response_format(schema: JsonObject, options: WireOptions) -> JsonObject:

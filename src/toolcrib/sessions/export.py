@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from toolcrib.config.redact import redact
-from toolcrib.core.messages import Image, Message, RequestedCall, Text
+from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text
 from toolcrib.core.types import JsonObject
 from toolcrib.sessions.records import Session, State, StoredMessage
 from toolcrib.sessions.store import SessionStore
@@ -116,6 +116,11 @@ def _content(message: Message) -> str | list[JsonObject]:
         {"type": "text", "text": part.text}
         if isinstance(part, Text)
         else {"type": "image_url", "image_url": {"url": image_address(part)}}
+        if isinstance(part, Image)
+        else {
+            "type": "input_audio",
+            "input_audio": {"data": part.data, "format": part.media_type.removeprefix("audio/")},
+        }
         for part in message.content
     ]
 
@@ -132,10 +137,7 @@ def _says_unknown(result: Message) -> bool:
 
 def _masked_message(message: Message) -> Message:
     content = message.content
-    if isinstance(content, str):
-        content = redact(content)
-    else:
-        content = tuple(Text(redact(part.text)) if isinstance(part, Text) else _masked_image(part) for part in content)
+    content = redact(content) if isinstance(content, str) else tuple(_masked_part(part) for part in content)
     return msgspec.structs.replace(
         message,
         content=content,
@@ -145,8 +147,10 @@ def _masked_message(message: Message) -> Message:
     )
 
 
-def _masked_image(image: Image) -> Image:
-    return msgspec.structs.replace(image, url=redact(image.url)) if image.url else image
+def _masked_part(part: Part) -> Part:
+    if isinstance(part, Text):
+        return Text(redact(part.text))
+    return msgspec.structs.replace(part, url=redact(part.url)) if isinstance(part, Image) and part.url else part
 
 
 def _masked_call(call: RequestedCall) -> RequestedCall:

@@ -91,6 +91,8 @@ def _shown_result(result: Message) -> Iterator[str]:
         yield _fenced(_pretty(result.text))
     for image in result.images:
         yield f"*An image ({image.media_type or image.url}).*"
+    for recording in result.recordings:
+        yield f"*A recording ({recording.media_type}).*"
 
 
 def _folded(summary: str, *inside: str) -> str:

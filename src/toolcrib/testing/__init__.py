@@ -9,12 +9,22 @@ from typing import Any, Literal
 
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import UsageError
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
 from toolcrib.providers.scripted import ScriptedProvider, call, calls, says
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 
-__all__ = ["ListRecorder", "ScriptedApprover", "ScriptedProvider", "call", "calls", "isolated_runtime", "says"]
+__all__ = [
+    "ListRecorder",
+    "ScriptedApprover",
+    "ScriptedAsker",
+    "ScriptedProvider",
+    "call",
+    "calls",
+    "isolated_runtime",
+    "says",
+]
 
 
 @contextmanager
@@ -42,6 +52,24 @@ class ScriptedApprover:
         if isinstance(answer, BaseException):
             raise answer
         return answer if isinstance(answer, Answer) else Answer(choice=answer, decided_by="user")
+
+
+class ScriptedAsker:
+    """Gives its answers in order to the questions of tools; when they are over, nobody can be asked.
+
+    Keeps the questions, with what there was to choose from. For a runtime: `services={"asker": ScriptedAsker(…)}`.
+    """
+
+    def __init__(self, *answers: str | BaseException) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
+        self.asked.append((question, choices))
+        answer = self._answers.pop(0) if self._answers else UsageError("nobody is here to answer")
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
 
 class ListRecorder:

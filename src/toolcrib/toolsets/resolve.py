@@ -24,7 +24,10 @@ class ToolsetResolver:
         custom: Mapping[str, CustomToolsetLike | Mapping[str, Any]] | None = None,
         catalog: dict[str, ToolsetEntry] = TOOLSETS,
         core: list[str] = CORE_TOOLS,
+        expected: Iterable[str] = (),
     ) -> None:
+        self.expected = frozenset(expected)
+        """Toolsets that are to come, such as those of servers that are being connected: empty, but not unknown."""
         self._registry = registry
         self._custom = {name: custom_entry(value) for name, value in (custom or {}).items()}
         self._catalog = catalog
@@ -64,9 +67,10 @@ class ToolsetResolver:
         """Raise UnknownToolset, with the nearest names, unless every name can be selected."""
         reading = self._read()
         for name in _name_list(names):
-            if next(reading.walk(name), None) is None:
+            if next(reading.walk(name), None) is None and name not in self.expected:
                 aliases = self._registry.get_registered_toolset_aliases()
-                known = sorted({*reading.names(), *SHORT_NAMES, *aliases, *LEGACY_TOOLSETS, *EVERYTHING})
+                others = (*SHORT_NAMES, *aliases, *self.expected, *LEGACY_TOOLSETS, *EVERYTHING)
+                known = sorted({*reading.names(), *others})
                 raise UnknownToolset(name, known, advice="`toolcrib toolsets list` shows all of them")
 
     def select(self, enabled: Iterable[str] | None, disabled: Iterable[str] | None) -> Selection:
@@ -81,14 +85,14 @@ class ToolsetResolver:
             for tools, _ in reading.walk(name):
                 known = True
                 chosen.update(tools)
-            if not known:
+            if not known and name not in self.expected:
                 unknown.append(name)
         for name in _name_list(disabled):
             denied = reading.denied_tools(name)
-            if denied is None:
-                unknown.append(name)
-            else:
+            if denied is not None:
                 chosen -= denied
+            elif name not in self.expected:
+                unknown.append(name)
         return Selection(frozenset(chosen), unknown)
 
     def bundle_non_core_tools(self, name: str) -> set[str]:

@@ -74,6 +74,8 @@ def broken_preview(request: ApprovalRequest) -> list[str]:
 async def run(told: dict[str, Any], approver: ConsoleApprover) -> list[Any]:
     if "secret" in told:
         return [await approver.ask_secret(told["secret"], told.get("timeout_seconds", 60))]
+    if "line" in told:
+        return [await approver.ask_line(told["line"])]
     asked = [asyncio.ensure_future(approver.ask(made_request(told, number))) for number in range(told.get("count", 1))]
     if told.get("cancel_on_input"):
         # The parent asks for the cancellation by writing into a named pipe.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 from chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
 
+RAW_SERVER = Path(__file__).parents[2] / "mcp" / "servers" / "raw_server.py"
 PLUGIN = """
 def hello(rest):
     return f"hello {rest or 'nobody'}"
@@ -34,6 +37,8 @@ def register(ctx):
         ("/memory", ("What the agent noted", "memories")),
         ("/approvals", ("Nothing is allowed for this session alone.",)),
         ("/processes", ("No background process",)),
+        ("/mcp", ("No MCP server is configured",)),
+        ("/mcp restart", ("/mcp reconnect NAME",)),
         ("/cost", ("sent", "answered", "tool calls", "context")),
         ("/sessions", ("session", "last used", "(this one)")),
         ("/queue", ("Nothing waits",)),
@@ -55,6 +60,27 @@ def test_a_command_shows_what_it_is_for(home: Path, command: str, shown: tuple[s
 
         chat.enter(command)
         chat.wait_for(*shown)
+
+        chat.wait_idle()
+        assert chat.leave() == 0
+
+
+def test_mcp_shows_reloads_and_reconnects_servers(home: Path) -> None:
+    """Servers stand with their state; a changed config is read, and one server is connected anew."""
+    server = {"command": sys.executable, "args": ["-S", "-E", str(RAW_SERVER)], "trust": "all"}
+    servers = {"one": server, "off": {**server, "enabled": False}}
+    made = make_home(home, [], config=f"mcp_servers: {json.dumps(servers)}\nmcp: {{discovery_timeout: 20}}\n")
+    with ChatProgram(made, columns=120) as chat:
+        chat.wait_idle()
+        chat.enter("/mcp reconnect one")
+        chat.wait_for("ready", "25 tools, stdio, protocol 2025-11-25", "it is switched off")
+        config = made / "config.yaml"
+        config.write_text(config.read_text().replace('"off"', '"second"').replace("false", "true"))
+
+        chat.enter("/mcp reload")
+        chat.wait_until(lambda shown: shown.count("25 tools") == 3, "both servers")
+        chat.enter("/mcp reconnect nobody")
+        chat.wait_for("there is no MCP server 'nobody'")
 
         chat.wait_idle()
         assert chat.leave() == 0

@@ -15,8 +15,8 @@ from toolcrib.approval.approvers.keys import HANG_UP, Keys, NoTerminal, keys_of
 from toolcrib.approval.approvers.preview import preview as count_touched
 from toolcrib.approval.approvers.question import choices, grant_in_words, has_scope, help_text, key_line, question
 from toolcrib.approval.approvers.rows import Style
-from toolcrib.approval.approvers.secret import read_secret
 from toolcrib.approval.approvers.turns import Turns
+from toolcrib.approval.approvers.typed_line import LinePrompt, read_line
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 
 LAST_SECONDS = 10
@@ -89,6 +89,17 @@ class ConsoleApprover:
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
         """What the person types, shown nowhere; None without a terminal, an answer, or time left."""
+        return await self._line(
+            LinePrompt(text=prompt, timeout_seconds=timeout_seconds, echo=False, nothing="no password given")
+        )
+
+    async def ask_line(self, prompt: str) -> str | None:
+        """What the person types; None without a terminal, an answer, or time left."""
+        return await self._line(
+            LinePrompt(text=prompt, timeout_seconds=self._timeout_seconds, echo=True, nothing="no answer given")
+        )
+
+    async def _line(self, prompt: LinePrompt) -> str | None:
         stream_in, stream_out = self._stream_in, self._stream_out
         if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
             return None
@@ -96,7 +107,7 @@ class ConsoleApprover:
             with self._display.paused() if self._display else nullcontext():
                 try:
                     with keys_of(stream_in.fileno()) as keys:
-                        return await read_secret(keys, stream_out, prompt, self._clock, timeout_seconds)
+                        return await read_line(keys, stream_out, prompt, self._clock)
                 except (NoTerminal, OSError):
                     return None
 

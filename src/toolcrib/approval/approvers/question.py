@@ -26,7 +26,8 @@ def question(
     where = [f"in {_sentence(request.cwd)}"] if request.cwd else []
     if request.backend != "local":
         where.append(f"on {_sentence(request.backend)}")
-    rows = ["", *_folded(" ".join([f"{_sentence(request.tool)} asks to run", *where]) + ":", columns, style, bold=True)]
+    head = " ".join([f"{_sentence(request.title or request.tool)} asks to run", *where])
+    rows = ["", *_folded(f"{head}:", columns, style, bold=True)]
     rows += command_rows(request.command, request.dangers, columns, style, whole=whole)
     if _has_escapes(request.command.replace("\n", "")):
         rows += _folded(r"Hidden or control characters are shown as \x1b, \u200b and the like.", columns, style)

@@ -15,6 +15,7 @@ from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import (
     AnyEvent,
     CallFinished,
+    CallProgressed,
     CallStarted,
     ChildProgressed,
     Compressed,
@@ -26,7 +27,9 @@ from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
 from toolcrib.cli.chat.symbols import symbols_for
-from toolcrib.cli.output import clean, error_line, note, one_line
+from toolcrib.cli.console_asker import ConsoleAsker
+from toolcrib.cli.output import clean, error_line, note, one_line, person_present
+from toolcrib.cli.progress_lines import ProgressLines
 from toolcrib.config.settings import Settings
 
 SECOND_INTERRUPT = 130
@@ -42,11 +45,14 @@ class Progress:
         self._outputs = outputs
         """Gets each tool's output as it is, for models too small to be trusted with telling it."""
         self._emoji = symbols_for(sys.stderr.encoding).emoji
+        self._progress = ProgressLines(write)
 
     def hear(self, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
             sign = f"{event.emoji} " if self._emoji else ""
             self._write(one_line(f"{sign}{event.call.name} {event.summary}"))
+        elif isinstance(event, CallProgressed):
+            self._progress(event.message)
         elif isinstance(event, CallFinished):
             self._finished(event)
         elif isinstance(event, Notified):
@@ -84,7 +90,9 @@ class Printer:
 
 async def answer_once(options: ChatOptions, settings: Settings) -> int:
     """Ask the question of the options; returns the exit code."""
-    workshop = open_workshop(options, console_approver(settings), None, settings)
+    approver = console_approver(settings)
+    asker = ConsoleAsker(approver) if person_present() else None
+    workshop = open_workshop(options, approver, asker, settings)
     try:
         agent = open_agent(workshop, options)
         try:

@@ -19,6 +19,7 @@ from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
+from toolcrib.cli.chat.slash_mcp import COMMANDS as MCP_COMMANDS
 from toolcrib.cli.chat.slash_sessions import COMMANDS as SESSION_COMMANDS
 from toolcrib.cli.chat.slash_state import COMMANDS as STATE_COMMANDS
 from toolcrib.cli.chat.slash_talk import COMMANDS as TALK_COMMANDS
@@ -234,7 +235,8 @@ class Talk:
         """All commands by name; a plugin cannot take the place of one of ours."""
         if not self._commands:
             declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
-            offered = [*plugin_commands(declared), *SESSION_COMMANDS, *TALK_COMMANDS, *STATE_COMMANDS]
+            ours = (*SESSION_COMMANDS, *TALK_COMMANDS, *STATE_COMMANDS, *MCP_COMMANDS)
+            offered = [*plugin_commands(declared), *ours]
             self._commands = dict(sorted({one.name: one for one in offered}.items()))
         return self._commands
 

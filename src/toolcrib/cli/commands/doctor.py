@@ -22,8 +22,8 @@ def command(online: bool, as_json: bool) -> int:
     tool that only lacks a key, or an optional package that is not installed, is not broken.
 
     The object of --json has the keys ok, version, python, home, config, env_file, safe_mode, tools, failed_files,
-    plugins, packages, model, sessions, memory, approvals, terminal, processes, disk and problems (each with what and
-    remedy).
+    plugins, packages, mcp, model, sessions, memory, approvals, terminal, processes, disk and problems (each with what
+    and remedy).
     """
     found = examine(online=online)
     if as_json:
@@ -46,6 +46,7 @@ def print_page(found: Examination) -> None:
             ("tools", _tools(found)),
             ("plugins", _plugins(found)),
             ("packages", [f"{extra}: {version or 'not installed'}" for extra, version in found.packages.items()]),
+            ("mcp servers", _servers(found)),
             ("problems", str(len(found.problems)) if found.problems else "none"),
         ]
     )
@@ -68,6 +69,15 @@ def _plugins(found: Examination) -> list[str]:
     if found.safe_mode:
         lines.append("safe mode is on: none is loaded")
     return lines or ["none"]
+
+
+def _servers(found: Examination) -> list[str]:
+    """The MCP servers, as the config has them; `toolcrib mcp list` asks them."""
+    if not found.servers:
+        return ["none; `toolcrib mcp add` adds one"]
+    unused = [f"{name}: {problem}" for name, problem in found.servers.items() if problem]
+    missing = "" if found.packages["mcp"] else "; to use them: `pip install 'toolcrib[mcp]'`"
+    return [f"{len(found.servers)} configured, {len(found.servers) - len(unused)} in use{missing}", *unused]
 
 
 def _first_step(found: Examination) -> str:

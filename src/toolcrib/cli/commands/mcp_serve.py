@@ -73,7 +73,7 @@ def command(
     \b
     Examples:
       toolcrib mcp serve --toolsets file,terminal
-      toolcrib mcp serve --http 8765 --token-env TOOLCRIB_TOKEN
+      toolcrib mcp serve --http 8765 --token-env MCP_TOKEN
     """
     if port is None and (token_file or token_env):
         raise UsageError("a token is for HTTP; name a port with `--http PORT`")

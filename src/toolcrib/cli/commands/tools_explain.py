@@ -9,6 +9,7 @@ from toolcrib.cli.state import (
     ToolState,
     complete_tools,
     example_command,
+    find_tool,
     missing_tool,
     open_runtime,
     require_tool,
@@ -36,7 +37,9 @@ def command(name: str, as_json: bool) -> None:
     and schema_problem beside it.
     """
     runtime = open_runtime()
-    state = missing_tool(runtime, name) if runtime.registry.get_entry(name) is None else None
+    entry = find_tool(runtime, name)
+    name = entry.name if entry is not None else name
+    state = missing_tool(runtime, name) if entry is None else None
     if state is None:
         [state] = tool_states(runtime.registry, [require_tool(runtime, name)])
     toolsets = toolsets_with(runtime, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.output import hint, note, plural, print_json, print_table
-from toolcrib.cli.state import ToolState, complete_toolsets, missing_tool, open_runtime, tool_states
+from toolcrib.cli.state import ToolState, await_servers, complete_toolsets, missing_tool, open_runtime, tool_states
 from toolcrib.runtime import Runtime
 
 
@@ -26,6 +26,7 @@ def command(toolset: str | None, everything: bool, as_json: bool) -> None:
     source (kind, name, path; null when nothing provides the tool). Keys may be added later, never taken away.
     """
     runtime = open_runtime()
+    await_servers(runtime)
     registry = runtime.registry
     if toolset is not None:
         runtime.toolsets.require([toolset])
@@ -40,10 +41,12 @@ def command(toolset: str | None, everything: bool, as_json: bool) -> None:
     if as_json:
         print_json([state.as_json(registry.get_emoji(state.name)) for state in states])
         return
-    print_table(
-        ["name", "toolset", "available", "emoji", "reason"],
-        [_row(state, registry.get_emoji(state.name)) for state in states],
-    )
+    rows = [_row(state, registry.get_emoji(state.name)) for state in states]
+    heading = ["name", "toolset", "available", "emoji", "reason"]
+    if any(_of_server(state) for state in states):
+        heading.append("of server")
+        rows = [[*row, _of_server(state)] for row, state in zip(rows, states, strict=True)]
+    print_table(heading, rows)
     _note_losses(runtime)
     if any(not state.outcome.available for state in states):
         hint("`toolcrib tools explain NAME` says what to do about a tool that is not available.")
@@ -64,6 +67,11 @@ def _note_losses(runtime: Runtime) -> None:
     losses += [f"{plural(refused, 'tool')} {'was' if refused == 1 else 'were'} refused"] * bool(refused)
     if losses:
         note(f"{' and '.join(losses)}; `toolcrib doctor` says why.")
+
+
+def _of_server(state: ToolState) -> str:
+    """What the server of a tool calls it; empty for every other tool."""
+    return state.entry.title if state.entry is not None and state.entry.source.tool else ""
 
 
 def _row(state: ToolState, emoji: str) -> list[str]:

@@ -7,9 +7,12 @@ import secrets
 import sys
 
 import click
+from msgspec.structs import replace
 
 from toolcrib.cli.approval import console_approver
-from toolcrib.cli.output import stdout_reserved
+from toolcrib.cli.console_asker import ConsoleAsker
+from toolcrib.cli.output import note, stdout_reserved
+from toolcrib.cli.progress_lines import ProgressLines
 from toolcrib.cli.state import complete_tools, example_command, open_runtime, require_tool
 from toolcrib.core.errors import UsageError
 from toolcrib.dispatch.json_text import BadJson, read_json
@@ -32,7 +35,9 @@ def command(name: str, arguments: str, yolo: bool) -> int:
       echo '{"location": "London"}' | toolcrib tools run weather -
     """
     text = sys.stdin.read() if arguments == "-" else arguments
-    runtime = open_runtime(console_approver(), yolo=yolo or None)
+    approver = console_approver()
+    runtime = open_runtime(approver, yolo=yolo or None, servers=True)
+    runtime.serve("asker", ConsoleAsker(approver))
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)
@@ -42,8 +47,10 @@ def command(name: str, arguments: str, yolo: bool) -> int:
         ) from error
     with stdout_reserved():
         # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.
-        ctx = runtime.context(tool_name=name, call_id=f"run_{secrets.token_hex(4)}")
-        result = runtime.call_sync(name, given if isinstance(given, dict) else text, ctx)
+        ctx = runtime.context(tool_name=entry.name, call_id=f"run_{secrets.token_hex(4)}")
+        if sys.stderr.isatty():
+            ctx = replace(ctx, on_progress=ProgressLines(note))
+        result = runtime.call_sync(entry.name, given if isinstance(given, dict) else text, ctx)
     content = result.content
     sys.stdout.write((content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)) + "\n")
     return 1 if result.is_error else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.output import hint, print_json, print_table
-from toolcrib.cli.state import open_runtime
+from toolcrib.cli.state import await_servers, open_runtime
 from toolcrib.core.types import JsonObject
 from toolcrib.toolsets.model import ToolsetInfo
 
@@ -21,6 +21,7 @@ def command(as_json: bool) -> None:
     aliases and source (catalog, custom, registry or legacy).
     """
     runtime = open_runtime()
+    await_servers(runtime)
     found = [runtime.toolsets.info(name) for name in runtime.toolsets.names()]
     infos = [info for info in found if info is not None]
     if as_json:

@@ -6,7 +6,8 @@ import click
 
 from toolcrib.cli.commands.toolsets_list import info_as_json
 from toolcrib.cli.output import hint, print_json, print_line, print_pairs, print_table
-from toolcrib.cli.state import complete_toolsets, missing_tool, open_runtime, tool_states
+from toolcrib.cli.state import await_servers, complete_toolsets, missing_tool, open_runtime, tool_states
+from toolcrib.core.errors import UsageError
 
 SOURCES = {
     "catalog": "toolcrib's own catalog",
@@ -29,9 +30,12 @@ def command(name: str, as_json: bool) -> None:
     The object of --json is that of `toolsets list --json`, with `states`: the objects of `tools list --json`.
     """
     runtime = open_runtime()
+    if name in runtime.toolsets.expected:
+        await_servers(runtime)
     runtime.toolsets.require([name])
     info = runtime.toolsets.info(name)
-    assert info is not None, "require() accepted the name"
+    if info is None:
+        raise UsageError(f"the MCP server of toolset {name!r} has brought no tools; `toolcrib mcp list` says why")
     registry = runtime.registry
     states = {
         state.name: state

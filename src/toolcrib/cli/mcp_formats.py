@@ -1,0 +1,261 @@
+"""MCP servers as other clients write them down, as settings of ours.
+
+    mcpServers         Claude, Cursor, Windsurf, Gemini, Cline and most others; a list in Continue
+    servers, inputs    VS Code, also below `mcp`
+    context_servers    Zed
+    mcp                opencode
+    mcp_servers        Codex, Hermes Agent, and this program
+
+Also one server alone, and a mapping of nothing but servers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from toolcrib.config.mcp_settings import McpServerSettings
+from toolcrib.core.errors import UnknownName, UsageError
+
+MAPS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp")
+ADDRESSES = ("url", "serverUrl", "httpUrl", "uri", "baseUrl", "endpoint")
+OURS = frozenset(known.name for known in fields(McpServerSettings))
+RENAMED = {
+    **dict.fromkeys(ADDRESSES, "url"),
+    "cmd": "command",
+    "environment": "env",
+    "envs": "env",
+    "http_headers": "headers",
+    "workingDirectory": "cwd",
+    "working_directory": "cwd",
+    "startup_timeout_sec": "connect_timeout",
+    "tool_timeout_sec": "timeout",
+}
+CHOSEN = {
+    **dict.fromkeys(("includeTools", "enabled_tools", "allowedTools"), "include"),
+    **dict.fromkeys(("excludeTools", "disabled_tools", "disabledTools"), "exclude"),
+}
+TRANSPORTS = {
+    **dict.fromkeys(("stdio", "local", "command"), "stdio"),
+    **dict.fromkeys(("http", "remote", "streamable-http", "streamable_http", "streamableHttp", "http-stream"), "http"),
+    "sse": "sse",
+}
+# Says nothing about how a server is reached.
+IGNORED = frozenset(
+    "name description source gallery $schema id title version icon logoUrl provider providerUrl tags type "  # noqa: SIM905
+    "transport transportType dev longRunning metadata registry bundled display_name".split()
+)
+MILLISECONDS_FROM = 1000
+"""Nobody lets a call wait for so many seconds, and many clients count milliseconds."""
+
+
+class FoundServer(msgspec.Struct):
+    """One server, as it goes into the config."""
+
+    name: str
+    settings: dict[str, Any]
+    notes: list[str]
+    """What the person should know about how it was read."""
+
+
+class UnknownInText(UnknownName):
+    kind = "server in this text,"
+
+
+def read_servers(data: Any, name: str = "") -> list[FoundServer]:
+    """The servers that the data name; with `name`, the one of that name, or the only one under that name."""
+    found = _server_map(data, name)
+    if name and len(found) > 1 and name not in found:
+        raise UnknownInText(name, found, advice=f"it has {', '.join(found)}; type `toolcrib mcp add --json …` for all")
+    if name:
+        found = {name: found[name] if name in found else next(iter(found.values()))}
+    inputs = _inputs(data)
+    return [_read(key, raw, inputs) for key, raw in found.items()]
+
+
+def _server_map(data: Any, name: str) -> dict[str, Any]:
+    if isinstance(data, list):
+        data = {str(raw.get("name") or f"server-{at}"): raw for at, raw in enumerate(data, 1) if isinstance(raw, dict)}
+    if not isinstance(data, dict):
+        raise _no_servers()
+    if _is_server(data):
+        chosen = name or data.get("name") or data.get("id")
+        if not chosen:
+            raise UsageError("this server has no name; type `toolcrib mcp add NAME --json …`")
+        return {str(chosen): data}
+    for key in MAPS:
+        if isinstance(data.get(key), dict | list) and data[key]:
+            return _server_map(data[key], name)
+    servers = {str(key): raw for key, raw in data.items() if isinstance(raw, dict) and _is_server(raw)}
+    if not servers:
+        raise _no_servers()
+    return servers
+
+
+def _is_server(data: Mapping[str, Any]) -> bool:
+    if any(isinstance(data.get(key), str) for key in ADDRESSES):
+        return True
+    command = data.get("command", data.get("cmd"))
+    return isinstance(command, str | list) or (isinstance(command, dict) and "path" in command)
+
+
+def _no_servers() -> UsageError:
+    return UsageError(
+        "there is no MCP server in this text: none of its parts has a command or an address; "
+        "`toolcrib mcp add --help` shows examples"
+    )
+
+
+def _inputs(data: Any) -> dict[str, Any]:
+    """What VS Code would ask for, by id."""
+    if not isinstance(data, dict):
+        return {}
+    given = data.get("inputs") or (data["mcp"].get("inputs") if isinstance(data.get("mcp"), dict) else None)
+    listed = given if isinstance(given, list) else []
+    return {str(one["id"]): one for one in listed if isinstance(one, dict) and "id" in one}
+
+
+def _read(name: str, raw: Any, inputs: Mapping[str, Any]) -> FoundServer:
+    server = FoundServer(name, {}, [])
+    settings = server.settings
+    for key, value in raw.items():
+        if key == "command" and isinstance(value, dict):
+            settings.update({"command": value.get("path"), "args": value.get("args"), "env": value.get("env")})
+        elif value is not None and not _take_known(settings, key, value) and key not in IGNORED:
+            server.notes.append(f"left out {key!r}, which toolcrib does not know")
+    _take_transport(server, raw)
+    _take_secret_names(settings, raw)
+    _tidy(settings)
+    filling = _Filling(inputs, server.notes)
+    for key in ("command", "args", "env", "cwd", "url", "headers"):
+        if key in settings:
+            settings[key] = _each_text(settings[key], filling.filled)
+    return server
+
+
+def _take_known(settings: dict[str, Any], key: str, value: Any) -> bool:
+    """Takes over what has the same meaning here; False for all else."""
+    if key in CHOSEN:
+        settings.setdefault("tools", {})[CHOSEN[key]] = value
+    elif key == "tools" and isinstance(value, list):
+        if value != ["*"]:
+            settings.setdefault("tools", {})["include"] = value
+    elif key in ("disabled", "isActive"):
+        settings["enabled"] = value is True if key == "isActive" else value is not True
+    elif key == "startup_timeout_ms" and isinstance(value, int | float):
+        settings["connect_timeout"] = value / 1000
+    elif key == "trust" and isinstance(value, bool):
+        return not value  # To trust a server that another client trusted is for the person to say.
+    elif key in ("env_vars", "env_http_headers", "bearer_token_env_var"):
+        return True
+    elif RENAMED.get(key, key) in OURS and key != "transport":
+        settings[RENAMED.get(key, key)] = value
+    else:
+        return False
+    return True
+
+
+def _take_transport(server: FoundServer, raw: Mapping[str, Any]) -> None:
+    given = next((raw[key] for key in ("type", "transport", "transportType") if isinstance(raw.get(key), str)), "")
+    kind = TRANSPORTS.get(given, "")
+    # What `auto` means anyway is not worth a line in the config.
+    if kind == "sse" and server.settings.get("url"):
+        server.settings["transport"] = "sse"
+    if given and not kind and given not in ("auto", "custom", "extension"):
+        server.notes.append(f"left out the transport {given!r}, which toolcrib does not know")
+
+
+def _take_secret_names(settings: dict[str, Any], raw: Mapping[str, Any]) -> None:
+    """Codex names the variables that hold secrets."""
+    variables, by_header, bearer = (raw.get(key) for key in ("env_vars", "env_http_headers", "bearer_token_env_var"))
+    env = {str(name): f"${{{name}}}" for name in variables} if isinstance(variables, list) else {}
+    headers = {name: f"${{{value}}}" for name, value in by_header.items()} if isinstance(by_header, dict) else {}
+    if isinstance(bearer, str) and bearer:
+        headers["Authorization"] = f"Bearer ${{{bearer}}}"
+    for key, more in (("env", env), ("headers", headers)):
+        given = settings.get(key)
+        if more and (given is None or isinstance(given, dict)):
+            settings[key] = {**(given or {}), **more}
+
+
+def _tidy(settings: dict[str, Any]) -> None:
+    """Words as text, a command apart from its arguments, seconds, and nothing that is empty."""
+    command = settings.get("command")
+    if isinstance(command, list):
+        more = settings.get("args")
+        settings["command"] = _as_text(command[0]) if command else ""
+        settings["args"] = [*command[1:], *(more if isinstance(more, list) else [])]
+    for key in ("env", "headers"):
+        if isinstance(settings.get(key), dict):
+            settings[key] = {str(name): _as_text(value) for name, value in settings[key].items() if value is not None}
+    if isinstance(settings.get("args"), list):
+        settings["args"] = [_as_text(word) for word in settings["args"]]
+    timeout = settings.get("timeout")
+    if isinstance(timeout, int | float) and timeout >= MILLISECONDS_FROM:
+        settings["timeout"] = timeout / 1000
+    if settings.get("enabled") is True:
+        del settings["enabled"]
+    for key in [key for key, value in settings.items() if value in (None, "", [], {})]:
+        del settings[key]
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    return {key: _each_text(item, change) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class _Filling:
+    """Puts our way of naming variables in the place of others'."""
+
+    _FORMS = re.compile(
+        r"\$\{input:(?P<input>[^}]+)\}"
+        r"|\$\{(?:workspaceFolder|workspaceRoot)(?::[^}]*)?\}(?P<inside>/)?"
+        r"|(?P<home>\$\{userHome\})"
+        r"|\$\{(?P<name>[A-Za-z_]\w*):-(?P<default>[^}]*)\}"
+        r"|(?<!\$)\{env:(?P<braced>[A-Za-z_]\w*)\}"
+    )
+
+    def __init__(self, inputs: Mapping[str, Any], notes: list[str]) -> None:
+        self._inputs = inputs
+        self._notes = notes
+
+    def filled(self, text: str) -> str:
+        return self._FORMS.sub(self._one, text)
+
+    def _one(self, found: re.Match[str]) -> str:
+        if found["input"]:
+            return self._asked(found["input"])
+        if found["home"]:
+            return "${HOME}"
+        if found["braced"]:
+            return f"${{{found['braced']}}}"
+        if found["name"]:
+            self._note(f"took {found['default']!r} for {found[0]}; write ${{{found['name']}}} for the variable")
+            return found["default"]
+        # Servers are started in the workspace.
+        return "./" if found["inside"] else "."
+
+    def _asked(self, wanted: str) -> str:
+        about = self._inputs.get(wanted, {})
+        if "default" in about and not about.get("password"):
+            return str(about["default"])
+        variable = re.sub(r"[^A-Za-z0-9]+", "_", wanted).strip("_").upper()
+        variable = f"_{variable}" if variable[:1].isdigit() or not variable else variable
+        what = str(about.get("description") or "").strip().rstrip(".")
+        self._note(f"${{input:{wanted}}} became ${{{variable}}}" + (f" ({what})" if what else ""))
+        return f"${{{variable}}}"
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)

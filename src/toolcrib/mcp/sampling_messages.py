@@ -1,0 +1,223 @@
+"""What a server wants to ask a model, in our words, and the model's answer in the server's.
+
+Everything here comes from the server: it is bounded, and what does not fit the protocol is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from mcp_types import (
+    AudioContent,
+    ContentBlock,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    SamplingContent,
+    SamplingMessage,
+    SamplingMessageContentBlock,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolResultContent,
+    ToolUseContent,
+)
+
+from toolcrib.core.errors import ToolcribError
+from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
+from toolcrib.core.models import ModelResponse
+from toolcrib.core.types import JsonObject
+
+MAX_MESSAGES = 500
+MAX_TEXT_CHARS = 1_000_000
+"""Of all text of one request, the system prompt and the tools included."""
+MAX_MEDIA_CHARS = 14_000_000
+"""Of all images and recordings of one request in base64: about 10 MB."""
+MAX_TOOLS = 64
+MAX_STOP_SEQUENCES = 16
+IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+STOPS = {"end": "endTurn", "length": "maxTokens", "tool_calls": "toolUse", "refused": "refusal"}
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+
+
+class BadRequest(ToolcribError):
+    """A request that no model can be asked; says what is wrong with it."""
+
+
+def conversation(params: CreateMessageRequestParams) -> list[Message]:
+    """The messages for the model; raises BadRequest."""
+    if not 0 < len(params.messages) <= MAX_MESSAGES:
+        raise BadRequest(f"a request has 1 to {MAX_MESSAGES} messages")
+    _check_size(params)
+    messages: list[Message] = []
+    waiting: dict[str, str] = {}
+    for given in params.messages:
+        results = [block for block in given.content_as_list if isinstance(block, ToolResultContent)]
+        if waiting and (given.role != "user" or {block.tool_use_id for block in results} != set(waiting)):
+            raise BadRequest("each tool use must be followed by its result, and by nothing else")
+        if given.role == "assistant":
+            messages.append(_of_assistant(given, results))
+            waiting = {call.id: call.name for call in messages[-1].tool_calls}
+        elif results:
+            messages += _of_tools(given, results, waiting)
+            waiting = {}
+        else:
+            messages.append(Message(role="user", content=_content(given.content_as_list)))
+    if waiting:
+        raise BadRequest("the last message uses a tool, and there is no result of it")
+    return messages
+
+
+def tool_rounds(messages: Sequence[Message]) -> int:
+    """How often tools were used in a conversation so far."""
+    return sum(1 for message in messages if message.role == "assistant" and message.tool_calls)
+
+
+def definitions(tools: Sequence[Tool]) -> list[JsonObject]:
+    """The tools that a server offers to the model, as canonical definitions; raises BadRequest."""
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest(f"at most {MAX_TOOLS} tools can be offered to the model")
+    names = [tool.name for tool in tools]
+    wrong = next((name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1), None)
+    if wrong is not None:
+        raise BadRequest("each tool needs a name of its own, of 1 to 64 of the characters a-z A-Z 0-9 _ -")
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema},
+        }
+        for tool in tools
+    ]
+
+
+def result_of(
+    response: ModelResponse, params: CreateMessageRequestParams, model: str
+) -> CreateMessageResult | CreateMessageResultWithTools:
+    """The model's answer for the server, ended before the first stop sequence; raises BadRequest for a broken call."""
+    message = response.message
+    text, was_stopped = cut_at(message.text, params.stop_sequences or [])
+    stop = "stopSequence" if was_stopped else STOPS[response.stop]
+    said: SamplingContent = TextContent(text=text)
+    if not text and message.images and message.images[0].data:
+        said = ImageContent(data=message.images[0].data, mime_type=message.images[0].media_type or "image/png")
+    model = response.model or model or "unknown"
+    if not params.tools:
+        return CreateMessageResult(role="assistant", content=said, model=model, stop_reason=stop)
+    # What stands behind a stop sequence was never said, calls included.
+    uses = [] if was_stopped else [_use(call) for call in message.tool_calls]
+    content: list[SamplingMessageContentBlock] = [*([said] if text or not uses else []), *uses]
+    return CreateMessageResultWithTools(role="assistant", content=content, model=model, stop_reason=stop)
+
+
+def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first of the stop sequences, and whether there was one: not every provider takes them."""
+    found = [at for stop in stops[:MAX_STOP_SEQUENCES] if stop and (at := text.find(stop)) >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+def _use(call: RequestedCall) -> ToolUseContent:
+    try:
+        given = msgspec.json.decode(call.arguments or "{}")
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the model called {call.name!r} with arguments that are no JSON; ask again") from error
+    if not isinstance(given, dict):
+        raise BadRequest(f"the model called {call.name!r} with arguments that are no object; ask again")
+    return ToolUseContent(name=call.name, id=call.id, input=given)
+
+
+def _of_assistant(given: SamplingMessage, results: list[ToolResultContent]) -> Message:
+    if results:
+        raise BadRequest("only a message of the user may hold the result of a tool")
+    blocks = [block for block in given.content_as_list if not isinstance(block, ToolUseContent)]
+    calls = tuple(
+        RequestedCall(id=block.id, name=block.name, arguments=json.dumps(block.input, ensure_ascii=False))
+        for block in given.content_as_list
+        if isinstance(block, ToolUseContent)
+    )
+    if len({call.id for call in calls}) != len(calls):
+        raise BadRequest("two tool uses have the same id")
+    content = _content(blocks) if blocks else ""
+    if calls and not isinstance(content, str):
+        raise BadRequest("a message that uses tools may hold text beside that, and nothing else")
+    return Message(role="assistant", content=content, tool_calls=calls)
+
+
+def _of_tools(given: SamplingMessage, results: list[ToolResultContent], waiting: dict[str, str]) -> Iterator[Message]:
+    if len(results) != len(given.content_as_list):
+        raise BadRequest("a message with results of tools may hold nothing else")
+    for block in results:
+        if block.tool_use_id not in waiting:
+            raise BadRequest("a result of a tool has no tool use before it")
+        yield Message(
+            role="tool",
+            call_id=block.tool_use_id,
+            name=waiting[block.tool_use_id],
+            status="error" if block.is_error else "ok",
+            content=_result_content(block),
+        )
+
+
+def _result_content(block: ToolResultContent) -> str | tuple[Part, ...]:
+    parts = [_part(one) for one in block.content]
+    if not parts and block.structured_content is not None:
+        return json.dumps(block.structured_content, ensure_ascii=False)
+    if all(isinstance(part, Text) for part in parts):
+        return "\n".join(part.text for part in parts if isinstance(part, Text))
+    return tuple(parts)
+
+
+def _content(blocks: Sequence[SamplingMessageContentBlock]) -> str | tuple[Part, ...]:
+    parts = tuple(_part(block) for block in blocks)
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return parts
+
+
+def _part(block: SamplingMessageContentBlock | ContentBlock) -> Part:
+    if isinstance(block, TextContent):
+        return Text(block.text)
+    if isinstance(block, ImageContent):
+        kind = block.mime_type.lower()
+        if kind not in IMAGES or not _BASE64.fullmatch(block.data):
+            raise BadRequest("an image must be png, jpeg, gif or webp, in base64")
+        return Image(media_type=kind, data=block.data)
+    if isinstance(block, AudioContent):
+        if not block.mime_type.lower().startswith("audio/") or not _BASE64.fullmatch(block.data):
+            raise BadRequest("a recording must be of an audio type, in base64")
+        return Audio(media_type=block.mime_type.lower(), data=block.data)
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        return Text(block.resource.text)
+    if isinstance(block, (EmbeddedResource, ResourceLink)):
+        return Text(f"[{block.resource.uri if isinstance(block, EmbeddedResource) else block.uri}]")
+    raise BadRequest("a message holds a block that does not belong there")
+
+
+def _check_size(params: CreateMessageRequestParams) -> None:
+    stops = params.stop_sequences or []
+    if len(stops) > MAX_STOP_SEQUENCES:
+        raise BadRequest(f"at most {MAX_STOP_SEQUENCES} stop sequences can be named")
+    media = 0
+    for given in params.messages:
+        for block in _flat(given.content_as_list):
+            media += len(block.data) if isinstance(block, (ImageContent, AudioContent)) else 0
+    if media > MAX_MEDIA_CHARS:
+        raise BadRequest("the images and recordings of a request may have about 10 MB together")
+    dumped = params.model_dump_json(by_alias=True, exclude_none=True)
+    if len(dumped) - media > MAX_TEXT_CHARS:
+        raise BadRequest(f"the text of a request may have {MAX_TEXT_CHARS} characters")
+
+
+def _flat(blocks: Sequence[Any]) -> Iterator[Any]:
+    for block in blocks:
+        if isinstance(block, ToolResultContent):
+            yield from block.content
+        else:
+            yield block
