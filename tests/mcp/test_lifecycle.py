@@ -157,6 +157,12 @@ async def use():
     return json.loads((await runtime.call("mcp__s__pid", {})).text)["result"]
 pid = asyncio.run(use())
 gc.collect()
+for thread in threading.enumerate():
+    if thread.name == "toolcrib-mcp":
+        # Its last step of the call may have held the runtime for a moment longer.
+        thread.join(0.2)
+        gc.collect()
+        thread.join(30)
 print(json.dumps([int(pid), [thread.name for thread in threading.enumerate()]]))
 """
     command = [sys.executable, "-c", code, str(home)]

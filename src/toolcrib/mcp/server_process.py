@@ -78,9 +78,10 @@ class ServerProcess:
 
     @property
     def how_it_ended(self) -> str:
+        """Empty while it runs."""
         code = self._child.returncode
         if code is None:
-            return "it closed its output"
+            return ""
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"it was ended by {signal.Signals(-code).name}"

@@ -8,22 +8,24 @@ JSON, or more messages than anybody can read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from toolcrib.mcp.broken_messages import salvaged
 from toolcrib.mcp.direct_calls import DirectCalls
-from toolcrib.mcp.failures import NotSent
 from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.server_process import LEAVE_SECONDS, Program, ServerProcess
+from toolcrib.mcp.stdio_requests import Requests
 from toolcrib.mcp.untrusted_text import one_line
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -64,7 +66,8 @@ async def stdio_transport(
         transports.append(errors)
         reading, _ = await loop.connect_read_pipe(lambda: messages, stdout)
         transports.append(reading)
-        writing, requests = await loop.connect_write_pipe(lambda: Requests(direct, on_end), stdin)
+        why_gone = partial(_why_gone, process, messages, program.log, "it closed its input")
+        writing, requests = await loop.connect_write_pipe(lambda: Requests(direct, on_end, why_gone), stdin)
         direct.pipe = requests
         transports.append(writing)
         watching = loop.create_task(_watch(process, messages, program.log))
@@ -77,17 +80,24 @@ async def stdio_transport(
 
 
 async def _watch(process: ServerProcess, messages: Messages, log: ServerLog) -> None:
-    """Ends the messages when the process has gone or says no more, with the reason that tells more."""
-    gone = asyncio.ensure_future(process.has_ended.wait())
-    silent = asyncio.ensure_future(messages.is_silent.wait())
+    """Ends the messages when the process has gone or says no more."""
+    ends = [asyncio.ensure_future(event.wait()) for event in (process.has_ended, messages.is_silent)]
     try:
-        await asyncio.wait((gone, silent), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait((gone, silent), timeout=REST_SECONDS)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone.cancel()
-        silent.cancel()
+        for end in ends:
+            end.cancel()
+    messages.end(await _why_gone(process, messages, log, "it closed its output"))
+
+
+async def _why_gone(process: ServerProcess, messages: Messages, log: ServerLog, otherwise: str) -> str:
+    """How a server that is going came to its end, with its last words: they take a moment to arrive."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REST_SECONDS):
+            await process.has_ended.wait()
+            await messages.is_silent.wait()
     said = log.tail.splitlines()[-1:] if log.tail else []
-    messages.end(process.how_it_ended + (f": {one_line(said[0], LAST_WORDS_CHARS)}" if said else ""))
+    return (process.how_it_ended or otherwise) + (f": {one_line(said[0], LAST_WORDS_CHARS)}" if said else "")
 
 
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> None:
@@ -294,72 +304,6 @@ class Messages(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-
-
-class Requests(asyncio.BaseProtocol):
-    """What the SDK writes to: one message at a time into the server's stdin."""
-
-    def __init__(self, direct: DirectCalls, on_end: Callable[[str], None]) -> None:
-        self._direct = direct
-        self._on_end = on_end
-        self._transport: asyncio.WriteTransport | None = None
-        self._may_write = asyncio.Event()
-        self._may_write.set()
-        self._is_open = True
-        self._is_lost = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-
-    def pause_writing(self) -> None:
-        self._may_write.clear()
-
-    def resume_writing(self) -> None:
-        self._may_write.set()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._is_open = False
-        self._is_lost = True
-        self._may_write.set()
-
-    async def send(self, item: SessionMessage, /) -> None:
-        """Returns when the message is on its way; whoever is cancelled before that has sent nothing."""
-        message: Any = item.message
-        is_request = isinstance(message, JSONRPCRequest)
-        if is_request:
-            self._direct.learn(message)
-        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "surrogatepass")
-        try:
-            await self.write(data + b"\n")
-        except NotSent:
-            if is_request:
-                raise
-            raise anyio.BrokenResourceError from None
-
-    async def write(self, data: bytes) -> None:
-        if not self._may_write.is_set():
-            await self._may_write.wait()
-        if not self._is_open or self._transport is None or self._transport.is_closing():
-            self._on_end("it closed its input")
-            raise NotSent("the server has just gone")
-        self._transport.write(data)
-
-    def abort(self) -> None:
-        """Drop what is not written yet."""
-        if self._transport is not None and not self._is_lost:
-            self._transport.abort()
-
-    async def aclose(self) -> None:
-        self._is_open = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 class _ErrorOutput(asyncio.Protocol):
