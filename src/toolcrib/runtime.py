@@ -17,6 +17,7 @@ import msgspec
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.options import GateOptions
 from toolcrib.bridge import Bridge
+from toolcrib.config.approval_entries import restricted_tools
 from toolcrib.config.env_file import fill_environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging, is_logging
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
+MCP_TOOL = "mcp__"
+SERVERS_SECONDS = 15.0
+"""How long a call waits for a tool of an MCP server that is still starting."""
 
 
 class Runtime:
@@ -115,6 +119,7 @@ class Runtime:
             store=self.results,
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
             keeper=keeper_for(self.settings, self._services, self.workspace),
+            restricted=restricted_tools(self.settings.approvals.rules),
         )
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
@@ -214,6 +219,8 @@ class Runtime:
         """Call a tool through the whole pipeline. Never raises for what the tool does; look at `result.is_error`."""
         if not self._loaded:
             self.load()
+        if self._hubs and self._may_come(name):
+            await self.mcp.wait_ready(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
         if timeout_seconds is not None or cancel is not None:
@@ -250,9 +257,15 @@ class Runtime:
         """Call a tool from synchronous code, from any thread, inside or outside a running loop."""
         if not self._loaded:
             self.load()
+        if self._hubs and self._may_come(name):
+            self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
         return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
+
+    def _may_come(self, name: str) -> bool:
+        """Whether a tool that is not there may be one of an MCP server that is still starting."""
+        return name.startswith(MCP_TOOL) and self.registry.get_entry(name) is None
 
     @property
     def terminal(self) -> TerminalService:

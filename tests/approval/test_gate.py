@@ -400,3 +400,20 @@ def test_the_analyser_is_not_loaded_before_a_command_is_judged(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['toolcrib.approval.deferred_gate', 'toolcrib.approval.options']", "[]"]
+
+
+@pytest.mark.parametrize("effects", [(), None])
+@pytest.mark.parametrize("rule", ["deny tool:no_*", "ask tool:no_effect"])
+async def test_a_rule_about_a_tool_holds_whatever_the_tool_says_about_itself(make_runtime, effects, rule):
+    """Who denies a tool by its name, or wants to be asked, need not know whether it declares effects."""
+    approver = ScriptedApprover("deny")
+    runtime = make_runtime(f"approvals: {{rules: ['{rule}']}}\n", approver=approver)
+    runtime.registry.register("no_effect", "test", {"parameters": {}}, lambda args, **_: "ran", effects=effects)
+    runtime.registry.register("other", "test", {"parameters": {}}, lambda args, **_: "ran", effects=effects)
+
+    refused = await runtime.call("no_effect", {})
+
+    assert refused.status == "blocked"
+    assert "no_effect" in refused.error_message
+    assert len(approver.asked) == (1 if rule.startswith("ask") else 0)
+    assert (await runtime.call("other", {})).content == "ran"

@@ -254,3 +254,20 @@ async def test_a_variable_that_was_set_since_counts_at_a_reload(make_runtime: Ma
     await agent.run("Two")
 
     assert [ECHO in names for names in offered(agent)] == [False, True]
+
+
+async def test_a_call_waits_for_a_tool_whose_server_is_still_starting(make_runtime: MakeRuntime) -> None:
+    """Who uses the library need not know when a server is ready."""
+    runtime = make_runtime(config_with({"s": raw()}))
+    runtime.load()
+
+    result = await runtime.call(ECHO, {"text": "hi"})
+
+    assert json.loads(result.text) == {"result": "hi"}
+
+
+def test_a_call_from_plain_code_waits_as_well(make_runtime: MakeRuntime) -> None:
+    """The same for `call_sync`."""
+    runtime = make_runtime(config_with({"s": raw()}))
+
+    assert json.loads(runtime.call_sync(ECHO, {"text": "hi"}).text) == {"result": "hi"}

@@ -59,7 +59,7 @@ async def test_a_question_names_server_and_tool_as_people_know_them(with_servers
     assert request.title == "time: set-current-time"
     assert request.command == "time: set-current-time()"
     assert "time: set-current-time asks to run" in shown
-    assert request.dangers[0].reason == "time: set-current-time does not say what it does"
+    assert request.dangers[0].reason == "only its server knows what time: set-current-time does"
     assert request.dangers[0].scope == "by mcp__time__set_current_time"
 
 

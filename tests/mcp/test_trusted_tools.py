@@ -122,7 +122,7 @@ async def test_a_tool_that_nobody_used_may_change(changing: Callable[..., Any]) 
     await server.change(tool("change", "c"), tool("count", "Another thing"))
     await server.call()
 
-    assert "does not say what it does" in server.approver.asked[0].dangers[0].reason
+    assert "only its server knows what" in server.approver.asked[0].dangers[0].reason
 
 
 def test_what_was_approved_is_kept_for_its_owner_alone(tmp_path: Path) -> None:

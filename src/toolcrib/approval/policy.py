@@ -185,14 +185,11 @@ def in_words(danger: Danger, command: str) -> str:
 def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     found = _Found()
     place = policy.place(action.cwd)
-    if action.effects is None:
-        if action.is_mcp:
-            _look_at_tool(policy, action, found, place)
-            reason = f"{action.title or action.tool} does not say what it does"
-            found.dangers.append(_by_tool("mcp_undeclared", "tool that does not say what it does", action.tool, reason))
-        return _without_allowed_tool(policy, action, found, place)
     _look_at_tool(policy, action, found, place)
-    for effect in action.effects:
+    if action.effects is None and action.is_mcp:
+        reason = f"only its server knows what {action.title or action.tool} does"
+        found.dangers.append(_by_tool("mcp_undeclared", "tool of an MCP server", action.tool, reason))
+    for effect in action.effects or ():
         there, where = _where(policy, place, effect)
         if effect.kind == "exec":
             _look_at_command(there, effect, found, where, read)

@@ -11,10 +11,9 @@ from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall
 from toolcrib.approval.places import GLOB_CHARACTERS, Place, is_at_or_inside
 from toolcrib.approval.scopes import TRANSPARENT
 from toolcrib.approval.shell.model import Finding
-from toolcrib.config.approval_entries import rule_text
+from toolcrib.config.approval_entries import TOOL, rule_text
 
 Action = Literal["allow", "ask", "deny"]
-TOOL = "tool:"
 WORKSPACE = "workspace"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 ACTIONS = ("allow", "ask", "deny")
+TOOL = "tool:"
+"""What a rule about a tool, by its name, has in front of that name."""
 RULE_FORM = "`allow|ask|deny PROGRAM [SUB-COMMAND] [--FLAGS] [in workspace|PATH]`, for example `deny git push --force`"
 
 
@@ -29,6 +32,14 @@ def rule_text(item: Any) -> str:
     if len(words) < 2 or words[0] not in ACTIONS or words[1] == "in" or words[-1] == "in":
         raise ValueError(f"a rule like {RULE_FORM}")
     return " ".join(words)
+
+
+def restricted_tools(rules: Sequence[str]) -> tuple[str, ...]:
+    """The names, with wildcards, of tools that rules have asked about or denied."""
+    words = [rule.split() for rule in rules]
+    return tuple(
+        program.removeprefix(TOOL) for action, program, *_ in words if action != "allow" and program.startswith(TOOL)
+    )
 
 
 def _rule_of_mapping(item: dict[Any, Any]) -> str | None:

@@ -135,28 +135,42 @@ def known_keys(section: type[Any] = Settings, prefix: str = "") -> Iterator[str]
 
 def find_setting(key: str | tuple[str, ...]) -> Setting:
     """The setting under a dotted key or an exact path; raises ConfigError with the nearest known key."""
-    parts = key.split(".") if isinstance(key, str) else list(key)
-    section: Any = Settings
-    path: list[str] = []
-    while True:
-        known = {known_field.name: known_field for known_field in file_fields(section)}
-        name = parts.pop(0)
-        if name not in known:
-            raise ConfigError(unknown_key((*path, name), known))
-        path.append(name)
-        expected, limits = known[name].type, known[name].metadata
-        if get_origin(expected) is dict and parts:
-            expected = get_args(expected)[1]
-            # A name that the user chose may hold dots; a field of the item may follow it.
-            rest = 1 if is_dataclass(expected) and len(parts) > 1 else 0
-            chosen = len(parts) - rest if isinstance(key, str) else 1
-            path.append(".".join(parts[:chosen]))
-            parts = parts[chosen:]
-        if not parts:
-            return Setting(tuple(path), expected, limits)
-        if not is_dataclass(expected):
-            raise ConfigError(f"{'.'.join(path)!r} has no keys inside it; type `toolcrib config get {'.'.join(path)}`")
-        section = expected
+    return _found(Settings, (), key.split(".") if isinstance(key, str) else list(key), is_dotted=isinstance(key, str))
+
+
+def _found(section: Any, path: tuple[str, ...], parts: list[str], *, is_dotted: bool) -> Setting:
+    known = {known_field.name: known_field for known_field in file_fields(section)}
+    name, rest = parts[0], parts[1:]
+    if name not in known:
+        raise ConfigError(unknown_key((*path, name), known))
+    path = (*path, name)
+    expected, limits = known[name].type, known[name].metadata
+    if get_origin(expected) is dict and rest:
+        return _found_item(get_args(expected)[1], path, rest, limits, is_dotted=is_dotted)
+    return _found_inside(expected, path, rest, limits, is_dotted=is_dotted)
+
+
+def _found_item(expected: Any, path: tuple[str, ...], rest: list[str], limits: Any, *, is_dotted: bool) -> Setting:
+    """A name that the user chose may hold dots, and a key inside may follow: the longest one counts."""
+    if not is_dotted or not is_dataclass(expected):
+        chosen = len(rest) if is_dotted else 1
+        return _found_inside(expected, (*path, ".".join(rest[:chosen])), rest[chosen:], limits, is_dotted=is_dotted)
+    problems: list[ConfigError] = []
+    for chosen in range(1, max(2, len(rest))):
+        item = (*path, ".".join(rest[:chosen]))
+        try:
+            return _found_inside(expected, item, rest[chosen:], limits, is_dotted=is_dotted)
+        except ConfigError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def _found_inside(expected: Any, path: tuple[str, ...], rest: list[str], limits: Any, *, is_dotted: bool) -> Setting:
+    if not rest:
+        return Setting(path, expected, limits)
+    if not is_dataclass(expected):
+        raise ConfigError(f"{'.'.join(path)!r} has no keys inside it; type `toolcrib config get {'.'.join(path)}`")
+    return _found(expected, path, rest, is_dotted=is_dotted)
 
 
 def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -80,7 +81,9 @@ class Pipeline:
         store: ResultStore,
         limits: Limits,
         keeper: FileKeeper | None = None,
+        restricted: Sequence[str] = (),
     ) -> None:
+        """`restricted` names, with wildcards, tools that the gate judges whatever they say about themselves."""
         self.registry = registry
         self.hooks = hooks
         self.gate = gate
@@ -88,6 +91,7 @@ class Pipeline:
         self.store = store
         self.limits = limits
         self.keeper = keeper
+        self._restricted = tuple(restricted)
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
     async def run(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, edge: Edge) -> ToolResult:
@@ -157,7 +161,7 @@ class Pipeline:
             raise Refused(outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx))
         call.args = call.original = self._checked(call, arguments)
         verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
-        if entry.effects or verdict is not ALLOW or (entry.effects is None and entry.source.kind == "mcp"):
+        if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
             await self._admit(call, verdict, call.edge)
         return await self._execute(call)
 
@@ -188,7 +192,7 @@ class Pipeline:
         """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
         entry, ctx = call.entry, call.ctx
         effects = call.effects = effects_of(entry, call.args, ctx)
-        may_act = bool(effects) or (effects is None and entry.source.kind == "mcp")
+        may_act = bool(effects) or self._is_judged(entry, effects)
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
@@ -202,6 +206,12 @@ class Pipeline:
                 await self._guarded(edge.wait(self.keeper.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
+
+    def _is_judged(self, entry: ToolEntry, effects: object) -> bool:
+        """Whether the gate looks at a tool that declares no effects."""
+        if effects is None and entry.source.kind == "mcp":
+            return True
+        return bool(self._restricted) and any(fnmatchcase(entry.name, name) for name in self._restricted)
 
     async def _execute(self, call: _Attempt) -> ToolResult:
         """Runs the handler and turns whatever it gave or raised into a result: the first error layer."""
