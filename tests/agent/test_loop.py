@@ -25,7 +25,7 @@ from toolcrib.agent.events import (
 from toolcrib.core.context import ToolContext
 from toolcrib.core.messages import Image, user_message
 from toolcrib.core.models import ModelError, ModelProfile, Usage
-from toolcrib.core.types import Effect
+from toolcrib.core.types import Effect, Source
 from toolcrib.providers.scripted import ScriptedProvider, call, calls, says
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.recovery import check_transcript
@@ -115,6 +115,27 @@ async def test_events_tell_the_whole_story(make_agent: MakeAgent, runtime: Runti
     assert (finished.call_id, finished.status, finished.text) == ("c", "ok", "made")
     roles = [event.message.role for event in events if isinstance(event, MessageAdded)]
     assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_people_are_told_the_names_of_the_server_and_its_tool(
+    make_agent: MakeAgent, runtime: Runtime, add_tool: AddTool
+) -> None:
+    """Also of a call by way of `tool_call`; a tool whose name people know has no other."""
+    with runtime.registry.loading(Source("mcp", "news", tool="read-aloud")):
+        add_tool(runtime, "mcp__news__read_aloud", lambda args, **_: args["text"], effects=())
+    add_tool(runtime, "echo", lambda args, **_: args["text"])
+    inner = {"name": "mcp__news__read_aloud", "arguments": {"text": "b"}}
+    steps = [calls("mcp__news__read_aloud", {"text": "a"}), calls("tool_call", inner), calls("echo", {"text": "c"})]
+    agent = make_agent(*steps, "Done.")
+
+    started = [event async for event in agent.stream("Read") if isinstance(event, CallStarted)]
+
+    told = [(event.call.name, event.shown_name, event.summary) for event in started]
+    assert told == [
+        ("mcp__news__read_aloud", "news: read-aloud", "a"),
+        ("tool_call", "news: read-aloud", "b"),
+        ("echo", "echo", "c"),
+    ]
 
 
 async def test_the_turn_budget_ends_in_a_last_word(make_agent: MakeAgent, runtime: Runtime, add_tool: AddTool) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant, suggest
+from toolcrib.approval.entries import Grant, grant_for, suggest
 from toolcrib.approval.policy import Action, decide
 from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.core.approvals import ApprovalRequest
@@ -175,7 +175,7 @@ def test_publishing_and_spending_are_asked_about_in_isolated_backends_too():
 
 def test_an_mcp_tool_without_declared_effects_is_asked_about():
     """None declared means ask for MCP tools, and trust for others."""
-    asked = decide(POLICY, Action(tool="remote", effects=None, is_mcp=True), (), read_command)
+    asked = decide(POLICY, Action(tool="remote", effects=None, mcp_server="far"), (), read_command)
     trusted = decide(POLICY, Action(tool="ours", effects=None), (), read_command)
     assert (asked.outcome, asked.dangers[0].scope, trusted.outcome) == ("ask", "by remote", "allow")
 
@@ -328,3 +328,15 @@ def test_a_yes_to_one_caution_is_none_to_another():
     first = keep(Effect("write", SKILL, caution="one")).dangers[0]
     second = keep(Effect("write", SKILL, caution="two")).dangers[0]
     assert first.scope != second.scope
+
+
+def test_what_is_agreed_to_for_a_server_does_not_hold_for_another():
+    """Whoever allows this kind of call everywhere means the tools of the server that asked."""
+    near = decide(POLICY, Action(tool="mcp__near__a", effects=None, mcp_server="near"), (), read_command)
+    everywhere = grant_for(near.dangers[0], every_scope=True)
+
+    def outcome(server):
+        action = Action(tool=f"mcp__{server}__b", effects=None, mcp_server=server)
+        return decide(POLICY, action, (everywhere,), read_command).outcome
+
+    assert (outcome("near"), outcome("far"), outcome("nearby")) == ("allow", "ask", "ask")

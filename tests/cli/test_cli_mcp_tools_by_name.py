@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cli_program import Program
+
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
 
 RAW = Path(__file__).parents[1] / "mcp" / "servers" / "raw_server.py"
 EMPTY = {"type": "object"}

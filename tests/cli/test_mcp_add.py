@@ -442,3 +442,21 @@ def test_a_login_that_stays_is_mentioned(toolcrib: Program):
 
     assert done.code == 0, done.stderr
     assert "`toolcrib mcp logout tracker`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--json", '{"mcpServers":'), "before the JSON is complete"),
+        (("--json", "https://a.example/mcp"), "type `toolcrib mcp add NAME --url https://a.example/mcp`"),
+        (("--json", "no such text"), "there is no file 'no such text'"),
+        (("Café", "--", "x"), "type `toolcrib mcp add Cafe`"),
+    ],
+)
+def test_what_cannot_be_added_is_told_with_the_way_out(toolcrib: Program, words: tuple[str, ...], said: str):
+    """One line that names the thing, and nothing is written."""
+    done = toolcrib("mcp", "add", *words)
+
+    assert done.code == 2
+    assert said in done.stderr
+    assert not (toolcrib.home / "config.yaml").exists()

@@ -76,6 +76,17 @@ def test_every_state_is_told_with_the_reason(toolcrib: Program):
     assert took < 50
 
 
+def test_servers_that_hang_do_not_hold_up_the_others(toolcrib: Program):
+    """However many never answer, the one behind them is ready."""
+    quiet = {f"quiet{number}": raw(stall_on=["initialize", "server/discover"]) for number in range(10)}
+    with_servers(toolcrib, **quiet, zero=raw(tools=TOOLS))
+
+    found = listed(toolcrib, "--timeout", "12")
+
+    assert found["zero"]["state"] == "ready"
+    assert {one["state"] for name, one in found.items() if name != "zero"} == {"starting"}
+
+
 def test_people_read_the_states_in_words(toolcrib: Program):
     """The table has words, and what is wrong stands under it."""
     with_servers(toolcrib, good=raw(tools=TOOLS), gone={"command": "no-such-program-here"})

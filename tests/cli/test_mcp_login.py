@@ -22,6 +22,9 @@ from cli_program import Program, _read_until
 
 from oauth_pages import Site, started_site
 
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
+
 LIMIT_SECONDS = 40
 ADDRESS = re.compile(r"Log in here: (\S+)")
 

@@ -19,6 +19,9 @@ from toolcrib.cli.mcp_advice import advice
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.servers import read_server
 
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
+
 SERVERS = Path(__file__).parents[1] / "mcp" / "servers"
 READS = {"readOnlyHint": True}
 OBJECT = {"type": "object"}
@@ -126,6 +129,21 @@ def test_a_person_is_asked_before_each_such_call(toolcrib: Program):
     assert done.code == 0, done.stdout
     assert 'call       count: {"result": "1"}' in done.stdout
     assert "skipped  call       write" in done.stdout
+
+
+def test_whoever_has_enough_of_the_questions_is_not_asked_again(toolcrib: Program):
+    """Enter alone leaves out that tool and the ones behind it; what only reads is still called."""
+    tools = [{"name": name, "inputSchema": OBJECT} for name in ("count", "write")]
+    tools.append({"name": "pid", "inputSchema": OBJECT, "annotations": READS})
+    toolcrib.write("config.yaml", json.dumps({"mcp_servers": {"it": raw(tools=tools)}}))
+
+    done = toolcrib.on_terminal("mcp", "test", "it", answers=(("count may change something. Call it?", ""),))
+
+    assert done.code == 0, done.stdout
+    assert done.stdout.count("may change something. Call it?") == 1
+    assert "skipped  call       count" in done.stdout
+    assert "skipped  call       write" in done.stdout
+    assert "ok       call       pid" in done.stdout
 
 
 def test_an_interrupt_ends_the_server_too(toolcrib: Program, tmp_path: Path):
@@ -313,3 +331,20 @@ def test_errors_of_servers_elsewhere_have_their_advice(error, said):
     server = read_server("it", McpServerSettings(url="https://a.example/mcp", auth="oauth"), {})
 
     assert said in advice(server, error, [])
+
+
+def test_advice_names_variables_and_not_the_secrets_in_them():
+    """What is shown on a screen, and in JSON for programs, holds no key."""
+    process = McpServerSettings(command="sh", args=["-c", "exit 3", "--key", "${A_KEY}"])
+    elsewhere = McpServerSettings(url="http://a.example/mcp?key=${A_KEY}")
+    environ = {"A_KEY": "very-secret"}
+
+    told = [
+        advice(read_server("it", process, environ), "it ended with exit code 3", []),
+        advice(read_server("it", elsewhere, environ), "the server answered HTTP 401", []),
+        advice(read_server("it", elsewhere, environ), "something else", []),
+    ]
+
+    assert all("${A_KEY}" in one and "very-secret" not in one for one in told)
+    assert "`sh -c 'exit 3' --key ${A_KEY}`" in told[0]
+    assert "--url 'http://a.example/mcp?key=${A_KEY}'" in told[1]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.config.edit import add_to_list, get_value, remove_from_list, set_value, unset_value
+from toolcrib.config.edit import add_to_list, get_value, put_mappings, remove_from_list, set_value, unset_value
 from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.errors import ConfigError
@@ -386,3 +386,26 @@ def test_a_value_that_is_not_text_is_refused(home):
     with pytest.raises(ConfigError):
         set_value(home, "custom_toolsets.a.description", "\udcff")
     assert not home.config_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mcp_servers:  # none yet\nmodel: x\n", "mcp_servers:  # none yet\n  a:\n    command: b\nmodel: x\n"),
+        ("mcp_servers:", "mcp_servers:\n  a:\n    command: b\n"),
+        ("mcp_servers:\r\nmodel: x\r\n", "mcp_servers:\r\n  a:\r\n    command: b\r\nmodel: x\r\n"),
+        ("{mcp_servers: }\n", "{mcp_servers: {a: {command: b}} }\n"),
+        (
+            "# one\n---\nmodel: x  # two\n...\n# three\n",
+            "# one\n---\nmodel: x  # two\nmcp_servers:\n  a:\n    command: b\n...\n# three\n",
+        ),
+    ],
+)
+def test_an_empty_section_and_the_end_of_a_document_keep_all_around_them(tmp_path: Path, before: str, after: str):
+    """A mapping is written as a block where there is room for one, and no comment is lost."""
+    home = Home(tmp_path)
+    home.config_file.write_bytes(before.encode())
+
+    put_mappings(home, {("mcp_servers", "a"): {"command": "b"}})
+
+    assert home.config_file.read_bytes().decode() == after

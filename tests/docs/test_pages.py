@@ -17,7 +17,12 @@ def _name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=_name)
+def _marked(page: Path) -> object:
+    """The first page that anybody reads is quick to check; all of them together take a minute."""
+    return pytest.param(page, id=_name(page), marks=() if page.name == "README.md" else pytest.mark.services)
+
+
+@pytest.mark.parametrize("page", [_marked(page) for page in RUN_PAGES])
 def test_a_reader_who_follows_the_page_sees_what_it_shows(page: Path, tmp_path: Path) -> None:
     """Files are saved, programs run and commands typed, in the order of the page; every output is as printed there."""
     Reader(tmp_path).follow(read_blocks(page))

@@ -16,6 +16,9 @@ from agent_run import NOTES, is_written, read
 from toolcrib.sessions.recovery import check_transcript, repair
 from toolcrib.sessions.store import SessionStore
 
+# Processes are killed again and again, which takes time.
+pytestmark = pytest.mark.services
+
 PROGRAM = Path(__file__).with_name("agent_run.py")
 QUICK_POINTS, ALL_POINTS = 12, 200
 SEED = 20_260

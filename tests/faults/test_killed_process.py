@@ -10,6 +10,9 @@ import pytest
 from crashes import Crash, Owner, Planned, log_of
 from places import Place
 
+# Processes are killed again and again, which takes time.
+pytestmark = pytest.mark.services
+
 LINES = tuple(f"line {number}" for number in range(1, 3001))
 PRINT_LINES = "for ((n = 1; n <= 3000; n++)); do echo line $n; done"
 

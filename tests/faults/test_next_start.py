@@ -21,6 +21,9 @@ from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.record import ProcessRecord
 from toolcrib.runtime import Runtime
 
+# Processes are killed again and again, which takes time.
+pytestmark = pytest.mark.services
+
 SOME = (
     Planned(
         name="after",

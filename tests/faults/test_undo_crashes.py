@@ -15,6 +15,9 @@ from undo_run import FILES, LARGE, new_text
 
 from toolcrib.undo.history import FileHistory
 
+# Processes are killed again and again, which takes time.
+pytestmark = pytest.mark.services
+
 RUN = Path(__file__).with_name("undo_run.py")
 OLD = {"changed": "old", "gone": "was here", "large": "o" * LARGE}
 SHARE = st.floats(0, 1, allow_nan=False)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SERVERS = Path(__file__).parent / "servers"
 RAW = SERVERS / "raw_server.py"
 RAW_HTTP = SERVERS / "raw_http.py"
@@ -37,6 +39,8 @@ def sdk(**settings: Any) -> dict[str, Any]:
 
 ERAS = {"2025-11-25": SERVERS / "raw_asking.py", "2026-07-28": SERVERS / "sdk_asking.py"}
 """Servers that ask their client for what they are told to."""
+# The server of the newer one has the SDK behind it, which takes two seconds to start.
+EVERY_ERA = pytest.mark.parametrize("era", ["2025-11-25", pytest.param("2026-07-28", marks=pytest.mark.services)])
 
 
 def asking(era: str, **settings: Any) -> dict[str, Any]:

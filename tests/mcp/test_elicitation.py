@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import ERAS, answer_to, asking, eventually
+from real_servers import EVERY_ERA, answer_to, asking, eventually
 
 from toolcrib.core.context import ToolContext
 from toolcrib.mcp.elicitation import REASON
@@ -19,7 +19,6 @@ from toolcrib.mcp.form_fields import BadAnswer, BadForm, Field, read_form
 from toolcrib.testing import ScriptedAsker
 
 WithServers = Callable[..., Any]
-EVERY_ERA = pytest.mark.parametrize("era", ERAS)
 
 PERSON = {
     "type": "object",

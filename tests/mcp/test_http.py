@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from real_servers import LIMIT_SECONDS, eventually, free_port, sdk, text_of
 
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
+
 WithServers = Callable[..., Any]
 
 
@@ -108,6 +111,30 @@ async def test_a_wrong_answer_over_http_costs_its_own_call(
 
     assert wrong.is_error
     assert text_of(right) == "fine"
+
+
+async def test_a_compressed_answer_is_not_unpacked(with_servers: WithServers, http_server: Callable[..., Any]) -> None:
+    """A few bytes may hold gigabytes: the server is asked not to, and what it sends all the same is not read."""
+    url, _, _ = await asyncio.to_thread(http_server, kind="calls")
+    runtime = await with_servers({"web": {"url": url, "trust": "all"}})
+
+    packed = await asyncio.wait_for(runtime.call("mcp__web__packed", {}), LIMIT_SECONDS)
+
+    assert "compressed its answer" in packed.error_message
+    assert text_of(await runtime.call("mcp__web__echo", {})) == "fine"
+
+
+async def test_a_server_that_does_not_let_go_is_connected_again(
+    with_servers: WithServers, http_server: Callable[..., Any]
+) -> None:
+    """One that never answers the end of a session does not keep us from beginning another."""
+    url, _, _ = await asyncio.to_thread(http_server, kind="clinging")
+    runtime = await with_servers({"web": {"url": url, "trust": "all"}})
+
+    runtime.mcp.reconnect("web")
+
+    answer = await asyncio.wait_for(runtime.call("mcp__web__echo", {}), 20)
+    assert text_of(answer) == "fine"
 
 
 async def test_a_stalled_request_over_http_ends_in_time(

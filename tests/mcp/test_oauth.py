@@ -28,6 +28,9 @@ from toolcrib.mcp.servers import Server, read_server
 from toolcrib.mcp.token_store import Kept, TokenStore, file_stem, token_store
 from toolcrib.runtime import Runtime
 
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
+
 MakeRuntime = Callable[..., Runtime]
 
 RENEWING = """

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import ERAS, answer_to, asking
+from real_servers import EVERY_ERA, answer_to, asking
 
 from toolcrib.mcp.roots import Roots, root_folders
 from toolcrib.mcp.servers import read_server
@@ -18,7 +17,7 @@ from toolcrib.mcp.servers import read_server
 WithServers = Callable[..., Any]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@EVERY_ERA
 async def test_a_server_is_told_the_workspace(with_servers: WithServers, tmp_path: Path, era: str) -> None:
     """Without folders in its settings a server gets the workspace, as an address that means exactly that folder."""
     workspace = tmp_path / "odd #1 %41 ünï?"
@@ -33,7 +32,7 @@ async def test_a_server_is_told_the_workspace(with_servers: WithServers, tmp_pat
     assert root["name"] == "odd #1 %41 ünï?"
 
 
-@pytest.mark.parametrize("era", ERAS)
+@EVERY_ERA
 async def test_the_settings_name_other_folders(with_servers: WithServers, tmp_path: Path, era: str) -> None:
     """Folders of the settings take the place of the workspace; relative ones are meant from it."""
     roots = ["sub/../other", str(tmp_path / "absolute"), "other"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CreateMessageRequestParams
 from pydantic import ValidationError
-from real_servers import ERAS, answer_to, asking, eventually
+from real_servers import EVERY_ERA, answer_to, asking, eventually
 
 from toolcrib.agent.workshop import Workshop
 from toolcrib.config.mcp_settings import McpSamplingSettings
@@ -25,7 +25,6 @@ from toolcrib.mcp.sampling_messages import BadRequest, conversation, cut_at
 from toolcrib.mcp.sampling_models import chosen_model
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, call, says
 
-EVERY_ERA = pytest.mark.parametrize("era", ERAS)
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()
 WEATHER = {"name": "weather", "description": "Tells it", "inputSchema": {"type": "object", "properties": {}}}
 USE = {"type": "tool_use", "id": "u1", "name": "weather", "input": {"city": "Rome"}}

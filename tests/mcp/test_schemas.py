@@ -45,6 +45,9 @@ BROKEN: dict[str, Any] = {
     "too deep": {"name": "bad", "inputSchema": nested(60)},
     "deeper than can be read": {"name": "bad", "inputSchema": nested(150)},
     "too long": {"name": "bad", "inputSchema": {"type": "object", "description": "x" * 300_000}},
+    "doubles with each step": {"name": "bad", "inputSchema": {
+        "type": "object", "properties": {"a": {"$ref": "#/$defs/s0"}}, "$defs": {
+            **{f"s{step}": {"anyOf": [{"$ref": f"#/$defs/s{step + 1}"}] * 2} for step in range(40)}, "s40": {}}}},
     "no name": {"inputSchema": {"type": "object"}},
     "empty name": {"name": " ", "inputSchema": {"type": "object"}},
     "name is a number": {"name": 7, "inputSchema": {"type": "object"}},
@@ -149,11 +152,11 @@ def test_no_list_of_tools_breaks_the_reading(tools: list[Any]) -> None:
     """Whatever stands in the list: what is left is what the SDK accepts, and each tool is either there or set aside."""
     result = {"tools": [GOOD, *tools]}
 
-    set_aside = mend(result, "2025-11-25")
+    set_aside = mend(result, "2025-11-25").set_aside
 
     assert len(result["tools"]) + len(set_aside) == len(tools) + 1
     assert result["tools"][0]["name"] == "echo"
-    assert mend({"tools": list(result["tools"])}, "2025-11-25") == []
+    assert mend({"tools": list(result["tools"])}, "2025-11-25").set_aside == []
 
 
 @given(JSON.filter(lambda value: isinstance(value, dict)))

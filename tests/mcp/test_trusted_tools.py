@@ -129,17 +129,19 @@ def test_what_was_approved_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     """Another process reads the same, and nobody else may."""
     file = tmp_path / "mcp_trust.json"
     original = Original("s", "t")
-    TrustStore(file).approve(original, "does this", {"properties": {"a": {}}})
+    TrustStore(file).approve("mcp__s__t", original, "does this", {"properties": {"a": {}}})
 
     again = TrustStore(file)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert again.change(original, "does this", {"properties": {"a": {}}}) == ""
-    assert again.change(Original("s", "other"), "anything", {}) == ""
+    assert again.change("mcp__s__t", original, "does this", {"properties": {"a": {}}}) == ""
+    assert again.change("mcp__s__other", Original("s", "other"), "anything", {}) == ""
     assert "its arguments were a and now are a, b" in again.change(
-        original, "does this", {"properties": {"a": {}, "b": {}}}
+        "mcp__s__t", original, "does this", {"properties": {"a": {}, "b": {}}}
     )
-    assert "described in another way" in again.change(original, "does this", {"properties": {"a": {"type": "string"}}})
+    assert "described in another way" in again.change(
+        "mcp__s__t", original, "does this", {"properties": {"a": {"type": "string"}}}
+    )
 
 
 def test_a_damaged_store_means_that_nothing_was_approved(tmp_path: Path) -> None:
@@ -148,10 +150,10 @@ def test_a_damaged_store_means_that_nothing_was_approved(tmp_path: Path) -> None
     file.write_text("{half")
     store = TrustStore(file)
 
-    assert store.change(Original("s", "t"), "d", {}) == ""
-    store.approve(Original("s", "t"), "d", {})
+    assert store.change("mcp__s__t", Original("s", "t"), "d", {}) == ""
+    store.approve("mcp__s__t", Original("s", "t"), "d", {})
 
-    assert TrustStore(file).change(Original("s", "t"), "other", {}) != ""
+    assert TrustStore(file).change("mcp__s__t", Original("s", "t"), "other", {}) != ""
 
 
 async def test_descriptions_show_what_is_hidden_in_them(with_servers: WithServers) -> None:

@@ -26,6 +26,9 @@ from mcp_serving import (
 )
 from mcp_types import TextContent
 
+# Programs with the SDK behind them take a second or two to start.
+pytestmark = pytest.mark.services
+
 BOTH = pytest.mark.parametrize("era", ERAS)
 NOISY_TOOL = """
 import json, os, sys

@@ -11,7 +11,8 @@ from toolcrib.agent.guardrails import Guardrails
 from toolcrib.agent.results import as_message, refused, summary_of
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.messages import Message, RequestedCall
-from toolcrib.core.types import ToolCall, ToolResult
+from toolcrib.core.types import TOOL_CALL, ToolCall, ToolResult
+from toolcrib.dispatch.deferred import unwrap
 from toolcrib.runtime import Runtime
 
 NO_BUDGET = "the budget of tool calls for this question is used up"
@@ -87,8 +88,12 @@ class Batch:
         self._around.emit(self._start_event(requested))
 
     def _start_event(self, call: RequestedCall) -> CallStarted:
-        emoji = self._around.runtime.registry.get_emoji(call.name)
-        return CallStarted(call=call, emoji=emoji, summary=summary_of(call))
+        registry = self._around.runtime.registry
+        # People are told of the tool that really runs.
+        name, arguments = unwrap(call.arguments) if call.name == TOOL_CALL else (call.name, call.arguments)
+        entry = registry.get_entry(name)
+        title = entry.title if entry is not None and entry.title != call.name else ""
+        return CallStarted(call=call, title=title, emoji=registry.get_emoji(name), summary=summary_of(arguments))
 
     def _progress(self, message: str) -> None:
         ctx = current_context.get()

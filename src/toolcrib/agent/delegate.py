@@ -251,7 +251,7 @@ class Delegation:
     def _heard(self, child: Child, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
             child.calls += 1
-            child.doing = f"{event.call.name} {event.summary}".strip()
+            child.doing = f"{event.shown_name} {event.summary}".strip()
             self._say(child, "working")
 
     def _say(self, child: Child, state: State) -> None:

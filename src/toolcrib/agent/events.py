@@ -96,9 +96,15 @@ class CallStarted(Event, frozen=True, kw_only=True):
     """A tool is called."""
 
     call: RequestedCall
+    title: str = ""
+    """What people know the tool by, where that is not the name in the call: of one of a server, the names of both."""
     emoji: str = ""
     summary: str = ""
     """The argument that says most about the call, in one line: a command, a path, a question."""
+
+    @property
+    def shown_name(self) -> str:
+        return self.title or self.call.name
 
 
 class CallProgressed(Event, frozen=True, kw_only=True):

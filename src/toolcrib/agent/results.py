@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from toolcrib.core.messages import Message, RequestedCall, Text, tool_message
-from toolcrib.core.types import JsonObject, ToolResult
+from toolcrib.core.types import ToolResult
 from toolcrib.registry.results import untrusted, without_marks
 
 UNTRUSTED_FROM_CHARS = 32
@@ -45,18 +47,19 @@ def refused(call: RequestedCall, reason: str, error_type: str) -> ToolResult:
     )
 
 
-def summary_of(call: RequestedCall) -> str:
+def summary_of(arguments: Mapping[str, Any] | str) -> str:
     """The argument that says most about a call, in one line; empty when none does."""
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(arguments, dict):
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return ""
+    if not isinstance(arguments, Mapping):
         return ""
     return _shortened(_telling_value(arguments))
 
 
-def _telling_value(arguments: JsonObject) -> str:
+def _telling_value(arguments: Mapping[str, Any]) -> str:
     for key in (*_TELLING, *arguments):
         value = arguments.get(key)
         if isinstance(value, str) and value.strip():

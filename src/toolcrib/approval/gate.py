@@ -78,7 +78,7 @@ class ApprovalGate:
         action = Action(
             tool=entry.name,
             effects=effects,
-            is_mcp=entry.source.kind == "mcp",
+            mcp_server=entry.source.name if entry.source.kind == "mcp" else "",
             is_builtin=entry.is_ours,
             title=entry.title,
             cwd=ctx.cwd,

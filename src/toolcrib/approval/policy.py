@@ -81,7 +81,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     tool: str
     effects: tuple[Effect, ...] | None
-    is_mcp: bool = False
+    mcp_server: str = ""
+    """The server that the tool is of, if it is of one: what is agreed to for its tools does not hold for others'."""
     is_builtin: bool = False
     """The tool is one of ours, so that its name says what it does."""
     title: str = ""
@@ -186,9 +187,11 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     found = _Found()
     place = policy.place(action.cwd)
     _look_at_tool(policy, action, found, place)
-    if action.effects is None and action.is_mcp:
+    if action.effects is None and action.mcp_server:
         reason = f"only its server knows what {action.title or action.tool} does"
-        found.dangers.append(_by_tool("mcp_undeclared", "tool of an MCP server", action.tool, reason))
+        found.dangers.append(
+            _by_tool("mcp_undeclared", f"tool of the MCP server {action.mcp_server}", action.tool, reason)
+        )
     for effect in action.effects or ():
         there, where = _where(policy, place, effect)
         if effect.kind == "exec":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from textwrap import wrap
+
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.output import one_line, person_present
 from toolcrib.core.context import ToolContext
@@ -20,7 +23,14 @@ class ConsoleAsker:
         if not person_present():
             raise UsageError("nobody can answer here, because there is no terminal to ask at")
         rows = [question, *(f"  {number}. {one_line(choice)}" for number, choice in enumerate(choices, 1))]
-        said = ((await self._console.ask_line("\n".join([*rows, "> "]))) or NO_ANSWER).strip()
+        said = ((await self._console.ask_line("\n".join([*_folded(rows), "> "]))) or NO_ANSWER).strip()
         if said.isascii() and said.isdigit() and 1 <= int(said) <= len(choices):
             return choices[int(said) - 1]
         return next((choice for choice in choices if choice.lower() == said.lower()), said)
+
+
+def _folded(rows: list[str]) -> list[str]:
+    """The rows in lines as wide as the terminal, broken between words."""
+    columns = shutil.get_terminal_size().columns
+    lines = [line for row in rows for line in row.splitlines() or [""]]
+    return [part for line in lines for part in wrap(line, columns, drop_whitespace=True) or [""]]

@@ -69,14 +69,15 @@ def _about_process(server: Server, error: str, words: list[str]) -> str:
         return f"the package was not found; look at the spelling in {key}.args"
     if "exit code 127" in error:
         return "a program that it needs was not found; install it"
-    line = shlex.join([command, *server.settings.args])
+    # With the variables that the config names, not with the secrets in them.
+    line = server.address
     if any(word in error for word in ("exit code", "ended by", "closed its", "has just gone")):
         return f"type its command yourself to see why it ends: `{line}`"
     return f"is it an MCP server? its command is `{line}`"
 
 
 def _about_http(server: Server, error: str) -> str:
-    url, key = server.settings.url, f"mcp_servers.{server.name}"
+    url, key = server.address, f"mcp_servers.{server.name}"
     if "`toolcrib mcp login" in error:
         return ""  # It says itself what to do.
     found = _STATUS.search(error)
@@ -84,8 +85,9 @@ def _about_http(server: Server, error: str) -> str:
     if status in (401, 403):
         if server.settings.auth == "oauth":
             return f"log in: `toolcrib mcp login {server.name}`"
+        again = f"toolcrib mcp add {server.name} --replace --url {shlex.quote(url)}"
         return (
-            f"send a token (`toolcrib mcp add {server.name} --replace --url {url} --header 'Authorization: Bearer …'`) "
+            f"send a token (`{again} --header 'Authorization: Bearer …'`) "
             f"or log in (`toolcrib config set {key}.auth oauth`, then `toolcrib mcp login {server.name}`)"
         )
     if status in (400, 404, 405, 406, 410):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from toolcrib.config.redact import mask_shapes
+from toolcrib.config.redact import MASK, mask_shapes
 
 PREFIX = "MCP_"
 _LAST_WORDS = frozenset(
@@ -98,6 +98,17 @@ def is_secret_name(name: str) -> bool:
     """Whether a variable, header or option of this name holds a secret."""
     words = [word.upper() for word in _WORDS.findall(name)]
     return bool(words) and (words[-1] in _LAST_WORDS or "SECRET" in words or "AUTHORIZATION" in words)
+
+
+def without_secrets(settings: Any, name: str = "") -> Any:
+    """The settings of servers, fit to be shown: what is a secret by its name or its looks is masked."""
+    if isinstance(settings, dict):
+        return {key: without_secrets(value, str(key)) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [without_secrets(value, name) for value in settings]
+    if not isinstance(settings, str) or not settings or "${" in settings:
+        return settings
+    return MASK if is_secret_name(name) else mask_shapes(settings)
 
 
 def variables_in(settings: Any) -> set[str]:

@@ -96,9 +96,15 @@ def look_at(settings: Settings, servers: Mapping[str, McpServerSettings], second
 
 
 async def _views(hub: McpHub, registry: ToolRegistry) -> list[ServerView]:
-    statuses = hub.servers()
+    statuses = [_as_tried(status) for status in hub.servers()]
     tools = await asyncio.gather(*(tools_of(hub, registry, status) for status in statuses))
     return [ServerView(status=status, tools=found) for status, found in zip(statuses, tools, strict=True)]
+
+
+def _as_tried(status: ServerStatus) -> ServerStatus:
+    """How the first try went, also if the next one has begun meanwhile."""
+    is_retrying = status.state == "starting" and bool(status.last_error)
+    return msgspec.structs.replace(status, state="waiting") if is_retrying else status
 
 
 async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) -> tuple[ToolView, ...]:

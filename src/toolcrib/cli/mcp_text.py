@@ -43,9 +43,9 @@ def _json(text: str) -> Any:
     text = _STRAY_COMMA.sub(lambda found: found[1] or "", text)
     if not text.startswith("["):
         begin, end = text.find("{"), text.rfind("}")
-        if begin < 0 or end < begin:
+        if begin < 0:
             raise UsageError(f"there is no JSON in {_shortened(text)}; `toolcrib mcp add --help` shows examples")
-        text = text[begin : end + 1]
+        text = text[begin : end + 1 if end > begin else None]
     try:
         return read_json(text)
     except BadJson as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -84,7 +84,7 @@ class Trial:
         server: Server,
         approver: AgreedApprover,
         *,
-        agree: Callable[[ToolView], bool] | None,
+        agree: Callable[[ToolView], Awaitable[bool]] | None,
         on_step: Callable[[Step], None],
     ) -> None:
         """`agree` says whether a tool that may change something is called; None where nobody can."""
@@ -151,7 +151,7 @@ class Trial:
     async def call(self, tool: ToolView, arguments: JsonObject, *, must: bool = False) -> None:
         """Call one tool; `must` makes it a failure when nobody agrees, and waits as long as a chat would."""
         if not _is_harmless(tool):
-            if self._agree is None or not self._agree(tool):
+            if self._agree is None or not await self._agree(tool):
                 state: State = "failed" if must else "skipped"
                 self._add(Step(name="call", tool=tool.tool, state=state, detail=f"it may change something; {AGREE}"))
                 return

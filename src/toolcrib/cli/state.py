@@ -13,7 +13,7 @@ import msgspec
 from toolcrib.api import default_runtime
 from toolcrib.cli.output import note, plural, silence, stdout_reserved
 from toolcrib.core.approvals import EntryPoint
-from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
+from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName, UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -173,8 +173,8 @@ def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:
         or (entry.source.tool and name in (entry.source.tool, entry.title, f"{entry.source.name}/{entry.source.tool}"))
     ]
     if len(meant) > 1:
-        advice = f"several servers have it; type one of {', '.join(entry.name for entry in meant)}"
-        raise UnknownTool(name, (), advice=advice)
+        names = ", ".join(entry.name for entry in meant)
+        raise UsageError(f"several MCP servers have a tool {name!r}; type one of {names}")
     return meant[0] if meant else None
 
 

@@ -113,7 +113,9 @@ class Reader:
 
     def _mismatch(self, path: KeyPath, expected: str, data: Any) -> None:
         what = repr(dotted(path)) if path else "the file"
-        self.problems.append((path, f"{what} should be {expected}, not {describe_value(data)}; correct it, {ADVICE}"))
+        # A number or a word like `true` that is meant as text, as in the arguments of a command.
+        step = "put it in quotes" if expected == describe_type(str) and isinstance(data, int | float) else "correct it"
+        self.problems.append((path, f"{what} should be {expected}, not {describe_value(data)}; {step}, {ADVICE}"))
 
 
 def file_fields(section: type[Any]) -> list[Field[Any]]:

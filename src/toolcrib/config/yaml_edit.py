@@ -17,6 +17,7 @@ from toolcrib.core.errors import ConfigError
 INDENT = "  "
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*")
 _NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_DOCUMENT_END = re.compile(r"^(?:\.\.\.|---)(?=\s|$)", re.MULTILINE)
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -109,11 +110,19 @@ def _set(text: str, root: Any, path: tuple[str, ...], value: Any) -> str:
             return _insert_key(text, root, node, path[depth:], value)
         key, node = pair
         if node.tag.endswith(":null") and depth + 1 < len(path):
-            nested: Any = value
-            for inner in reversed(path[depth + 1 :]):
-                nested = {inner: nested}
-            return _replace_value(text, key, node, nested)
+            return _fill_empty(text, root, key, node, path[depth + 1 :], value)
     return _replace_value(text, key, node, value)
+
+
+def _fill_empty(text: str, root: Any, key: Any, node: Any, path: tuple[str, ...], value: Any) -> str:
+    """A section without anything in it gets its first key."""
+    if node.start_mark.index == node.end_mark.index and not root.flow_style:
+        lines = _block(path, value, " " * key.start_mark.column + INDENT)
+        return _insert_after_line(text, key.end_mark.index, lines)
+    nested: Any = value
+    for part in reversed(path):
+        nested = {part: nested}
+    return _replace_value(text, key, node, nested)
 
 
 def _insert_key(text: str, root: Any, mapping: Any, path: tuple[str, ...], value: Any) -> str:
@@ -126,7 +135,8 @@ def _insert_key(text: str, root: Any, mapping: Any, path: tuple[str, ...], value
         return _insert_in_flow(text, mapping, f"{_flow(path[0])}: {_flow(nested)}")
     lines = _block(path, value, " " * mapping.value[0][0].start_mark.column)
     if mapping is root:
-        return _append_lines(text, lines)
+        ended = _DOCUMENT_END.search(text, _end(root))
+        return _append_lines(text, lines) if ended is None else _insert_after_line(text, ended.start(), lines)
     return _insert_after_line(text, _end(mapping), lines)
 
 

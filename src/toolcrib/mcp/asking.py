@@ -67,5 +67,25 @@ async def while_wanted(ctx: ToolContext, contexts: Contexts, asking: Coroutine[A
             await asyncio.wait((task,), timeout=1)
 
 
+class Refusals:
+    """How often a person said no in each call of one server; what it asks outside of calls counts together."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._refused: list[ToolContext | None] = []
+
+    def count(self, ctx: ToolContext) -> int:
+        call = self._call_of(ctx)
+        return sum(1 for one in self._refused if one is call)
+
+    def add(self, ctx: ToolContext) -> None:
+        at_work = self._contexts()
+        kept = [one for one in self._refused if one is None or _is_among(one, at_work)]
+        self._refused = [*kept, self._call_of(ctx)]
+
+    def _call_of(self, ctx: ToolContext) -> ToolContext | None:
+        return ctx if _is_among(ctx, self._contexts()) else None
+
+
 def _is_among(ctx: ToolContext, contexts: list[ToolContext]) -> bool:
     return any(one is ctx for one in contexts)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from toolcrib.mcp.listing import MAX_SCHEMA_DEPTH, depth_of
 
+MAX_DIGITS = 1000
 TOO_DEEP = {"type": "nested too deeply"}
 """Stands for a schema that cannot be read; no tool can have it."""
 
@@ -17,7 +18,7 @@ TOO_DEEP = {"type": "nested too deeply"}
 def salvaged(line: bytes) -> JSONRPCMessage | None:
     """What can be made of the line: the answer without what is nested too deeply, or an error in its place."""
     try:
-        message = json.loads(line)
+        message = json.loads(line, parse_int=_number)
     except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict) or not isinstance(message.get("id"), (int, str)) or "method" in message:
@@ -31,6 +32,11 @@ def salvaged(line: bytes) -> JSONRPCMessage | None:
             pass
     error = ErrorData(code=PARSE_ERROR, message="the server's answer cannot be read")
     return JSONRPCError(jsonrpc="2.0", id=message["id"], error=error)
+
+
+def _number(digits: str) -> float:
+    # Python does not read integers of thousands of digits, which must not hide whose answer it is.
+    return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 def _without_depth(tool: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextvars import copy_context
 from typing import Any
 
@@ -33,7 +34,7 @@ class Call:
 
     def cancel_from(self, loop: asyncio.AbstractEventLoop) -> None:
         """Nobody waits any more: the server is told, on the loop of the hub."""
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # A hub that is closed has ended the call.
             loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -43,9 +44,9 @@ class Call:
 
     def tell(self, progress: float, total: float | None, message: str | None) -> None:
         """Tells the caller, on its own loop, how far the server is."""
-        share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
+        share = f"{_number(progress)} of {_number(total)}" if total else _number(progress)
         text = f"{one_line(message, PROGRESS_CHARS)} ({share})" if message else share
-        if not self._caller.is_closed():
+        with contextlib.suppress(RuntimeError):  # The caller's loop may be closed by now.
             self._caller.call_soon_threadsafe(self.ctx.progress, text, context=self._around)
 
 
@@ -70,6 +71,13 @@ async def answered(call: Call) -> str | JsonObject:
         return _error(f"the MCP server {server!r} cannot be used now, and nothing was sent to it: {error}")
     except RequestFailed as error:
         return _error(f"the MCP server {server!r} did not carry out the call: {error}")
+
+
+def _number(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "much"  # An integer may have thousands of digits.
 
 
 def _error(message: str) -> str:

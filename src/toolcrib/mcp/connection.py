@@ -35,8 +35,9 @@ from toolcrib.mcp.call_clocks import CallClocks
 from toolcrib.mcp.direct_calls import DirectCalls, Tell
 from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NotSent, RequestFailed, ServerFailed
 from toolcrib.mcp.http_transport import FAILED, LOGIN, NOT_SENT, Guard
-from toolcrib.mcp.listing import Listing, SetAside, mend, usable
+from toolcrib.mcp.listing import MAX_LIST_CHARS, MAX_TOOLS, Listing, SetAside, mend, usable
 from toolcrib.mcp.pages import pages_to_open
+from toolcrib.mcp.promises import Promises
 from toolcrib.mcp.results import converted
 from toolcrib.mcp.seams import Contexts, MakeCallback, Seams
 from toolcrib.mcp.self_reference import LOOP_DETECTED
@@ -44,6 +45,7 @@ from toolcrib.mcp.server_process import Program
 from toolcrib.mcp.servers import Server
 from toolcrib.mcp.transports import open_streams
 from toolcrib.mcp.untrusted_text import one_line
+from toolcrib.registry.results import tool_error
 from toolcrib.version import __version__
 
 T = TypeVar("T")
@@ -89,8 +91,9 @@ class Connection:
         self._wiring = wiring
         self._clocks = CallClocks()
         self._version: str | None = None
-        self._promising: frozenset[str] = frozenset()
+        self._promises = Promises()
         self._set_aside: list[SetAside] = []
+        self._listed_chars = 0
 
     @property
     def protocol_version(self) -> str:
@@ -112,7 +115,9 @@ class Connection:
         Raises one of the failures of `failures.py`, or TimeoutError. Whoever is cancelled tells the server.
         """
         calling = self._directly if self.direct is not None else self._by_the_sdk
-        return converted(await self.ask(lambda _: calling(tool, arguments, tell), seconds))
+        result = await self.ask(lambda _: calling(tool, arguments, tell), seconds)
+        problem = self._promises.problem(tool, result)
+        return tool_error(f"the tool ran, but {problem}") if problem else converted(result)
 
     async def ask(self, request: Callable[[Client], Awaitable[T]], seconds: float) -> T:
         """What a request to the server gives; raises as `call` does."""
@@ -136,10 +141,7 @@ class Connection:
         raw = await self.direct.call(tool, arguments, tell)
         if raw.get("resultType") == "input_required":
             return await self._with_input(tool, arguments, InputRequiredResult.model_validate(raw, by_name=False))
-        result = CallToolResult.model_validate(raw, by_name=False)
-        if tool in self._promising and not result.is_error:
-            await self.client.session.validate_tool_result(tool, result)
-        return result
+        return CallToolResult.model_validate(raw, by_name=False)
 
     async def _with_input(self, tool: str, arguments: JsonObject, first: InputRequiredResult) -> CallToolResult:
         """Gives the server what it asks for; what it asks for after that is the SDK's to answer."""
@@ -157,7 +159,7 @@ class Connection:
 
     async def list_tools(self) -> Listing:
         """Everything that the server lists, page by page."""
-        self._set_aside, self._version = [], self.protocol_version
+        self._set_aside, self._version, self._listed_chars = [], self.protocol_version, 0
         if self.client.server_capabilities.tools is None:
             return Listing()
         tools: list[Tool] = []
@@ -170,12 +172,11 @@ class Connection:
                 raise self._failure(error) from error
             tools += page.tools
             cursor = page.next_cursor
-            if not cursor or cursor in seen:
+            is_enough = len(tools) >= MAX_TOOLS or self._listed_chars >= MAX_LIST_CHARS
+            if not cursor or cursor in seen or is_enough:
                 break
             seen.add(cursor)
-        listing = usable(tools, self._set_aside)
-        self._promising = frozenset(tool.name for tool in listing.tools if tool.output_schema is not None)
-        return listing
+        return await usable(tools, self._set_aside)
 
     async def is_alive(self) -> bool:
         """Whether the server still answers anything."""
@@ -261,7 +262,10 @@ class Connection:
             # So the protocol says; the SDK takes an answer that leaves it out for a wrong one.
             result.setdefault("resultType", "complete")
         if type(result.get("tools")) is list:
-            self._set_aside += mend(result, self._version)
+            self._promises.take(result["tools"], only_objects=self._version not in MODERN_PROTOCOL_VERSIONS)
+            mended = mend(result, self._version, MAX_LIST_CHARS - self._listed_chars)
+            self._set_aside += mended.set_aside
+            self._listed_chars += mended.chars
 
     def make_client(self) -> Client:
         seams, server = self._wiring.seams, self.server

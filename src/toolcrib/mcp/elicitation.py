@@ -19,7 +19,7 @@ from mcp.client import ClientRequestContext
 from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
 
 from toolcrib.core.context import Services, ToolContext
-from toolcrib.mcp.asking import CallOver, NobodyToAsk, asked_for, while_wanted
+from toolcrib.mcp.asking import CallOver, NobodyToAsk, Refusals, asked_for, while_wanted
 from toolcrib.mcp.form_fields import (
     FORMATS,
     NO,
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 5
 """Questions of one server at a time; it is refused more."""
+MAX_REFUSALS = 3
+"""After so many noes in one call, its further questions are declined without asking."""
 REASON = "toolcrib/reason"
 """Says in the `_meta` of a result why it is no yes."""
 SKIP = ":skip"
@@ -57,6 +59,7 @@ class Elicitation:
         self._server = server
         self._contexts = contexts
         self._services = services
+        self._refusals = Refusals(contexts)
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -88,14 +91,23 @@ class Elicitation:
         self, ctx: ToolContext, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ElicitResult:
         async with self._turn:
-            person = Person(ctx, self._server.name)
-            if isinstance(params, ElicitRequestURLParams):
-                return await asked_to_open(person, params)
-            return await _form(person, params.message, read_form(params.requested_schema))
+            if self._refusals.count(ctx) >= MAX_REFUSALS:
+                raise Closed("decline", "the person has refused often enough in this call")
+            try:
+                return await _put(Person(ctx, self._server.name), params)
+            except Closed:
+                self._refusals.add(ctx)
+                raise
 
     def _no(self, action: Literal["decline", "cancel"], reason: str) -> ElicitResult:
         logger.info("a question of the MCP server %r was answered with %s: %s", self._server.name, action, reason)
         return ElicitResult.model_validate({"action": action, "_meta": {REASON: reason}}, by_name=False)
+
+
+async def _put(person: Person, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ElicitResult:
+    if isinstance(params, ElicitRequestURLParams):
+        return await asked_to_open(person, params)
+    return await _form(person, params.message, read_form(params.requested_schema))
 
 
 async def _form(person: Person, message: str, fields: list[Field]) -> ElicitResult:
@@ -160,7 +172,7 @@ def _asked(field: Field) -> str:
         rows = [f"  {number}. {option.title}" for number, option in enumerate(field.options, 1)]
         text += "\n" + "\n".join(rows)
     if field.default is not None:
-        text += f"\nType {SKIP} for {field.in_words(field.default)}."
+        text += f"\nType {SKIP} for {field.in_words(field.default).rstrip('.')}."
     elif not field.is_required:
         text += f"\nType {SKIP} to leave it out."
     return text

@@ -255,7 +255,9 @@ def _options(name: str, form: JsonObject) -> tuple[Option, ...]:
         names = names if isinstance(names, list) and len(names) == len(values) else values
         pairs = list(zip(values, names, strict=True))
     options = tuple(
-        Option(value, one_line(_text(title), SHOWN_CHARS) or value) for value, title in pairs if isinstance(value, str)
+        Option(value, one_line(_text(title), SHOWN_CHARS) or one_line(value, SHOWN_CHARS) or f"{value[:9]!r}")
+        for value, title in pairs
+        if isinstance(value, str)
     )
     if not options or len(options) != len(pairs) or len(options) > MAX_OPTIONS:
         raise BadForm(f"the field {one_line(name, 60)!r} has no answers to choose from, broken ones, or too many")

@@ -23,12 +23,17 @@ FAILED = "toolcrib_failed"
 """The key in the data of an error that was made here; its value is one of the next three."""
 NOT_SENT, UNKNOWN, LOGIN = "not sent", "unknown", "login"
 SEND_SECONDS = 30.0
+GOODBYE_SECONDS = 2.0
+IDENTITY = "identity"
 
 
 class Guard(httpx2.AsyncBaseTransport):
     """Carries requests; turns what goes wrong on the way into an answer."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, on_failure: Callable[[str], None], *, takes_events: bool = True
+    ) -> None:
+        """`takes_events` is for whoever reads a stream of events piece by piece: that may go on for ever."""
         self.last_status = 0
         """Of the last answer, if it was an HTTP error."""
         self.last_failure = ""
@@ -36,10 +41,15 @@ class Guard(httpx2.AsyncBaseTransport):
         """How to log in, when that is what was lacking."""
         self._inner = inner
         self._on_failure = on_failure
+        self._takes_events = takes_events
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if FAILED in request.extensions:
             return self._answer_here(request)
+        request.headers["accept-encoding"] = IDENTITY
+        if request.method == "DELETE":
+            # It says goodbye, which nobody may keep us waiting with.
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(GOODBYE_SECONDS).as_dict()}
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
@@ -48,9 +58,15 @@ class Guard(httpx2.AsyncBaseTransport):
             self._on_failure(self.last_failure)
             sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout))
             return _answer(request, self.last_failure, UNKNOWN if sent else NOT_SENT)
+        if response.headers.get("content-encoding", IDENTITY).strip().lower() != IDENTITY:
+            # A megabyte of it may hold gigabytes, and nobody asked for it.
+            await response.aclose()
+            self.last_failure = "the server compressed its answer, which it was asked not to do"
+            return _answer(request, self.last_failure, UNKNOWN)
         self.last_status = response.status_code if response.status_code >= 400 else 0
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _Bounded(response.stream, None if is_stream else MAX_BODY_BYTES)
+        is_endless = is_stream and self._takes_events and response.is_success
+        response.stream = _Bounded(response.stream, None if is_endless else MAX_BODY_BYTES)
         return response
 
     def _answer_here(self, request: httpx2.Request) -> httpx2.Response:
@@ -90,7 +106,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def http_client(
-    server: Server, auth: httpx2.Auth | None, on_failure: Callable[[str], None]
+    server: Server, auth: httpx2.Auth | None, on_failure: Callable[[str], None], *, takes_events: bool = True
 ) -> tuple[httpx2.AsyncClient, Guard]:
     """The client for a server, and the guard that all its requests pass."""
     settings = server.settings
@@ -104,8 +120,9 @@ def http_client(
         raise ServerFailed(f"its client certificate cannot be read: {error}; look at client_cert") from error
     # A call has its own limit; silence on a stream that waits for events is no failure.
     timeout = httpx2.Timeout(SEND_SECONDS, connect=min(SEND_SECONDS, settings.connect_timeout), read=None)
-    guard = Guard(inner, on_failure)
-    headers = {**settings.headers, **headers_for(settings.url)}
+    guard = Guard(inner, on_failure, takes_events=takes_events)
+    given = {key: value for key, value in settings.headers.items() if key.lower() != "accept-encoding"}
+    headers = {**given, "accept-encoding": IDENTITY, **headers_for(settings.url)}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=guard), guard
 
 

@@ -25,15 +25,16 @@ from toolcrib.core.ports import Gate
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.calls import Call, answered
 from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.names import Original
+from toolcrib.mcp.names import Original, toolset_name
 from toolcrib.mcp.own_seams import own_seams
 from toolcrib.mcp.owner import ServerOwner, Work
 from toolcrib.mcp.process_ledger import ProcessLedger
 from toolcrib.mcp.seams import Seams
 from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.servers import Server, read_server
+from toolcrib.mcp.start_slots import StartSlots
 from toolcrib.mcp.status import ServerStatus
-from toolcrib.mcp.tools import Shelf, offered
+from toolcrib.mcp.tools import Shelf, alias_is_free, offered
 from toolcrib.mcp.trust import TrustStore
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error
@@ -48,7 +49,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_DELAY_SECONDS = 0.5
-STARTS_AT_ONCE = 8
 CLOSE_SECONDS = 15.0
 
 
@@ -82,7 +82,7 @@ class McpHub:
         self._loop = ServiceLoop("toolcrib-mcp")
         self._owners: dict[str, ServerOwner] = {}
         self._begin_now, self._has_begun = asyncio.Event(), asyncio.Event()
-        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._starts = StartSlots()
         self._servers: dict[str, McpServerSettings] = {}
         self._is_open = False
 
@@ -209,6 +209,8 @@ class McpHub:
         owner = ServerOwner(self._read(name, settings), self._connect, self._listed, self._starts)
         if owner.server.problem and settings.enabled:
             logger.warning("MCP server %r is not used: %s", name, owner.server.problem)
+        if not alias_is_free(name):
+            logger.warning("the toolset of MCP server %r is %r; %r is another one", name, toolset_name(name), name)
         if settings.skip_preflight:
             logger.info("skip_preflight of MCP server %r has no effect", name)
         self._owners[name] = owner

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import msgspec
@@ -13,10 +15,15 @@ from pydantic import ValidationError
 
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.mcp.schema_cost import too_costly
 from toolcrib.mcp.untrusted_text import one_line
 
 MAX_TOOLS = 1000
+MAX_LIST_CHARS = 4_000_000
+"""Of all tools of a server; a model could read a small part of that."""
+MAX_TOOL_CHARS = 400_000
 MAX_SCHEMA_CHARS = 200_000
+JUDGING_SECONDS = 3.0
 MAX_SCHEMA_DEPTH = 80
 FALLBACK_VERSION = "2025-11-25"
 _OPTIONAL = ("annotations", "outputSchema", "icons", "title", "_meta", "execution", "description")
@@ -36,38 +43,81 @@ class Listing(msgspec.Struct, frozen=True):
     set_aside: tuple[SetAside, ...] = ()
 
 
-def mend(result: JsonObject, version: str | None) -> list[SetAside]:
-    """Change the raw answer to `tools/list` so that the SDK accepts it; gives what had to be left out."""
-    given: list[Any] = result["tools"]
+class Mended(msgspec.Struct, frozen=True):
+    """What came of one page of a list."""
+
+    set_aside: list[SetAside]
+    chars: int
+    """How long it is, as far as it was looked at."""
+
+
+def mend(result: JsonObject, version: str | None, room: int = MAX_LIST_CHARS) -> Mended:
+    """Change the raw answer to `tools/list` so that the SDK accepts it; at most `room` characters of it are kept."""
+    given, set_aside, chars = _first(result["tools"], room)
     for tool in given:
         if isinstance(tool, dict):
             _mend_schema(tool)
     are_valid = _problem({**result, "tools": given}, version) == ""
     kept: list[Any] = []
-    set_aside: list[SetAside] = []
     for tool in given:
         reason = "" if are_valid else _mended(tool, result, version)
         if not reason and version in MODERN_PROTOCOL_VERSIONS:
             reason = _header_problem(tool)
         if reason:
-            name = tool.get("name") if isinstance(tool, dict) else None
-            set_aside.append(SetAside(one_line(str(name or "without a name"), 80), reason))
+            set_aside.append(SetAside(_name_of(tool), reason))
         else:
             kept.append(tool)
     result["tools"] = kept
-    return set_aside
+    return Mended(set_aside, chars)
 
 
-def usable(tools: list[Tool], set_aside: list[SetAside]) -> Listing:
-    """The tools that can be offered, in the order of their names, and those that cannot."""
+def _first(tools: list[Any], room: int) -> tuple[list[Any], list[SetAside], int]:
+    """As many tools of a list as anybody could use, what is left out, and their length; a list may be without end."""
+    kept: list[Any] = []
+    set_aside: list[SetAside] = []
+    chars = 0
+    for number, tool in enumerate(tools):
+        size = _chars_of(tool)
+        if len(kept) >= MAX_TOOLS or number >= 2 * MAX_TOOLS or chars + min(size, MAX_TOOL_CHARS) > room:
+            left = f"{len(tools) - number} tools"
+            return kept, [*set_aside, SetAside(left, f"the server lists more than anybody could use: {left}")], room
+        if size > MAX_TOOL_CHARS:
+            set_aside.append(SetAside(_name_of(tool), f"it is described in more than {MAX_TOOL_CHARS} characters"))
+        else:
+            kept.append(tool)
+            chars += size
+    return kept, set_aside, chars
+
+
+def _name_of(tool: Any) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return one_line(str(name or "without a name")[:1000], 80)
+
+
+def _chars_of(tool: Any) -> int:
+    try:
+        return len(msgspec.json.encode(tool))
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return 0  # It is set aside for that.
+
+
+async def usable(tools: list[Tool], set_aside: list[SetAside]) -> Listing:
+    """The tools that can be offered, in the order of their names, and those that cannot.
+
+    Others get their turn between two tools: schemas take long to read, and some are made to.
+    """
     chosen: dict[str, Tool] = {}
     left_out = list(set_aside)
+    spent = 0.0
     for tool in tools:
-        reason = _why_not(tool, chosen)
+        began = time.perf_counter()
+        reason = _why_not(tool, chosen) if spent < JUDGING_SECONDS else "the schemas before it took too long to read"
         if reason:
             left_out.append(SetAside(one_line(tool.name, 80), reason))
         else:
             chosen[tool.name] = tool
+        spent += time.perf_counter() - began
+        await asyncio.sleep(0)
     return Listing(tuple(chosen[name] for name in sorted(chosen)), tuple(left_out))
 
 
@@ -93,6 +143,9 @@ def schema_problem(schema: JsonObject) -> str:
         return f"its schema is not JSON: {error}"
     if size > MAX_SCHEMA_CHARS:
         return f"its schema is longer than {MAX_SCHEMA_CHARS} characters"
+    costly = too_costly(schema)
+    if costly:
+        return f"its schema {costly}"
     problem = CompiledSchema(schema).problem
     return f"its schema is invalid: {one_line(problem, 300)}" if problem else ""
 

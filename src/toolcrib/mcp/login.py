@@ -137,7 +137,7 @@ class AskedLogin(KeptLogin):
 async def log_in(server: Server, store: TokenStore, ask: Ask, redirect_uri: str = REDIRECT_URI) -> None:
     """Log in at a server and keep the login. Raises ServerFailed with what went wrong."""
     auth = AskedLogin(server, store, ask, redirect_uri, anew=True)
-    client, guard = http_client(server, auth, lambda _: None)
+    client, guard = http_client(server, auth, lambda _: None, takes_events=False)
     client.timeout = httpx2.Timeout(ANSWER_SECONDS)
     async with client:
         status = await _knock(client, server)
@@ -167,7 +167,7 @@ async def _knock(client: httpx2.AsyncClient, server: Server) -> int:
         response = await client.send(request, stream=True, follow_redirects=False)
         await response.aclose()
     except httpx2.StreamError as error:
-        raise ServerFailed(f"{server.name!r} did not finish an answer: {error}") from error
+        raise ServerFailed(f"{server.name!r} gave an answer that broke off or is far too long") from error
     return response.status_code
 
 
@@ -195,7 +195,7 @@ async def _revoke(auth: KeptLogin) -> bool:
     found, tokens = auth.context.oauth_metadata, auth.context.current_tokens
     if found is None or found.revocation_endpoint is None or tokens is None:
         return False
-    client, guard = http_client(auth.server, None, lambda _: None)
+    client, guard = http_client(auth.server, None, lambda _: None, takes_events=False)
     try:
         async with client, asyncio.timeout(REVOKE_SECONDS):
             for kind, token in (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token)):

@@ -78,12 +78,12 @@ class LoginState(OAuthClientProvider):
 
     def safe(self, request: httpx2.Request) -> httpx2.Request:
         """The request, unless it would carry codes or tokens in the clear through a network."""
-        host = request.url.host
-        if (
-            request.url.scheme != "https"
-            and host not in LOOPBACK
-            and host != urlsplit(self.context.server_url).hostname
-        ):
+        scheme, host = request.url.scheme, request.url.host
+        server = urlsplit(self.context.server_url)
+        # What is asked for by a server without https can be read along there anyway.
+        is_like_the_server = (scheme, host) == (server.scheme, server.hostname)
+        is_here = scheme == "http" and host in LOOPBACK
+        if scheme != "https" and not is_here and not is_like_the_server:
             raise ServerFailed(f"its login is at {host!r} without https, where others could read it along")
         return request
 

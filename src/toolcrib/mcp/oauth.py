@@ -149,7 +149,7 @@ class KeptLogin(LoginState):
             request = self.safe(await self._refresh_token())
         except OAuthFlowError as error:
             raise ServerFailed(f"its login could not be renewed: {one_line(str(error), SHOWN_CHARS)}") from error
-        client, guard = http_client(self.server, None, lambda _: None)
+        client, guard = http_client(self.server, None, lambda _: None, takes_events=False)
         try:
             async with client, asyncio.timeout(RENEW_SECONDS):
                 response = await client.send(request)

@@ -13,16 +13,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject
+from toolcrib.mcp.due import due
 from toolcrib.mcp.failures import ConnectionLost, NeedsLogin, NoLogin, NotSent, RequestFailed, ServerFailed
 from toolcrib.mcp.patience import Patience
 from toolcrib.mcp.servers import Server
+from toolcrib.mcp.start_slots import StartSlots
 from toolcrib.mcp.status import ServerStatus, State
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEBOUNCE_SECONDS = 0.3
+MAX_DEBOUNCE_SECONDS = 30.0
 POLITE_SECONDS = 1.0
 CLOSE_SECONDS = 12.0
 LOOK_SECONDS = 5.0
@@ -64,7 +65,7 @@ class ServerOwner:
         server: Server,
         connect: Connect,
         on_listing: Callable[[ServerOwner, Listing, Connection], None],
-        starts: asyncio.Semaphore,
+        starts: StartSlots,
     ) -> None:
         self.server = server
         self.contexts: list[ToolContext] = []
@@ -81,7 +82,7 @@ class ServerOwner:
         self.settled = asyncio.Event()
         """The first attempt is over, whatever came of it."""
         self._has_changed = self._is_suspect = self._is_legacy = self._was_up = self._is_closing = False
-        self._last_used = time.monotonic()
+        self._last_used, self._listing_seconds = time.monotonic(), 0.0
         self._patience = Patience()
         self._callers = 0
         """Who wait for the server to be connected."""
@@ -263,7 +264,7 @@ class ServerOwner:
         Raises what ended it; returns when it was closed on purpose, and whether a new one is wanted.
         """
         async with asyncio.timeout(None) as limit, AsyncExitStack() as opened:
-            async with self._starts:
+            async with self._starts.one():
                 limit.reschedule(asyncio.get_running_loop().time() + self.server.settings.connect_timeout)
                 opening = self._connect(self.server, self, self._is_legacy)
                 # Not remembered if this fails: another server may have taken the place of the old one.
@@ -293,32 +294,41 @@ class ServerOwner:
             if connection.ended:
                 raise ServerFailed(connection.ended)
             now = time.monotonic()
-            quiet_since = max(self._last_used, checked)
-            due = self._due(born, quiet_since)
-            if self._is_suspect or (due.keepalive is not None and due.keepalive <= now):
+            times = due(self.server, born=born, last_used=self._last_used, checked=checked)
+            if self._is_suspect or (times.keepalive is not None and times.keepalive <= now):
                 self._is_suspect, checked = False, now
                 if not await connection.is_alive():
                     raise ServerFailed("it does not answer any more")
                 checked = time.monotonic()
-            elif not self.contexts and due.renew is not None and due.renew <= now:
+            elif not self.contexts and times.renew is not None and times.renew <= now:
                 return True
-            elif not self.contexts and due.idle is not None and due.idle <= now:
+            elif not self.contexts and times.idle is not None and times.idle <= now:
                 return False
             elif self._has_changed:
                 await self._list_again(connection)
             else:
-                await self._sleep(due.soonest)
+                await self._sleep(times.soonest)
 
     async def _list_again(self, connection: Connection) -> None:
-        # Servers tell of one change several times in a row.
-        await asyncio.sleep(DEBOUNCE_SECONDS)
+        # Servers tell of one change several times in a row; one whose list takes long to read is read less often.
+        await asyncio.sleep(min(max(DEBOUNCE_SECONDS, 5 * self._listing_seconds), MAX_DEBOUNCE_SECONDS))
         self._has_changed = False
-        if not connection.ended:
-            listing, error = await attempt_async(connection.list_tools())
-            if listing is None:
-                logger.warning("MCP server %r could not list its tools: %s", self.server.name, error)
-            else:
-                self._show(connection, listing)
+        began = time.monotonic()
+        reading = asyncio.ensure_future(attempt_async(connection.list_tools()))
+        try:
+            while not (reading.done() or connection.ended or self._is_closing or self._is_suspect):
+                self._wake.clear()
+                await first_of(reading, self._wake)
+            if not reading.done():
+                return  # There is something more urgent, and whoever does not answer has nothing new to offer.
+        finally:
+            reading.cancel()
+        self._listing_seconds = time.monotonic() - began
+        listing, error = reading.result()
+        if listing is None:
+            logger.warning("MCP server %r could not list its tools: %s", self.server.name, error)
+        else:
+            self._show(connection, listing)
 
     def _show(self, connection: Connection, listing: Listing) -> None:
         self.listing = listing
@@ -334,13 +344,6 @@ class ServerOwner:
                 await self._wake.wait()
         except TimeoutError:
             return
-
-    def _due(self, born: float, quiet_since: float) -> _Due:
-        server = self.server
-        idle = self._last_used + server.idle_seconds if server.idle_seconds else None
-        old = born + server.lifetime_seconds if server.lifetime_seconds else None
-        keepalive = None if server.transport == "stdio" else quiet_since + server.settings.keepalive_interval
-        return _Due(keepalive, idle, old)
 
     async def _wait(self, state: State, seconds: float | None) -> None:
         """Until the next attempt is due, or somebody needs it."""
@@ -367,16 +370,13 @@ class ServerOwner:
         self._attempt = asyncio.get_running_loop().create_future()
 
 
-class _Due(msgspec.Struct, frozen=True):
-    """When something is to be done about a connection, on the monotonic clock."""
-
-    keepalive: float | None
-    idle: float | None
-    renew: float | None
-
-    @property
-    def soonest(self) -> float | None:
-        return min((at for at in (self.keepalive, self.idle, self.renew) if at is not None), default=None)
+async def first_of(work: asyncio.Future[Any], event: asyncio.Event) -> None:
+    """Returns when the work is done, or the event is set."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
 
 
 def _reason(error: BaseException | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -34,14 +35,15 @@ IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 AUDIO = re.compile(r"audio/[\w.+-]{1,40}")
 SaveBlob = Callable[[BlobResourceContents], str]
 """Puts bytes that no model reads into a file; gives its path."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+# Never looks back: a text of spaces must not be tried from each of them.
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*+={0,2}\s*+")
 
 
 def converted(result: CallToolResult) -> str | JsonObject:
     """The text or multimodal object for what a tool answered."""
     if len(result.content) == 1 and isinstance(result.content[0], TextContent) and result.structured_content is None:
         # Nearly every answer is one text.
-        return _as_json(_Parts.cut(shown(result.content[0].text)), result)
+        return _as_json(_shown(result.content[0].text), result)
     parts = _Parts()
     for block in result.content[:MAX_BLOCKS]:
         parts.add(block)
@@ -56,7 +58,7 @@ def converted_resource(result: ReadResourceResult, save: SaveBlob) -> str | Json
     parts = _Parts(save=save)
     only = result.contents[0] if len(result.contents) == 1 else None
     if isinstance(only, TextResourceContents):
-        parts.say(shown(only.text))
+        parts.quote(only.text)
     else:
         for resource in result.contents[:MAX_BLOCKS]:
             parts.add_resource(resource)
@@ -100,12 +102,24 @@ def _as_json(text: str, result: CallToolResult) -> str:
 def _clean(value: Any) -> Any:
     """JSON with nothing hidden in its texts."""
     if isinstance(value, str):
-        return shown(value)
+        return _shown(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON knows no such number.
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):
         return {shown(str(key)): _clean(item) for key, item in value.items()}
     return value
+
+
+def _shown(text: str) -> str:
+    """The text as it really is, and not too much of it: what is longer is not even looked at."""
+    return _cut(shown(text[:MAX_TEXT_CHARS]), max(0, len(text) - MAX_TEXT_CHARS))
+
+
+def _cut(text: str, gone: int = 0) -> str:
+    gone += max(0, len(text) - MAX_TEXT_CHARS)
+    return f"{text[:MAX_TEXT_CHARS]}\n[{gone} more characters were left out]" if gone else text
 
 
 class _Parts:
@@ -115,23 +129,23 @@ class _Parts:
         self.media: list[JsonObject] = [] if media is None else media
         self._save = save
         self._texts: list[str] = []
+        self._gone = 0
 
     @property
     def text(self) -> str:
-        return self.cut("\n".join(self._texts))
-
-    @staticmethod
-    def cut(text: str) -> str:
-        if len(text) <= MAX_TEXT_CHARS:
-            return text
-        return f"{text[:MAX_TEXT_CHARS]}\n[{len(text) - MAX_TEXT_CHARS} more characters were left out]"
+        return _cut("\n".join(self._texts), self._gone)
 
     def say(self, text: str) -> None:
         self._texts.append(text)
 
+    def quote(self, text: str, before: str = "") -> None:
+        """Say what is the server's; what is longer than all may be is not even looked at."""
+        self.say(before + shown(text[:MAX_TEXT_CHARS]))
+        self._gone += max(0, len(text) - MAX_TEXT_CHARS)
+
     def add(self, block: ContentBlock) -> None:
         if isinstance(block, TextContent):
-            self.say(shown(block.text))
+            self.quote(block.text)
         elif isinstance(block, (ImageContent, AudioContent)):
             self._add_media(block.data, block.mime_type.lower())
         elif isinstance(block, ResourceLink):
@@ -144,7 +158,7 @@ class _Parts:
         where = one_line(str(resource.uri), 1000)
         kind = (resource.mime_type or "").lower()
         if isinstance(resource, TextResourceContents):
-            self.say(f"[content of {where}]\n{shown(resource.text)}")
+            self.quote(resource.text, f"[content of {where}]\n")
         elif kind in IMAGES or AUDIO.fullmatch(kind):
             self.say(f"[content of {where}]")
             self._add_media(resource.blob, kind)

@@ -37,7 +37,7 @@ from toolcrib.core.models import Delta, ModelError, ModelRequest, ModelResponse,
 from toolcrib.core.ports import Gate
 from toolcrib.core.types import Effect, JsonObject, Source, ToolEntry
 from toolcrib.definitions.dialects import render
-from toolcrib.mcp.asking import CallOver, NobodyToAsk, asked_for, while_wanted
+from toolcrib.mcp.asking import CallOver, NobodyToAsk, Refusals, asked_for, while_wanted
 from toolcrib.mcp.names import toolset_name
 from toolcrib.mcp.sampling_messages import BadRequest, conversation, definitions, result_of, tool_rounds
 from toolcrib.mcp.sampling_models import Models, chosen_model
@@ -136,7 +136,7 @@ class Sampling:
         self._contexts = contexts
         self._meter = meter
         self._consent = asyncio.Lock()
-        self._refused: ToolContext | None = None
+        self._refusals = Refusals(contexts)
 
     @property
     def _settings(self) -> McpSamplingSettings:
@@ -226,17 +226,17 @@ class Sampling:
             raise Refused("nobody is here to agree to it", USER_REJECTED)
         # One at a time: who has agreed for the session is not asked again by those who waited.
         async with self._consent:
-            if self._refused is ctx:
+            if self._refusals.count(ctx):
                 raise Refused("it was refused before in this call", USER_REJECTED)
             if not await self._put(self._desk.gate, ctx, request, provider):
-                self._refused = ctx
+                self._refusals.add(ctx)
                 raise Refused("nobody agreed to it", USER_REJECTED)
 
     async def _put(self, gate: Gate, ctx: ToolContext, request: ModelRequest, provider: Provider) -> bool:
         server = one_line(self._server.name, 80)
         # No tool can have this name, so that nobody agrees to a tool by agreeing to this.
         name = f"mcp__{server}__sampling/createMessage"
-        source = Source("mcp", self._server.name)
+        source = Source("mcp", server, tool="sampling/createMessage")
         entry = ToolEntry(name=name, toolset=toolset_name(server), schema={}, handler=_never, source=source)
         effects = (Effect("spend", f"on an answer of {request.model or provider.name} for the MCP server {server!r}"),)
         shown = _shown(request)

@@ -45,7 +45,8 @@ MAX_STOP_SEQUENCES = 16
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 STOPS = {"end": "endTurn", "length": "maxTokens", "tool_calls": "toolUse", "refused": "refusal"}
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+# Possessive: what does not fit is told after one look, however long it is.
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]++={0,2}\s*")
 
 
 class BadRequest(ToolcribError):

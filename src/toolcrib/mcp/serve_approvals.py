@@ -90,13 +90,14 @@ def approval_text(request: ApprovalRequest) -> str:
 
 def approval_form(request: ApprovalRequest) -> JsonObject:
     """The form of an approval: once, for the session, or not at all."""
+    scopes = sendable(scopes_in_words(request))
     return {
         "type": "object",
         "properties": {
             "answer": {
                 "type": "string",
                 "title": "Answer",
-                "description": f"session also allows later, until this session ends: {scopes_in_words(request)}",
+                "description": f"session also allows later, until this session ends: {scopes}",
                 "enum": list(CHOICES),
                 "enumNames": ["Allow this once", "Allow for this session", "Deny"],
             },

@@ -18,8 +18,10 @@ import msgspec
 
 from toolcrib.core.context import CancelToken
 from toolcrib.core.types import JsonObject, ToolResult
+from toolcrib.registry.results import sendable
 
 MAX_UNSENT_REPORTS = 64
+MAX_REPORT_CHARS = 4000
 MAX_OPEN_CALLS_OF_A_SESSION = 64
 
 
@@ -86,7 +88,8 @@ class OpenCall:
 
     def report(self, message: str) -> None:
         """Tell the client how far the call is; of many reports that it is too slow for, it gets the latest."""
-        _call_in(self._loop, lambda: self._keep_report(message))
+        shown = sendable(message[:MAX_REPORT_CHARS])
+        _call_in(self._loop, lambda: self._keep_report(shown))
 
     async def ask(self, message: str, schema: JsonObject) -> Reply:
         """Put a form to the person; from any loop. Cancelled, it takes the question back."""

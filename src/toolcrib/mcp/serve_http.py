@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlsplit
@@ -24,11 +25,15 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.self_reference import HEADER, LOOP_DETECTED, PROCESS
 from toolcrib.mcp.serve import ToolServer
 from toolcrib.mcp.serve_sessions import COOKIE_TO_SET, SESSION_COOKIE, cookie_in, new_cookie
+
+if sys.platform != "win32":
+    import resource
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,9 @@ PATH = "/mcp"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_CONNECTIONS = 1024
+"""Beyond these a request is answered with 503; beyond a quarter more, connections are closed as they come."""
+REQUEST_SECONDS = 10.0
+"""How long a connection may take to bring a request; nobody has shown a token until then."""
 GRACEFUL_SECONDS = 2
 BACKLOG = 128
 
@@ -152,16 +160,24 @@ def address_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
 
 
-async def serve_http(server: ToolServer, door: Door, listening: socket.socket, stop: asyncio.Event) -> None:
+async def serve_http(
+    server: ToolServer,
+    door: Door,
+    listening: socket.socket,
+    stop: asyncio.Event,
+    request_seconds: float = REQUEST_SECONDS,
+) -> None:
     """Serve clients on a socket until `stop` is set; calls at work are ended with their commands."""
     config = uvicorn.Config(
         http_app(server, door),
+        http=_impatient(request_seconds),
         log_config=None,
         access_log=False,
         server_header=False,
         ws="none",
         lifespan="on",
-        limit_concurrency=MAX_CONNECTIONS,
+        backlog=BACKLOG,
+        limit_concurrency=_room(),
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     web = _WithoutSignals(config)
@@ -183,6 +199,39 @@ async def _ended_by(stop: asyncio.Event, web: uvicorn.Server, server: ToolServer
         group.start_soon(end)
         yield
         group.cancel_scope.cancel()
+
+
+def _room() -> int:
+    """How many connections can be served: each takes a file, and so do the commands of calls."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2)
+
+
+def _impatient(seconds: float) -> type[H11Protocol]:
+    """Connections that are closed when they bring no request for that long, even if they go on sending."""
+
+    class Impatient(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > (self.limit_concurrency or MAX_CONNECTIONS) * 5 // 4:
+                transport.abort()
+            self._look_again()
+
+        def _look_again(self) -> None:
+            self.loop.call_later(seconds, self._look, self.cycle)
+
+        def _look(self, before: object) -> None:
+            is_at_work = self.cycle is not None and not self.cycle.response_complete
+            if self.transport.is_closing():
+                return
+            if is_at_work or self.cycle is not before:
+                self._look_again()
+            else:
+                self.transport.close()
+
+    return Impatient
 
 
 class _WithoutSignals(uvicorn.Server):

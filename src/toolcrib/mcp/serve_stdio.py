@@ -6,6 +6,7 @@ Reading and writing happen on threads that do not keep the process alive: it can
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -92,7 +93,7 @@ class _Wire:
         reader.start()
         async with anyio.create_task_group() as group:
             group.start_soon(self._receive, lines, wanted, received, outgoing.clone())
-            group.start_soon(self._send, to_send)
+            group.start_soon(self._send, to_send, lines)
             yield incoming, outgoing
             group.cancel_scope.cancel()
         self._pool.close()
@@ -115,6 +116,8 @@ class _Wire:
                     await self._all_answered.wait()
 
     async def _read(self, line: bytes, answers: MemoryObjectSendStream[SessionMessage]) -> JSONRPCMessage | None:
+        # Some programs put a mark before the first thing that they write.
+        line = line.removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             return None
         try:
@@ -128,7 +131,7 @@ class _Wire:
             self._all_answered.clear()
         return message
 
-    async def _send(self, to_send: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def _send(self, to_send: MemoryObjectReceiveStream[SessionMessage], lines: asyncio.Queue[bytes]) -> None:
         async with to_send:
             async for given in to_send:
                 message = given.message
@@ -136,7 +139,9 @@ class _Wire:
                 try:
                     await self._pool.run(partial(_write_whole, self._answers, line))
                 except OSError:
-                    return  # the client has gone, and its end of our input tells the rest
+                    # Nobody hears us any more, so that nothing more is carried out.
+                    self._unanswered.clear()
+                    lines.put_nowait(b"")
                 if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
                     self._unanswered.discard(message.id)
                     if not self._unanswered:

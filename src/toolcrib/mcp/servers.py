@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -11,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
+from toolcrib.config.redact import mask_shapes
 from toolcrib.mcp.self_reference import DEPTH_VARIABLE, depth_of, why_not_started
 
 Transport = Literal["stdio", "http", "sse"]
@@ -62,10 +64,15 @@ def read_server(name: str, settings: McpServerSettings, environ: Mapping[str, st
         settings=filled,
         transport=transport,
         environ={**passed, **filled.env, DEPTH_VARIABLE: str(depth_of(environ) + 1)},
-        address=" ".join([settings.command, *settings.args]) if transport == "stdio" else settings.url,
+        address=mask_shapes(_line([settings.command, *settings.args]) if transport == "stdio" else settings.url),
         problem=_problem(name, filled, transport, unset)
         or (why_not_started(filled, environ) if transport == "stdio" else ""),
     )
+
+
+def _line(words: list[str]) -> str:
+    """The words as people would type them; `${NAME}` stays as the config has it."""
+    return " ".join(word if word and not re.search(r"[\s'\"]", word) else shlex.quote(word) for word in words)
 
 
 def is_wanted(tool: str, wanted: McpToolFilter) -> bool:

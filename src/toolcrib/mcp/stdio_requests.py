@@ -14,6 +14,8 @@ from mcp_types import JSONRPCRequest
 from toolcrib.mcp.direct_calls import DirectCalls
 from toolcrib.mcp.failures import NotSent
 
+MAX_WAITING = 500
+
 
 class Requests(asyncio.BaseProtocol):
     """What the SDK writes to: one message at a time into the server's stdin."""
@@ -29,6 +31,7 @@ class Requests(asyncio.BaseProtocol):
         self._may_write.set()
         self._is_open = True
         self._is_lost = False
+        self._waiting = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -61,12 +64,23 @@ class Requests(asyncio.BaseProtocol):
 
     async def write(self, data: bytes) -> None:
         if not self._may_write.is_set():
-            await self._may_write.wait()
+            await self._wait()
         if not self._is_open or self._transport is None or self._transport.is_closing():
             reason = await self._why_gone()
             self._on_end(reason)
             raise NotSent(reason)
         self._transport.write(data)
+
+    async def _wait(self) -> None:
+        """Until the server reads what it was sent; one that only writes must not fill our memory with answers."""
+        if self._waiting >= MAX_WAITING:
+            self._on_end("it does not read what it is sent")
+            raise NotSent("it does not read what it is sent")
+        self._waiting += 1
+        try:
+            await self._may_write.wait()
+        finally:
+            self._waiting -= 1
 
     def abort(self) -> None:
         """Drop what is not written yet."""

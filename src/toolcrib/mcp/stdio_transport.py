@@ -19,10 +19,11 @@ from typing import Any, Self
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
 
 from toolcrib.mcp.broken_messages import salvaged
 from toolcrib.mcp.direct_calls import DirectCalls
+from toolcrib.mcp.pace import Pace, is_useless
 from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.server_process import LEAVE_SECONDS, Program, ServerProcess
 from toolcrib.mcp.stdio_requests import Requests
@@ -35,7 +36,7 @@ MAX_GARBAGE_LINES = 1000
 """So many lines in a row that are no JSON end the connection."""
 SALVAGED_LINES = 20
 """So many of them are looked at twice."""
-MESSAGES_A_SECOND = 5000
+QUEUED_LINES = 5000
 LOG_BYTES_A_SECOND = 1024 * 1024
 MISBEHAVED_LEAVE_SECONDS = 0.2
 REST_SECONDS = 0.2
@@ -152,9 +153,7 @@ class Messages(asyncio.Protocol):
         self._ended = ""
         self._discarding = False
         self._garbage = 0
-        self._read_now = 0
-        self._second = 0.0
-        self._in_second = 0
+        self._pace = Pace()
         self._transport: asyncio.ReadTransport | None = None
         self._waiting: asyncio.Future[None] | None = None
         self.is_silent = asyncio.Event()
@@ -182,7 +181,7 @@ class Messages(asyncio.Protocol):
         self._rest, self._rest_bytes = [rest], len(rest)
         self._lines.extend(lines)
         self._queued += sum(map(len, lines))
-        if self._queued > QUEUED_BYTES or len(self._lines) > MESSAGES_A_SECOND:
+        if self._queued > QUEUED_BYTES or len(self._lines) > QUEUED_LINES:
             self._pause()
         self._wake()
 
@@ -229,10 +228,9 @@ class Messages(asyncio.Protocol):
                 await self._more()
             line = self._lines.popleft()
             self._queued -= len(line)
-            if self._in_second >= MESSAGES_A_SECOND or self._read_now >= 50:
-                await self._breathe()
-            self._read_now += 1
-            self._in_second += 1
+            if self._pace.is_due:
+                await self._pace.breathe()
+            self._pace.count(len(line))
             message = self._parsed(line)
             if message is not None:
                 return message
@@ -252,6 +250,8 @@ class Messages(asyncio.Protocol):
 
     def _parsed(self, line: bytes) -> SessionMessage | None:
         message: JSONRPCMessage | None
+        if is_useless(line):
+            return None
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
@@ -260,6 +260,8 @@ class Messages(asyncio.Protocol):
             self._note_garbage(line)
             return None
         self._garbage = 0
+        if isinstance(message, JSONRPCRequest):
+            self._pace.count_request()
         return None if self._direct.takes(message) else SessionMessage(message)
 
     def _note_garbage(self, line: bytes) -> None:
@@ -272,7 +274,7 @@ class Messages(asyncio.Protocol):
             self._misbehave(f"it wrote {MAX_GARBAGE_LINES} lines in a row that are no messages")
 
     async def _more(self) -> None:
-        self._read_now = 0
+        self._pace.rested()
         if self._transport is not None and not self._discarding and not self._transport.is_closing():
             self._transport.resume_reading()
         self._waiting = asyncio.get_running_loop().create_future()
@@ -280,14 +282,6 @@ class Messages(asyncio.Protocol):
             await self._waiting
         finally:
             self._waiting = None
-
-    async def _breathe(self) -> None:
-        """Lets others have the loop, for longer where a server sends more than anybody could use."""
-        self._read_now = 0
-        now = time.monotonic()
-        if now - self._second >= 1.0:
-            self._second, self._in_second = now, 0
-        await asyncio.sleep(0 if self._in_second < MESSAGES_A_SECOND else max(0.0, self._second + 1.0 - now))
 
     def _misbehave(self, reason: str) -> None:
         self.misbehaved = True

@@ -19,6 +19,7 @@ from toolcrib.mcp.servers import Server, is_wanted
 from toolcrib.mcp.trust import TrustStore
 from toolcrib.mcp.untrusted_text import one_line, shown
 from toolcrib.registry.registry import ToolRegistry
+from toolcrib.registry.results import tool_error
 from toolcrib.toolsets.catalog import SHORT_NAMES, TOOLSETS
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ MAX_DESCRIPTION_CHARS = 2000
 MAX_LABEL_CHARS = 80
 _LOST = re.compile(r"[^\x00-\x7f]")
 """What has no place in a name of ours."""
+_CHANGED = (
+    "the MCP server has changed this tool since the call was made, so nothing was sent to it; "
+    "look at the tool as it is now before you call it again"
+)
+_GONE = "the MCP server does not offer this tool any more, so nothing was sent to it"
 Call = Callable[[JsonObject, ToolContext], Awaitable[str | JsonObject]]
 
 
@@ -150,24 +156,28 @@ class Shelf:
                 name=name,
                 toolset=toolset,
                 schema={"description": tool.text, "parameters": _without_hidden(tool.schema)},
-                handler=self._handler(tool, call),
+                handler=self._handler(name, tool, call),
                 is_async=True,
                 effects=effects,
             )
             if not loading.registered:
                 return  # Somebody else has that name; the registry said so.
             self._registered[name] = (tool, call, effects)
-            # An alias must not take the place of a toolset that exists.
-            if server not in TOOLSETS and server not in SHORT_NAMES:
+            if alias_is_free(server):
                 registry.register_toolset_alias(server, toolset)
 
-    def _handler(self, tool: Offered, call: Call) -> Callable[..., Awaitable[str | JsonObject]]:
-        original, approved = tool.original, self._approved
+    def _handler(self, name: str, tool: Offered, call: Call) -> Callable[..., Awaitable[str | JsonObject]]:
+        original, approved, registered = tool.original, self._approved, self._registered
 
         async def handler(arguments: JsonObject, *, ctx: ToolContext) -> str | JsonObject:
-            # It runs, so that somebody or something has agreed to it as it is now.
-            if original not in approved:
-                self._approve(tool)
+            now = registered.get(name)
+            is_other = now is None or (now[0] is not tool and now[0] != tool)
+            # It runs, so that somebody or something has agreed to it as it was when the call was made.
+            if is_other or original not in approved:
+                self._approve(name, tool)
+            if is_other:
+                # A person may think for long about a question, and what he agreed to is not there any more.
+                return tool_error(_GONE if now is None else _CHANGED)
             return await call(arguments, ctx)
 
         return handler
@@ -179,7 +189,7 @@ class Shelf:
             return ()
         if tool.is_ours:
             return () if tool.reads_only and settings.trust == "read_only" else None
-        change = self._trust.change(tool.original, tool.description, tool.schema)
+        change = self._trust.change(name, tool.original, tool.description, tool.schema)
         if change:
             self._approved.discard(tool.original)
             if self._forget_grants is not None:
@@ -193,13 +203,18 @@ class Shelf:
         known = self._servers.get(server)
         return known is not None and known.settings.trust == "all"
 
-    def _approve(self, tool: Offered) -> None:
+    def _approve(self, name: str, tool: Offered) -> None:
         with self._lock:
             self._approved.add(tool.original)
             if tool.is_ours or self._is_trusted(tool.original.server):
                 return  # Nothing is compared there.
-            self._trust.approve(tool.original, tool.description, tool.schema)
+            self._trust.approve(name, tool.original, tool.description, tool.schema)
             self._refresh()
+
+
+def alias_is_free(server: str) -> bool:
+    """Whether a server's own name may stand for its toolset; it must not take the place of one that exists."""
+    return server not in TOOLSETS and server not in SHORT_NAMES
 
 
 def _cut(text: str) -> str:

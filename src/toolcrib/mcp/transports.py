@@ -13,10 +13,11 @@ from mcp import StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import JSONRPCResponse
+from mcp_types import JSONRPCRequest, JSONRPCResponse
 
 from toolcrib.mcp.direct_calls import DirectCalls
 from toolcrib.mcp.http_transport import MAX_BODY_BYTES, Guard, http_client
+from toolcrib.mcp.pace import Pace
 from toolcrib.mcp.server_process import Program
 
 
@@ -37,7 +38,8 @@ class Line(Protocol):
 async def open_streams(program: Program, line: Line, auth: httpx2.Auth | None) -> AsyncIterator[tuple[Any, Any]]:
     """The streams that the SDK's Client reads from and writes to."""
     async with _transport(program, line, auth) as (reading, writing):
-        yield Watched(reading, line), writing
+        # What a program writes is taken at its pace before it comes here.
+        yield Watched(reading, line, None if program.server.transport == "stdio" else Pace()), writing
 
 
 def _transport(program: Program, line: Line, auth: httpx2.Auth | None) -> AbstractAsyncContextManager[tuple[Any, Any]]:
@@ -98,21 +100,24 @@ def _nobody_minds(reason: str) -> None:
 class Watched:
     """Messages on their way to the SDK: their end is noticed, and what a server answers is mended."""
 
-    def __init__(self, inner: Any, line: Line) -> None:
+    def __init__(self, inner: Any, line: Line, pace: Pace | None) -> None:
         self._inner = inner
         self._line = line
+        self._pace = pace
 
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Any:
+        await self._rest()
         return self._looked_at(await self._inner.receive())
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
+        await self._rest()
         try:
             item = await self._inner.__anext__()
         except StopAsyncIteration:
@@ -120,8 +125,16 @@ class Watched:
             raise
         return self._looked_at(item)
 
+    async def _rest(self) -> None:
+        if self._pace is not None and self._pace.is_due:
+            await self._pace.breathe()
+
     def _looked_at(self, item: Any) -> Any:
         message = getattr(item, "message", None)
+        if self._pace is not None:
+            self._pace.count()
+            if type(message) is JSONRPCRequest:
+                self._pace.count_request()
         if type(message) is JSONRPCResponse:
             self._line.answered(message.result)
         return item

@@ -3,7 +3,7 @@
 A server may change what a tool says about itself after it was trusted. So what was approved is kept, and a tool that
 differs from it is asked about again, whatever was granted, with the difference in the question.
 
-    mcp_trust.json    {"server": {"tool": {"digest": …, "description": …}}}
+    mcp_trust.json    {"server": {"tool": {"digest": …, "description": …, "name": …}}}
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from toolcrib.mcp.untrusted_text import one_line
 logger = logging.getLogger(__name__)
 
 SHOWN_CHARS = 160
+KEPT_CHARS = 4000
+"""Of a description; the digest is of all of it."""
 
 
 class Approved(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class Approved(msgspec.Struct, frozen=True):
     digest: str
     description: str = ""
     arguments: tuple[str, ...] = ()
+    name: str = ""
+    """Ours, which grants refer to; empty since another tool took it over."""
 
 
 class TrustStore:
@@ -42,14 +46,20 @@ class TrustStore:
         self._file = file
         self._lock = threading.Lock()
         self._approved: dict[str, dict[str, Approved]] | None = None
+        self._holders: dict[str, Original] = {}
+        """Who was approved under a name of ours."""
 
-    def change(self, original: Original, description: str, schema: JsonObject) -> str:
+    def change(self, name: str, original: Original, description: str, schema: JsonObject) -> str:
         """What is different from what was approved, for people; empty when nothing is, or nothing was approved."""
         with self._lock:
             before = self._known().get(original.server, {}).get(original.tool)
+            holder = self._holders.get(name)
+        if holder not in (None, original):
+            server, tool = (one_line(text, SHOWN_CHARS) for text in holder)
+            return f"the tool {tool!r} of the server {server!r} had this name"
         if before is None or before.digest == digest_of(original, description, schema):
             return ""
-        if before.description != description:
+        if before.description[:KEPT_CHARS] != description[:KEPT_CHARS]:
             was, now = (one_line(text, SHOWN_CHARS) for text in (before.description, description))
             return f'its description was "{was}" and now is "{now}"'
         arguments = argument_names(schema)
@@ -57,25 +67,34 @@ class TrustStore:
             return f"its arguments were {_listed(before.arguments)} and now are {_listed(arguments)}"
         return f"what it takes as {_listed(arguments)} is described in another way than before"
 
-    def approve(self, original: Original, description: str, schema: JsonObject) -> None:
-        """Remember a tool as it is now: somebody has let it run."""
-        approved = Approved(digest_of(original, description, schema), description, argument_names(schema))
+    def approve(self, name: str, original: Original, description: str, schema: JsonObject) -> None:
+        """Remember a tool as it is now, and under which name of ours: somebody has let it run."""
+        digest = digest_of(original, description, schema)
+        approved = Approved(digest, description[:KEPT_CHARS], argument_names(schema), name)
         with self._lock:
             known = self._known()
             if known.get(original.server, {}).get(original.tool) == approved:
                 return
-            known.setdefault(original.server, {})[original.tool] = approved
+            _put(known, original, approved)
+            self._holders[name] = original
             self._save(original, approved)
 
     def forget(self, server: str) -> None:
         """Remember nothing of a server any more, because it was removed."""
         with self._lock:
             if self._known().pop(server, None) is not None:
+                self._holders = {name: one for name, one in self._holders.items() if one.server != server}
                 self._write(self._known())
 
     def _known(self) -> dict[str, dict[str, Approved]]:
         if self._approved is None:
             self._approved = self._read()
+            self._holders = {
+                approved.name: Original(server, tool)
+                for server, tools in self._approved.items()
+                for tool, approved in tools.items()
+                if approved.name
+            }
         return self._approved
 
     def _read(self) -> dict[str, dict[str, Approved]]:
@@ -90,7 +109,7 @@ class TrustStore:
     def _save(self, original: Original, approved: Approved) -> None:
         """Adds to what other processes of ours wrote in the meantime."""
         now = self._read()
-        now.setdefault(original.server, {})[original.tool] = approved
+        _put(now, original, approved)
         self._write(now)
 
     def _write(self, content: dict[str, dict[str, Approved]]) -> None:
@@ -101,6 +120,15 @@ class TrustStore:
         except ConfigError as error:
             # It holds in this process; only the next one asks again where it need not.
             logger.error("what was approved of an MCP tool could not be kept: %s", error)
+
+
+def _put(known: dict[str, dict[str, Approved]], original: Original, approved: Approved) -> None:
+    """Adds it, and takes its name from whoever had that before."""
+    for tools in known.values():
+        for tool, other in tools.items():
+            if other.name == approved.name:
+                tools[tool] = msgspec.structs.replace(other, name="")
+    known.setdefault(original.server, {})[original.tool] = approved
 
 
 def digest_of(original: Original, description: str, schema: JsonObject) -> str:

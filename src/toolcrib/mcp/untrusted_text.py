@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+MAX_ESCAPES = 100_000
+"""What is hidden beyond these becomes a question mark."""
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2028\u2029\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
@@ -22,7 +24,9 @@ def shown(text: str) -> str:
     """The text with hidden, control and direction characters written as escapes; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
-    return _HIDDEN.sub(_escape, text)
+    told, count = _HIDDEN.subn(_escape, text, MAX_ESCAPES)
+    # A text of millions of them says nothing to anybody, and would keep everybody waiting.
+    return told if count < MAX_ESCAPES else _HIDDEN.sub("?", told)
 
 
 def one_line(text: str, limit: int) -> str:

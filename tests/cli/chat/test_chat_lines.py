@@ -68,6 +68,24 @@ def test_the_rows_of_what_runs_fit_and_end_in_the_time(summary: str, progress: s
     assert "\n" not in row
 
 
+def test_a_tool_of_a_server_is_shown_by_the_names_that_people_know() -> None:
+    """Both while it runs and afterwards; a name without an end leaves room for the rest."""
+    activity = Activity(ASCII, Clock())
+    call = RequestedCall(id="1", name="mcp__time__get_now", arguments="{}")
+    activity.call_started(CallStarted(call=call, title="time: get-now"))
+    activity.call_started(CallStarted(call=RequestedCall(id="2", name="long", arguments="{}"), title="x" * 500))
+    activity.call_progressed("1", "1 of 2")
+
+    first, second = activity.rows(80)
+    shown = activity.call_finished("1")
+    assert shown is not None
+    (line,) = finished_lines(shown, CallFinished(call_id="1", name=call.name, status="ok", text=""), 80, ASCII)
+
+    assert first[2:] == "time: get-now  1 of 2 | 0.0s"
+    assert cell_width(second) < 80
+    assert as_text(line) == "ok time: get-now | 0.0s"
+
+
 def test_many_calls_are_a_row_each_and_too_many_are_counted() -> None:
     """Five rows at most; the last says how many more there are."""
     activity = Activity(UNICODE, Clock())

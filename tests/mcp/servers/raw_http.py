@@ -1,5 +1,6 @@
 """An HTTP server that answers MCP requests in a wrong way: `raw_http.py PORT KIND`."""
 
+import gzip
 import json
 import sys
 import time
@@ -7,9 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KIND = sys.argv[2]
 INFO = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}, "protocolVersion": "2025-11-25"}
-TOOLS = [
-    {"name": name, "inputSchema": {"type": "object"}} for name in ("huge", "endless", "cut", "html", "stall", "echo")
-]
+NAMES = ("huge", "endless", "cut", "html", "packed", "stall", "echo")
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -22,6 +22,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_error(405)
 
     def do_DELETE(self):
+        if KIND == "clinging":
+            time.sleep(600)
         self.send_error(405)
 
     def answer(self, body, kind="application/json", status=200):
@@ -29,6 +31,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(data)))
+        if KIND == "clinging":
+            self.send_header("mcp-session-id", "1")
         self.end_headers()
         self.wfile.write(data)
 
@@ -75,6 +79,14 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(b'{"jsonrpc"')
             self.close_connection = True
+        elif name == "packed":
+            data = gzip.compress(b" " * 100_000_000) * 20
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-encoding", "gzip")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
         elif name == "html":
             self.answer(b"<html>", "text/html")
         elif name == "stall":

@@ -46,11 +46,13 @@ class Progress:
         """Gets each tool's output as it is, for models too small to be trusted with telling it."""
         self._emoji = symbols_for(sys.stderr.encoding).emoji
         self._progress = ProgressLines(write)
+        self._names: dict[str, str] = {}
 
     def hear(self, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
             sign = f"{event.emoji} " if self._emoji else ""
-            self._write(one_line(f"{sign}{event.call.name} {event.summary}"))
+            self._names[event.call.id] = event.shown_name
+            self._write(one_line(f"{sign}{event.shown_name} {event.summary}"))
         elif isinstance(event, CallProgressed):
             self._progress(event.message)
         elif isinstance(event, CallFinished):
@@ -65,7 +67,8 @@ class Progress:
 
     def _finished(self, event: CallFinished) -> None:
         if event.status != "ok":
-            self._write("  " + one_line(f"{event.name}: {event.error_message or event.status}"))
+            name = self._names.get(event.call_id, event.name)
+            self._write("  " + one_line(f"{name}: {event.error_message or event.status}"))
         if self._outputs is not None:
             self._outputs(event.text)
 

@@ -49,16 +49,17 @@ async def _show(chat: Chat) -> None:
     if not servers:
         chat.screen.say(NO_SERVERS)
         return
-    rows = [(one.name, STATES.get(one.state, one.state), _about(one)) for one in servers]
+    hub = chat.workshop.runtime.mcp
+    rows = [(one.name, STATES.get(one.state, one.state), _about(one, len(hub.tool_names(one.name)))) for one in servers]
     chat.screen.front.show(table(rows, heading=("server", "state", "")), gap=True)
     chat.screen.note("/mcp reload reads the config again; /mcp reconnect NAME connects one anew.")
 
 
-def _about(one: ServerStatus) -> str:
+def _about(one: ServerStatus, offered: int) -> str:
     if one.state != "ready":
         return one_line(one.last_error) or "-"
     hidden = f", {len(one.set_aside)} not offered" if one.set_aside else ""
-    return f"{plural(one.tools, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
+    return f"{plural(offered, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
 
 
 def _servers(chat: Chat) -> list[ServerStatus]:

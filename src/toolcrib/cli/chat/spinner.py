@@ -14,6 +14,8 @@ MAX_ROWS = 5
 FRAMES_PER_SECOND = 10
 MAX_STATUS_COLUMNS = 100
 """A wider row would be folded, and so left behind, by a terminal that is made narrower."""
+MAX_NAME_COLUMNS = 60
+"""Servers name their tools as they like."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,8 @@ class Activity:
         self.helpers.clear()
 
     def call_started(self, event: CallStarted) -> None:
-        label = one_line(f"{event.emoji} {event.call.name}" if self.symbols.emoji else event.call.name)
+        name = fitted(one_line(event.shown_name), MAX_NAME_COLUMNS, self.symbols.ellipsis)
+        label = f"{one_line(event.emoji)} {name}" if self.symbols.emoji else name
         call = RunningCall(event.call.id, label, one_line(event.summary), self.clock())
         self.calls[call.id] = call
 
@@ -103,7 +106,7 @@ class Activity:
     def _call_row(self, frame: str, call: RunningCall, room: int) -> str:
         # The time comes last and is never cut: it is what shows that something still happens.
         passed = f"{self.symbols.dot}{self._since(call.started_at)}"
-        said = f"{call.summary}{self.symbols.dot}{call.progress}" if call.progress else call.summary
+        said = self.symbols.dot.join(part for part in (call.summary, call.progress) if part)
         head = f"{frame} {call.label}  {said}".rstrip()
         return fitted(head, room - len(passed), self.symbols.ellipsis) + passed
 

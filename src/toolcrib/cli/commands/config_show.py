@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolcrib.cli.mcp_secrets import without_secrets
 from toolcrib.cli.output import as_sentence, hint, print_json, print_table
 from toolcrib.config.edit import get_value
 from toolcrib.config.load import BOM, load_settings, read_text
@@ -18,9 +19,13 @@ from toolcrib.config.yaml_text import parse
 @click.command(name="show")
 @click.option("--json", "as_json", is_flag=True, help="Print one object with all settings.")
 def command(as_json: bool) -> None:
-    """Print every setting in force, and where it comes from."""
+    """Print every setting in force, and where it comes from.
+
+    Secrets that are written out in `mcp_servers` are masked; `config get` prints them.
+    """
     settings = load_settings()
     tree = {known.name: get_value(settings, known.name) for known in file_fields(Settings)}
+    tree["mcp_servers"] = without_secrets(tree["mcp_servers"])
     if as_json:
         print_json(tree)
         return

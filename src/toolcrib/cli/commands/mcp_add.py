@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+import unicodedata
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,8 @@ def _text_of(pasted: str) -> str:
         is_file = False
     if is_file:
         return path.read_bytes().decode("utf-8", "replace")
+    if pasted.startswith(("http://", "https://")):
+        raise UsageError(f"{pasted!r} is an address; type `{ADD} NAME --url {pasted}`")
     if "{" not in pasted and "[" not in pasted and ":" not in pasted:
         raise UsageError(f"there is no file {pasted!r}; give `--json` a file, JSON text, or - for standard input")
     return pasted
@@ -160,7 +163,8 @@ def _name_it(server: FoundServer, *, is_typed: bool) -> None:
     if _NAME.fullmatch(server.name):
         return
     last = re.split(r"[/\\]", server.name.rstrip("/"))[-1]
-    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-._")[:MAX_NAME_CHARS] or "server"
+    plain = unicodedata.normalize("NFKD", last).encode("ascii", "ignore").decode()
+    better = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-._")[:MAX_NAME_CHARS] or "server"
     if is_typed:
         raise UsageError(
             f"{server.name!r} cannot be the name of a server: use at most {MAX_NAME_CHARS} letters, digits, - and _; "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from toolcrib.cli.mcp_servers import NO_SERVERS, STATES, ServerView, look_at
@@ -104,17 +102,12 @@ def _row(view: ServerView) -> list[str]:
 
 
 def _trouble(status: ServerStatus, *, no_connect: bool) -> str:
-    """What is wrong, and when it is tried again; empty when nothing is."""
-    if no_connect:
-        return status.last_error
-    if status.state == "ready":
+    """What is wrong; empty when nothing is."""
+    if status.state == "ready" and not no_connect:
         return ""
-    if status.state == "starting":
+    if status.state == "starting" and not no_connect:
         return status.last_error or "it has not answered yet; `--timeout` gives it more seconds"
-    if status.next_retry is None or status.state == "needs_login":
-        return status.last_error
-    seconds = max(1, round(status.next_retry - time.time()))
-    return f"{status.last_error}; next try after {plural(seconds, 'second')}"
+    return status.last_error
 
 
 def _as_json(view: ServerView, settings: Settings, *, no_connect: bool) -> JsonObject:

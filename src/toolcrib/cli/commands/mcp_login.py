@@ -15,10 +15,11 @@ from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
+from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.redirect_listener import HOST, open_listener
 from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import TokenStore, token_store
+from toolcrib.mcp.token_store import Kept, TokenStore, token_store
 
 LOGIN_SECONDS = 300.0
 
@@ -90,9 +91,13 @@ def _ports(server: Server, store: TokenStore) -> list[int]:
     """Where to listen: on the port that was set, else on the one that we are registered with, else on any."""
     if server.settings.oauth.redirect_port:
         return [server.settings.oauth.redirect_port]
-    registered = (store.read().client or {}).get("redirect_uris") or []
-    found = [urlsplit(uri) for uri in registered if isinstance(uri, str)]
-    return [*(uri.port for uri in found if uri.hostname == HOST and uri.port), 0]
+    # What is kept came from the server, and through a file.
+    return [*(attempt(_registered_ports, store.read()).value or ()), 0]
+
+
+def _registered_ports(kept: Kept) -> list[int]:
+    found = [urlsplit(uri) for uri in (kept.client or {}).get("redirect_uris") or []]
+    return [uri.port for uri in found if uri.hostname == HOST and uri.port]
 
 
 def _show(settings: Settings, name: str) -> int:

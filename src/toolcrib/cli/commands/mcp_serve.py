@@ -18,6 +18,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.names import toolset_name
+from toolcrib.registry.results import sendable
 from toolcrib.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -115,11 +116,12 @@ def _build(
     to_come = {name for server in settings.mcp_servers for name in (server, toolset_name(server))}
     refuse_unknown_toolsets(runtime, [name for name in named or () if name not in to_come])
     _log_with_ours()
+    folder = sendable(str(runtime.workspace))
     server = ToolServer(
         runtime,
         calls=calls,
         toolsets=named,
-        instructions=f"These tools work on the machine that toolcrib runs on, in the folder {runtime.workspace}.",
+        instructions=f"These tools work on the machine that toolcrib runs on, in the folder {folder}.",
         end_session=lambda session_id: _end_session(runtime, session_id),
     )
     return server, runtime

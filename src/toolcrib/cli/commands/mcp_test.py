@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from textwrap import wrap
 
 import click
 
+from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.approval import console_approver
+from toolcrib.cli.chat.symbols import fitted
+from toolcrib.cli.console_asker import ConsoleAsker
 from toolcrib.cli.mcp_servers import ToolView, complete_servers, require_servers
 from toolcrib.cli.mcp_trial import AgreedApprover, Step, Trial
-from toolcrib.cli.output import clean, note, one_line, person_present, print_json, print_line, stdout_reserved
+from toolcrib.cli.output import note, on_terminal, one_line, person_present, print_json, print_line, stdout_reserved
+from toolcrib.cli.progress_lines import ProgressLines
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
@@ -19,8 +26,12 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.servers import Server, read_server
 from toolcrib.runtime import Runtime
+
+MAX_ABOUT_COLUMNS = 100
+Agree = Callable[[ToolView], Awaitable[bool]]
 
 
 @click.command(name="test")
@@ -54,16 +65,19 @@ def command(name: str, tool: str | None, arguments: str | None, yes: bool, no_ca
     environ = dict(environment())
     load_env_file(settings.home, environ)
     server = read_server(name, known, environ)
-    approver = AgreedApprover(console_approver(settings))
+    console = console_approver(settings)
+    approver = AgreedApprover(console)
     alone = replace(settings, mcp_servers={name: known})
-    runtime = Runtime(settings=alone, approver=approver, entry_point="interactive")
+    progress = None if as_json or not sys.stderr.isatty() else ProgressLines(note)
+    runtime = Runtime(settings=alone, approver=approver, entry_point="interactive", on_progress=progress)
+    runtime.serve("asker", ConsoleAsker(console))
     try:
         with stdout_reserved():
             runtime.load()
         if not as_json and not server.problem:
             note(f"Trying {name!r}, which may take up to {known.connect_timeout:g} seconds …")
         on_step = _silent if as_json else _print_step
-        trial = Trial(runtime, server, approver, agree=_agreement(yes, as_json), on_step=on_step)
+        trial = Trial(runtime, server, approver, agree=_agreement(console, yes, as_json), on_step=on_step)
         trial.all_names = tuple(settings.mcp_servers)
         asyncio.run(_try(trial, tool, given, no_calls))
     finally:
@@ -100,16 +114,21 @@ async def _try(trial: Trial, tool: str | None, arguments: JsonObject, no_calls: 
         await trial.call_what_needs_nothing()
 
 
-def _agreement(yes: bool, as_json: bool) -> Callable[[ToolView], bool] | None:
+def _agreement(console: ConsoleApprover, yes: bool, as_json: bool) -> Agree | None:
     """Who says whether a tool that may change something is called; None where nobody can be asked."""
     if not yes and (as_json or not person_present()):
         return None
+    has_enough = False
 
-    def agree(tool: ToolView) -> bool:
-        if yes:
-            return True
-        about = f" ({one_line(tool.description)[:100]})" if tool.description.strip() else ""
-        return click.confirm(clean(f"{tool.tool}{about} may change something. Call it?"), default=False, err=True)
+    async def agree(tool: ToolView) -> bool:
+        nonlocal has_enough
+        if yes or has_enough:
+            return yes
+        about = f" ({fitted(one_line(tool.description), MAX_ABOUT_COLUMNS)})" if tool.description.strip() else ""
+        question = f"{one_line(tool.tool)}{about} may change something. Call it? [y/n, Enter leaves out the rest] "
+        said = await console.ask_line("\n".join(wrap(question, shutil.get_terminal_size().columns - 4)) + " ")
+        has_enough = said is None
+        return said is not None and said.strip().lower() in ("y", "yes")
 
     return agree
 
@@ -121,7 +140,11 @@ def _silent(step: Step) -> None:
 def _print_step(step: Step) -> None:
     took = f"  ({step.seconds:.2f} s)" if step.seconds >= 0.01 else ""
     detail = f"{step.tool}: {step.detail}" if step.tool else step.detail
-    print_line(f"{step.state:<8} {step.name:<10} {one_line(detail)}{took}".rstrip())
+    line = f"{step.state:<8} {step.name:<10} {one_line(detail)}".rstrip()
+    if step.name == "call" and step.state == "ok" and on_terminal():
+        # That there is an answer matters here; `--call` prints all of it.
+        line = fitted(line, shutil.get_terminal_size().columns - len(took))
+    print_line(line + took)
     for line in step.lines:
         print_line(f"         | {one_line(line)}")
     if step.advice:
@@ -133,8 +156,8 @@ def _print_verdict(name: str, server: Server, trial: Trial, settings: Settings) 
     if not wrong:
         print_line(f"{name!r} works.")
         return
-    log = settings.home.log_file.parent / "mcp"
-    more = f"; its log is in {log}" if server.transport == "stdio" and not server.problem else ""
+    path = ServerLog(settings.home.log_file.parent / "mcp", name).path
+    more = f"; its log is {path}" if server.transport == "stdio" and path.exists() else ""
     print_line(f"{name!r} has a problem with: {', '.join(step.name for step in wrong)}{more}.")
 
 
