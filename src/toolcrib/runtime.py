@@ -111,26 +111,30 @@ class Runtime:
             )
         )
         self._services = RuntimeServices(self, dict(services or {}))
-        self._pipeline = Pipeline(
-            registry=self.registry,
-            hooks=self.hooks,
-            gate=self.gate,
-            recorder=recorder or NullRecorder(),
-            store=self.results,
-            limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            keeper=keeper_for(self.settings, self._services, self.workspace),
-            restricted=restricted_tools(self.settings.approvals.rules),
-        )
+        self._pipeline = self._make_pipeline(recorder or NullRecorder())
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._terminals: list[TerminalService] = []
         self._hubs: list[McpHub] = []
-        self._on_progress, self._stop_logging = on_progress, _nothing
+        self._on_progress = on_progress
+        self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
         # For a runtime that is dropped without `close`: its commands, threads and loops would stay for ever.
         weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals, self._hubs)
+
+    def _make_pipeline(self, recorder: Recorder) -> Pipeline:
+        return Pipeline(
+            registry=self.registry,
+            hooks=self.hooks,
+            gate=self.gate,
+            recorder=recorder,
+            store=self.results,
+            limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
+            keeper=keeper_for(self.settings, self._services, self.workspace),
+            restricted=restricted_tools(self.settings.approvals.rules),
+        )
 
     async def __aenter__(self) -> Self:
         self.load()
@@ -348,10 +352,6 @@ class Runtime:
             on_progress=self._on_progress,
         )
         return self.call_sync(name, arguments, ctx).content
-
-
-def _nothing() -> None:
-    return None
 
 
 def toolsets_of_servers(settings: Settings) -> list[str]:

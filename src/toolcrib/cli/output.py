@@ -16,7 +16,6 @@ from typing import Any
 # Texts of third parties must not move the cursor or recolour the terminal of whoever reads them.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
-_STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 COLUMN_GAP = "  "
 ESCAPE = "toolcrib.escape"
 """The error handler of our streams; known to Python once `escape_what_cannot_be_shown` was called."""
@@ -60,7 +59,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table with a heading; nothing but the heading when there are no rows."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if on_terminal():
-        _print_rich_table(columns, cells)
+        # Rich is slow to import, and only a terminal needs it.
+        from toolcrib.cli.drawn_tables import draw_table  # noqa: PLC0415
+
+        draw_table(columns, cells)
         return
     widths = [max(map(cell_width, column)) for column in zip(columns, *cells, strict=True)]
     for row in [[name.upper() for name in columns], *cells]:
@@ -72,7 +74,9 @@ def print_pairs(pairs: Pairs) -> None:
     """Labels with what belongs to each; several lines stand under each other."""
     lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
     if on_terminal():
-        _print_rich_pairs(lines)
+        from toolcrib.cli.drawn_tables import draw_pairs  # noqa: PLC0415 - as above
+
+        draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
         return
     width = max((cell_width(label) for label, _ in lines), default=0)
     for label, texts in lines:
@@ -159,32 +163,3 @@ def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
 def one_line(text: str) -> str:
     """The text on one line, without control characters."""
     return clean(" ".join(text.split()))
-
-
-def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    # Rich is slow to import, and only a terminal needs it.
-    from rich import box  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for at, name in enumerate(columns):
-        table.add_column(name, overflow="fold", no_wrap=at == 0)
-    for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "bold" if at == 0 else "")) for at, cell in enumerate(row)))
-    Console(highlight=False).print(table)
-
-
-def _print_rich_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
-    # As above.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, texts in lines:
-        grid.add_row(Text(label, style="bold"), Text("\n".join(clean(text) for text in texts)))
-    Console(highlight=False).print(grid)

@@ -26,11 +26,11 @@ from toolcrib.core.types import JsonObject
 from toolcrib.mcp.calls import Call, answered
 from toolcrib.mcp.failures import ServerFailed
 from toolcrib.mcp.names import Original, toolset_name
-from toolcrib.mcp.own_seams import own_seams
 from toolcrib.mcp.owner import ServerOwner, Work
 from toolcrib.mcp.process_ledger import ProcessLedger
 from toolcrib.mcp.seams import Seams
 from toolcrib.mcp.server_log import ServerLog
+from toolcrib.mcp.server_process import Program
 from toolcrib.mcp.servers import Server, read_server
 from toolcrib.mcp.start_slots import StartSlots
 from toolcrib.mcp.status import ServerStatus
@@ -67,11 +67,9 @@ class McpHub:
         seams: Seams | None = None,
     ) -> None:
         self.services = services
-        """Gives what the runtime serves; a function, because a hub must not keep its runtime alive."""
         self.gate = gate
-        """Decides about what servers want of us; None means that nobody can be asked."""
-        self.seams = own_seams(self) if seams is None else seams
-        """May be replaced before the first server is connected."""
+        self.seams = seams
+        """Ours where there are none when the first server is connected."""
         self.settings = settings
         self.workspace = workspace
         home = settings.home
@@ -225,9 +223,11 @@ class McpHub:
         try:
             # Here begins the SDK, which takes a second to load.
             from toolcrib.mcp.connection import Wiring, open_connection  # noqa: PLC0415
-            from toolcrib.mcp.server_process import Program  # noqa: PLC0415
+            from toolcrib.mcp.own_seams import own_seams  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise ServerFailed(f"{error.name!r} is not installed; type `pip install 'toolcrib[mcp]'`") from error
+        if self.seams is None:
+            self.seams = own_seams(self)
         log = ServerLog(self._log_folder, server.name)
         program = Program(server=server, cwd=self.workspace, log=log, ledger=self._ledger)
         return open_connection(
@@ -244,7 +244,8 @@ class McpHub:
     def _listed(self, owner: ServerOwner, listing: Listing, connection: Connection) -> None:
         server = owner.server
         tools = [offered(tool, server) for tool in listing.tools]
-        more = self.seams.more_tools(server, connection) if self.seams.more_tools is not None else []
+        seams = self.seams
+        more = seams.more_tools(server, connection) if seams is not None and seams.more_tools is not None else []
         self.shelf.put(server, [(tool, self._call_of(tool.original)) for tool in tools] + more)
 
     def _call_of(self, original: Original) -> ToolCallable:
@@ -282,7 +283,7 @@ class McpHub:
     async def _end(self) -> None:
         owners, self._owners = list(self._owners.values()), {}
         await asyncio.gather(*(owner.close() for owner in owners))
-        if self.seams.close is not None:
+        if self.seams is not None and self.seams.close is not None:
             await self.seams.close()
 
     def _require(self, name: str) -> None:

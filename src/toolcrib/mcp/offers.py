@@ -22,13 +22,13 @@ from toolcrib.core.types import JsonObject
 from toolcrib.mcp.connection import MAX_PAGES, Connection
 from toolcrib.mcp.names import Original, component
 from toolcrib.mcp.results import SaveBlob, converted_prompt, converted_resource
+from toolcrib.mcp.seams import HubSide
 from toolcrib.mcp.servers import Server, is_wanted
 from toolcrib.mcp.tools import Offered
 from toolcrib.mcp.untrusted_text import one_line, shown
 
 if TYPE_CHECKING:
     from toolcrib.mcp.direct_calls import Tell
-    from toolcrib.mcp.hub import McpHub
 
 MAX_ENTRIES = 1000
 """Of one list."""
@@ -61,7 +61,7 @@ class Offer(msgspec.Struct, frozen=True):
     asking: Asking
 
 
-def more_tools(hub: McpHub, server: Server, connection: Connection) -> list[tuple[Offered, OfferCall]]:
+def more_tools(hub: HubSide, server: Server, connection: Connection) -> list[tuple[Offered, OfferCall]]:
     """The tools for the resources and prompts of a server, as far as it has any and the config wants them."""
     can, wanted = connection.client.server_capabilities, server.settings.tools
     kinds = ["list resources", "read resource"] if can.resources is not None and wanted.resources else []
@@ -90,7 +90,7 @@ def _offered(server: Server, kind: str) -> Offered:
 class OfferCall(msgspec.Struct, frozen=True):
     """Asks a server for one thing that it offers. Equal ones ask the same server for the same."""
 
-    hub: McpHub
+    hub: HubSide
     server: str
     kind: str
 

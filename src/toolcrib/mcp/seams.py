@@ -8,15 +8,35 @@ answers for a person asks the one of that call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from toolcrib.core.context import ToolContext
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.ports import Gate
+from toolcrib.core.types import JsonObject
 from toolcrib.mcp.servers import Server
 
 Contexts = Callable[[], list[ToolContext]]
 MakeCallback = Callable[[Server, Contexts], Any]
+
+
+class HubSide(Protocol):
+    """The hub, as far as whoever answers its servers needs it."""
+
+    settings: Settings
+    workspace: str
+    gate: Gate | None
+    """Decides about what servers want of us; None means that nobody can be asked."""
+    services: Callable[[], Services | None]
+    """Gives what the runtime serves; a function, because a hub must not keep its runtime alive."""
+
+    async def do(
+        self, server: str, work: Callable[..., Awaitable[str | JsonObject]], ctx: ToolContext, /
+    ) -> str | JsonObject:
+        """What `work` gives with the connection of a server; every failure is an answer too."""
+        ...
 
 
 class Seams(msgspec.Struct, frozen=True, kw_only=True):
