@@ -18,6 +18,9 @@ from cli_program import DEADLINE_SECONDS, Program
 from toolcrib.core.types import JsonObject
 from toolcrib.cron.store import JobStore
 
+# Schedulers run in processes of their own, and wait for their moments.
+pytestmark = pytest.mark.services
+
 Served = subprocess.Popen[str]
 
 

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from cli_program import Program
 
+# Servers with the SDK behind them take a second or two to start, and some of these hang.
+pytestmark = pytest.mark.services
+
 SERVERS = Path(__file__).parents[1] / "mcp" / "servers"
 TOOLS = [
     {"name": "look up", "description": "Looks.\nMore.", "inputSchema": {"type": "object"},

@@ -64,10 +64,17 @@ def read_server(name: str, settings: McpServerSettings, environ: Mapping[str, st
         settings=filled,
         transport=transport,
         environ={**passed, **filled.env, DEPTH_VARIABLE: str(depth_of(environ) + 1)},
-        address=mask_shapes(_line([settings.command, *settings.args]) if transport == "stdio" else settings.url),
+        address=_line([settings.command, *map(_masked, settings.args)])
+        if transport == "stdio"
+        else _masked(settings.url),
         problem=_problem(name, filled, transport, unset)
         or (why_not_started(filled, environ) if transport == "stdio" else ""),
     )
+
+
+def _masked(text: str) -> str:
+    """Without what looks like a secret; a variable is none."""
+    return text if "${" in text else mask_shapes(text)
 
 
 def _line(words: list[str]) -> str:
