@@ -13,6 +13,9 @@ from cli_program import KEYED_TOOL, Program
 from toolcrib.config.env_file import read_env_file
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer, Stream
 
+# Every test is a conversation with a program at a terminal.
+pytestmark = pytest.mark.services
+
 KEY = "mine-0123456789abcdef"
 SKIPPED = {
     "model": (("Provider (", ""),),

@@ -225,7 +225,7 @@ async def vercel(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 SERVICES = (pytest.mark.services,)
 FACTORIES = (
     Factory(name="local", make=local),
-    Factory(name="sandbox", make=sandbox("auto")),
+    Factory(name="sandbox", make=sandbox("auto"), marks=SERVICES),
     Factory(name="landlock", make=sandbox("landlock"), marks=SERVICES),
     Factory(name="docker", make=containers("docker"), marks=SERVICES),
     Factory(name="podman", make=containers("podman"), marks=SERVICES),

@@ -20,6 +20,9 @@ from real_servers import eventually, is_running, raw, text_of
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.runtime import Runtime
 
+# Servers are started, killed and waited for.
+pytestmark = pytest.mark.services
+
 WithServers = Callable[..., Any]
 
 
