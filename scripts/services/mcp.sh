@@ -2,6 +2,7 @@
 # Inspector, with a Node that is new enough for them. All of it lies under .services/mcp; the system gets at most npm.
 
 folder=.services/mcp
+certificates=/etc/ssl/certs/ca-certificates.crt
 
 up() {
     suite
@@ -62,9 +63,14 @@ install_npm() {
     mkdir -p "$folder/$name"
     echo '{"private": true}' >"$folder/$name/package.json"
     say "installing $* …"
-    npm install --prefix "$folder/$name" --no-package-lock --no-audit --no-fund --no-update-notifier \
-        --loglevel=error "$@" >"$folder/$name/npm.log" 2>&1 ||
-        fail "npm could not install $*: $(tail -n 3 "$folder/$name/npm.log")"
+    # In the folder itself: with --prefix npm would not read the settings of the machine. A Node that knows no
+    # certificates but its own is told of those of the machine.
+    (
+        cd "$folder/$name"
+        [ -n "${NODE_EXTRA_CA_CERTS:-}" ] || [ ! -e "$certificates" ] || export NODE_EXTRA_CA_CERTS=$certificates
+        npm install --no-package-lock --no-audit --no-fund --no-update-notifier --fetch-retries=2 \
+            --fetch-retry-maxtimeout=10000 --loglevel=error "$@" >npm.log 2>&1
+    ) || fail "npm could not install $*: $(tail -n 3 "$folder/$name/npm.log")"
     complete "$name"
 }
 
