@@ -280,3 +280,16 @@ async def test_a_server_that_was_away_for_long_is_back_with_the_first_call(
 
     assert await runtime.mcp.use("s", Connection.is_alive, LIMIT_SECONDS)
     assert text_of(await runtime.call("mcp__s__echo", {"text": "here"})) == "here"
+
+
+async def test_a_close_right_after_a_change_leaves_nothing_begun(with_servers: WithServers, tmp_path: Path) -> None:
+    """What was to be listed again is not, and no work is left that nobody waits for."""
+    file = tmp_path / "tools.json"
+    tools = [{"name": "change", "inputSchema": {"type": "object"}}]
+    file.write_text(json.dumps(tools))
+    runtime = await with_servers({"s": raw(tools_file=str(file))})
+    assert text_of(await runtime.call("mcp__s__change", {"tools": tools})) == "changed"
+
+    await asyncio.to_thread(runtime.close)
+
+    gc.collect()  # Work that was never begun is reported now, and a warning is an error here.

@@ -314,7 +314,7 @@ class ServerOwner:
         await asyncio.sleep(min(max(DEBOUNCE_SECONDS, 5 * self._listing_seconds), MAX_DEBOUNCE_SECONDS))
         self._has_changed = False
         began = time.monotonic()
-        reading = asyncio.ensure_future(attempt_async(connection.list_tools()))
+        reading = asyncio.ensure_future(_listed(connection))
         try:
             while not (reading.done() or connection.ended or self._is_closing or self._is_suspect):
                 self._wake.clear()
@@ -377,6 +377,11 @@ async def first_of(work: asyncio.Future[Any], event: asyncio.Event) -> None:
         await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+async def _listed(connection: Connection) -> tuple[Listing | None, BaseException | None]:
+    """What the server lists, or why it does not; nothing is begun by a task that is cancelled before it runs."""
+    return await attempt_async(connection.list_tools())
 
 
 def _reason(error: BaseException | None) -> str:
