@@ -19,22 +19,10 @@ import engines
 pytestmark = pytest.mark.services
 
 
-def settings_of(place: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    if place == "docker":
-        monkeypatch.setenv("DOCKER_HOST", engines.docker_host())
-        return {"backend": "docker", "docker": {"image": engines.IMAGE, "network": False}}
-    if place == "ssh":
-        pytest.importorskip("asyncssh")
-        server = engines.ssh_server()
-        where = {"host": server.host, "port": server.port, "user": server.user, "key": str(server.key)}
-        return {"backend": "ssh", "ssh": {**where, "known_hosts": str(server.known_hosts)}}
-    return {"backend": place}
-
-
 @pytest.fixture(params=["sandbox", "docker", "ssh"])
 def calls(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EditCalls]:
     """Works in a new folder of the place, where everything is agreed to."""
-    config = json.dumps({"terminal": {"login_shell": False, **settings_of(request.param, monkeypatch)}})
+    config = json.dumps({"terminal": {"login_shell": False, **engines.terminal_settings(request.param, monkeypatch)}})
     with edit_calls(tmp_path, config, yolo=True) as made:
         folder = run(made, "cd $(mktemp -d -p $PWD edits-XXXXXX) && pwd -P")
         yield EditCalls(made.runtime, Path(folder))

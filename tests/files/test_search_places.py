@@ -44,18 +44,6 @@ FILES = {
 }
 
 
-def settings_of(place: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    if place == "docker":
-        monkeypatch.setenv("DOCKER_HOST", engines.docker_host())
-        return {"backend": "docker", "docker": {"image": engines.IMAGE, "network": False}}
-    if place == "ssh":
-        pytest.importorskip("asyncssh")
-        server = engines.ssh_server()
-        where = {"host": server.host, "port": server.port, "user": server.user, "key": str(server.key)}
-        return {"backend": "ssh", "ssh": {**where, "known_hosts": str(server.known_hosts)}}
-    return {"backend": place}
-
-
 @dataclass(frozen=True)
 class Elsewhere:
     """A folder in a place, filled with the files above."""
@@ -81,7 +69,7 @@ class Elsewhere:
 
 @pytest.fixture(params=["sandbox", "docker", "ssh"])
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
-    config = json.dumps({"terminal": {"login_shell": False, **settings_of(request.param, monkeypatch)}})
+    config = json.dumps({"terminal": {"login_shell": False, **engines.terminal_settings(request.param, monkeypatch)}})
     workspace = tmp_path / "work"
     workspace.mkdir()
     approver = ScriptedApprover(*["once"] * 20)

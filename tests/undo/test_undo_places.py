@@ -32,18 +32,6 @@ FILL = (
 LOOK = "find . -printf '%P %y %m %l\\n' | sort; find . -type f | sort | xargs md5sum"
 
 
-def settings_of(place: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    if place == "docker":
-        monkeypatch.setenv("DOCKER_HOST", engines.docker_host())
-        return {"backend": "docker", "docker": {"image": engines.IMAGE, "network": False}}
-    if place == "ssh":
-        pytest.importorskip("asyncssh")
-        server = engines.ssh_server()
-        where = {"host": server.host, "port": server.port, "user": server.user, "key": str(server.key)}
-        return {"backend": "ssh", "ssh": {**where, "known_hosts": str(server.known_hosts)}}
-    return {"backend": place}
-
-
 class There:
     """A session whose commands run in a place, in a new folder there."""
 
@@ -74,7 +62,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     with ExitStack() as opened:
 
         def make(place: str, home: str = "crib") -> There:
-            config = json.dumps({"terminal": {"login_shell": False, **settings_of(place, monkeypatch)}})
+            config = json.dumps({"terminal": {"login_shell": False, **engines.terminal_settings(place, monkeypatch)}})
             folder = tmp_path / "work"
             folder.mkdir(exist_ok=True)
             registry = ToolRegistry(parent=default_registry)
