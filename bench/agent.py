@@ -23,7 +23,7 @@ from toolcrib.core.models import Delta, ModelRequest, ModelResponse
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.embedded.provider import EmbeddedProvider
 from toolcrib.providers.embedded.weights import open_store
-from toolcrib.providers.openai_wire import WireOptions, WireRequests
+from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -81,7 +81,7 @@ class WithWire(ScriptedProvider):
     def __init__(self) -> None:
         super().__init__(otherwise=self._step)
         self._turn = 0
-        self._wire = WireRequests("bench", WireOptions())
+        self._wire = OpenAIRequests("bench", OpenAIOptions())
 
     def _step(self, request: ModelRequest) -> ModelResponse | str:
         self.requests.clear()

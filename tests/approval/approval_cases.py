@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant
+from toolcrib.approval.grants import Grant
+from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Action, Decision, Policy, decide
-from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.approval.user_rules import parse_rule
 from toolcrib.core.types import Effect
 

@@ -353,7 +353,7 @@ async def test_the_gateway_and_the_gate_share_one_log(make_runtime):
     from pathlib import Path
 
     from toolcrib.approval.approvers.gateway import GatewayApprover
-    from toolcrib.approval.log import ApprovalLog
+    from toolcrib.approval.audit_log import ApprovalLog
 
     with tempfile.TemporaryDirectory() as folder:
         gateway = GatewayApprover(ApprovalLog(Path(folder) / "approvals.jsonl"))

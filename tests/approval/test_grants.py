@@ -8,8 +8,7 @@ import threading
 import pytest
 from approval_cases import run
 
-from toolcrib.approval.entries import Grant, grant_for, suggest
-from toolcrib.approval.grants import Grants
+from toolcrib.approval.grants import Grant, Grants, grant_for, suggest
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.approvals import ApprovalRequest, Danger
@@ -171,7 +170,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_config(tmp_path):
     """Whenever the process dies, the file can be read and holds only whole lines."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from toolcrib.approval.entries import Grant\n"
+        "from toolcrib.approval.grants import Grant\n"
         "from toolcrib.approval.grants import Grants\n"
         "from toolcrib.config.paths import Home\n"
         "grants = Grants(Home(Path(sys.argv[1])))\n"

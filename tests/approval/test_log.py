@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.approval.log import MAX_COMMAND_CHARS, ApprovalLog
+from toolcrib.approval.audit_log import MAX_COMMAND_CHARS, ApprovalLog
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 DANGER = Danger(rule="kill", description="process kill", reason="kills", scope="this host", span=(0, 5), paths=("/a",))
@@ -145,7 +145,7 @@ def test_a_killed_writer_leaves_whole_records(path):
     """After kill -9 every record that was confirmed is there, and the log goes on."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from toolcrib.approval.log import ApprovalLog\n"
+        "from toolcrib.approval.audit_log import ApprovalLog\n"
         "from toolcrib.core.approvals import ApprovalRequest\n"
         "log = ApprovalLog(Path(sys.argv[1]))\n"
         "for number in range(100_000):\n"
@@ -168,7 +168,7 @@ def test_a_full_disk_is_an_error_of_the_writer_and_the_log_goes_on_afterwards(pa
     """What could not be written whole is not claimed to be, and is passed over later."""
     program = (
         "import resource, sys; from pathlib import Path\n"
-        "from toolcrib.approval.log import ApprovalLog\n"
+        "from toolcrib.approval.audit_log import ApprovalLog\n"
         "from toolcrib.core.approvals import ApprovalRequest\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))\n"
         "log = ApprovalLog(Path(sys.argv[1]))\n"

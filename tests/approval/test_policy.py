@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant, grant_for, suggest
+from toolcrib.approval.grants import Grant, grant_for, suggest
+from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Action, decide
-from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.types import Effect
 
@@ -281,7 +281,7 @@ def test_what_is_suggested_allows_the_same_command_and_no_other_danger(command, 
 @settings(max_examples=100, deadline=None)
 def test_a_session_answer_covers_the_command_that_it_was_given_for(command):
     """Whatever the danger, its own grant fits it: nobody is asked twice about the same words."""
-    from toolcrib.approval.entries import grant_for
+    from toolcrib.approval.grants import grant_for
 
     asked = run(command)
     if asked.outcome == "ask":

@@ -3,12 +3,11 @@
 import pytest
 from approval_cases import HOME
 
-from toolcrib.approval.places import Place
-from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.paths import PathScope, SensitivePaths
 
 OWN = f"{HOME}/.toolcrib"
 SENSITIVE = SensitivePaths(OWN)
-PLACE = Place(cwd="/work-area/project", workspace="/work-area/project", home=HOME)
+PLACE = PathScope(cwd="/work-area/project", workspace="/work-area/project", home=HOME)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_link_does_not_hide_a_protected_file(tmp_path):
     (own / "config.yaml").write_text("")
     (workspace / "harmless.yaml").symlink_to(own / "config.yaml")
     (workspace / "folder").symlink_to(own)
-    place = Place(cwd=str(workspace), workspace=str(workspace), home=HOME)
+    place = PathScope(cwd=str(workspace), workspace=str(workspace), home=HOME)
     for path in ("harmless.yaml", "folder/config.yaml", "folder/.env"):
         assert SensitivePaths(str(own)).why_not_written(path, place)
 
@@ -120,7 +119,7 @@ def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
     """TOOLCRIB_HOME may be a link; the folder behind it is ours too."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    place = Place(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
+    place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
     for name in ("real", "link"):
         assert SensitivePaths(str(tmp_path / "link")).why_not_written(f"{name}/config.yaml", place)
 
@@ -141,7 +140,7 @@ def test_skills_in_a_linked_folder_are_asked_about_where_they_really_are(tmp_pat
     (real / "x").mkdir(parents=True)
     (own / "skills").symlink_to(real)
     paths = SensitivePaths(str(own))
-    place = Place(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
+    place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
     assert paths.why_asked(str(real / "x/SKILL.md"), place)
     assert paths.is_kept_by("skill_manage", str(real / "x/SKILL.md"), place)
     (real / "x/out").symlink_to(tmp_path / "elsewhere")

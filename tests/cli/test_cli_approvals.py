@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_program import Program
 
-from toolcrib.approval.log import ApprovalLog
+from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 DELETE = Danger(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cron_jobs import make_job
 
-from toolcrib.approval.places import Place
-from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.approvals import Answer
 from toolcrib.cron.jobs import Report
 from toolcrib.cron.store import JobStore
@@ -288,7 +287,7 @@ async def test_the_terminal_is_no_way_around_the_tool(cron_runtime: Runtime) -> 
 @pytest.mark.parametrize("name", ["cron.db", "cron.db-wal"])
 def test_no_tool_may_write_the_file_of_jobs(name: str) -> None:
     """The database of jobs belongs to toolcrib itself, as its settings do."""
-    place = Place(cwd="/home/me/work", workspace="/home/me/work", home="/home/me")
+    place = PathScope(cwd="/home/me/work", workspace="/home/me/work", home="/home/me")
 
     assert "belongs to toolcrib" in SensitivePaths("/home/me/.toolcrib").why_not_written(
         f"/home/me/.toolcrib/{name}", place

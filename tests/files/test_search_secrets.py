@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.approval.sensitive import SECRET_ANYWHERE, SECRET_IN_HOME
+from toolcrib.approval.paths import SECRET_ANYWHERE, SECRET_IN_HOME
 from toolcrib.files.search_query import PARTS_OF_SECRETS, NameFilter, Query
 
 IN_HOME = re.compile(rf"\A(?:{SECRET_IN_HOME.pattern})", re.IGNORECASE)

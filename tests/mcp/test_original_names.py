@@ -8,8 +8,7 @@ from typing import Any
 
 from real_servers import raw
 
-from toolcrib.approval.approvers.question import question
-from toolcrib.approval.approvers.rows import Style
+from toolcrib.approval.approvers.question import Style, question
 from toolcrib.definitions.search import ToolIndex
 from toolcrib.testing import ScriptedApprover
 

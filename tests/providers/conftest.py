@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.models import ModelProfile
-from toolcrib.providers.openai_chat import OpenAIChat
+from toolcrib.providers.openai import OpenAIChat
 from toolcrib.testing.model_server import ScriptedModelServer, ServerStep
 
 STREAMS = Path(__file__).parent / "streams"

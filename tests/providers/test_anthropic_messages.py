@@ -25,9 +25,8 @@ from toolcrib.core.models import (
     TextDelta,
     Usage,
 )
-from toolcrib.providers.anthropic_messages import AnthropicMessages
-from toolcrib.providers.resilient import Resilient
-from toolcrib.providers.set_aside import SettingAside
+from toolcrib.providers.anthropic import AnthropicMessages
+from toolcrib.providers.retrying import RetryingProvider, ToolRejectionFilter
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer
 
 MODEL = "claude-sonnet-5-5"
@@ -410,7 +409,7 @@ async def test_a_request_gets_through_an_overload_and_a_refused_tool(
         "Hello.",
     )
     inner = AnthropicMessages(base_url=server.origin, api_key="k", profile=lambda model: ModelProfile())
-    provider = SettingAside(Resilient(inner, max_retries=3, sleep=wait))
+    provider = ToolRejectionFilter(RetryingProvider(inner, max_retries=3, sleep=wait))
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("alpha", "beta")]
 
     response = await provider.complete(asking(tools=tools), seen.append)
@@ -432,7 +431,7 @@ def test_the_sdk_is_imported_on_first_use_and_missed_with_a_sentence() -> None:
 import asyncio, sys
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest
-from toolcrib.providers.anthropic_messages import AnthropicMessages
+from toolcrib.providers.anthropic import AnthropicMessages
 provider = AnthropicMessages(api_key="k", profile=lambda model: ModelProfile())
 assert "anthropic" not in sys.modules and "httpx2" not in sys.modules
 sys.modules["anthropic"] = None

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text, user_message
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.anthropic_families import family_of
-from toolcrib.providers.anthropic_wire import WireRequests
+from toolcrib.providers.anthropic_request import AnthropicRequests, family_of
 
 MARK = {"type": "ephemeral"}
 MODEL = "claude-sonnet-5-5"
@@ -25,9 +24,9 @@ TOOLS = [
 ]
 
 
-def body_of(wire: WireRequests | None = None, profile: ModelProfile = ModelProfile(), **fields: Any) -> Any:  # noqa: B008
+def body_of(wire: AnthropicRequests | None = None, profile: ModelProfile = ModelProfile(), **fields: Any) -> Any:  # noqa: B008
     request = ModelRequest(**{"model": MODEL, "messages": (user_message("Hi"),), **fields})
-    return json.loads((wire or WireRequests("anthropic")).body(request, profile, lambda schema: schema))
+    return json.loads((wire or AnthropicRequests("anthropic")).body(request, profile, lambda schema: schema))
 
 
 def call(id: str, name: str = "alpha", arguments: str = "{}") -> RequestedCall:
@@ -99,14 +98,14 @@ def test_arguments_go_back_byte_for_byte() -> None:
     arguments = '{ "b":1.50 ,"a": "\\u00e9" }'
     request = ModelRequest(model=MODEL, messages=(user_message("x"), answer("", call("t1", arguments=arguments))))
 
-    sent = WireRequests("anthropic").body(request, ModelProfile(), lambda schema: schema)
+    sent = AnthropicRequests("anthropic").body(request, ModelProfile(), lambda schema: schema)
 
     assert arguments.encode() in sent
 
 
 def test_only_the_marks_change_from_turn_to_turn() -> None:
     """A longer conversation begins with the same bytes, apart from the cache marks."""
-    wire, mark = WireRequests("anthropic"), b',"cache_control":{"type":"ephemeral"}'
+    wire, mark = AnthropicRequests("anthropic"), b',"cache_control":{"type":"ephemeral"}'
     short = [user_message("one"), answer("two"), user_message("three")]
     longer = [*short, answer("", call("t1")), result("t1")]
 
@@ -414,7 +413,7 @@ def test_any_conversation_keeps_the_rules_of_the_api(messages: list[Message]) ->
 @given(CONVERSATIONS.map(lambda drawn: [message for turn in drawn[0] for message in turn] + drawn[1]))
 def test_remembered_conversions_change_nothing(messages: list[Message]) -> None:
     """The bytes of a request do not depend on what was sent before it."""
-    wire = WireRequests("anthropic")
+    wire = AnthropicRequests("anthropic")
     for upto in range(len(messages) + 1):
         remembered = body_of(wire, messages=messages[:upto])
 
@@ -432,11 +431,11 @@ def test_a_long_history_costs_little_on_each_turn() -> None:
     tools = [{**TOOLS[0], "name": f"tool{at}", "description": "words " * 60} for at in range(60)]
     request = ModelRequest(model=MODEL, messages=history, tools=tools)
 
-    def seconds(wire: WireRequests) -> float:
+    def seconds(wire: AnthropicRequests) -> float:
         began = time.process_time()
         wire.body(request, ModelProfile(), lambda schema: schema)
         return time.process_time() - began
 
-    kept = WireRequests("anthropic")
+    kept = AnthropicRequests("anthropic")
     seconds(kept)
-    assert min(seconds(kept) for _ in range(20)) < 0.7 * min(seconds(WireRequests("anthropic")) for _ in range(20))
+    assert min(seconds(kept) for _ in range(20)) < 0.7 * min(seconds(AnthropicRequests("anthropic")) for _ in range(20))

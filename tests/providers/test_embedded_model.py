@@ -22,7 +22,7 @@ from embedded_weights import cached_store, cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
-from toolcrib.providers.embedded.engine import Engine, start_engine
+from toolcrib.providers.embedded.engine import ModelEngine, start_engine
 from toolcrib.providers.embedded.provider import EmbeddedProvider
 
 pytestmark = pytest.mark.services
@@ -60,7 +60,7 @@ LONG = "Write a very long story about a dragon and a knight, in many chapters."
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[ModelEngine]:
     """The engine with the default model."""
     started = start_engine(cached_weights(), CancelToken())
     yield started
@@ -93,7 +93,7 @@ def listens(address: str) -> bool:
     return True
 
 
-def test_the_sdk_streams_a_native_call_with_the_right_arguments(engine: Engine) -> None:
+def test_the_sdk_streams_a_native_call_with_the_right_arguments(engine: ModelEngine) -> None:
     """With fences in its template the model's own calls arrive as tool-call deltas."""
     with openai.OpenAI(base_url=engine.address.base_url, api_key=engine.address.api_key, max_retries=0) as client:
         chunks = client.chat.completions.create(
@@ -116,7 +116,7 @@ def test_the_sdk_streams_a_native_call_with_the_right_arguments(engine: Engine) 
     assert len(deltas) > 2
 
 
-def test_others_on_this_machine_are_refused(engine: Engine) -> None:
+def test_others_on_this_machine_are_refused(engine: ModelEngine) -> None:
     """Without the key of this process the port gives nothing."""
     with (
         openai.OpenAI(base_url=engine.address.base_url, api_key="guessed", max_retries=0) as client,

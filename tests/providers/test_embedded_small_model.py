@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import CallDelta, Delta, ModelRequest, ModelResponse, Notice, TextDelta
-from toolcrib.providers.embedded.choosing import candidates, chosen, instruction, named_tools, reply_schema
-from toolcrib.providers.embedded.lean_tools import lean
-from toolcrib.providers.embedded.small_model import SmallModel
-from toolcrib.providers.embedded.spoken_calls import may_become_a_call, take_calls
+from toolcrib.providers.embedded.small_model import (
+    SmallModel,
+    candidates,
+    chosen,
+    instruction,
+    lean,
+    may_become_a_call,
+    named_tools,
+    reply_schema,
+    take_calls,
+)
 from toolcrib.providers.scripted import ScriptedProvider, Step
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.models import CallDelta, Delta, ModelResponse, ReasoningDelta, TextDelta
-from toolcrib.providers.openai_answer import Answer, read_usage
-from toolcrib.providers.thinking_tags import ThinkingTags
+from toolcrib.providers.openai import OpenAIAnswer, ThinkingTags, read_usage
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def calling(*calls: dict[str, Any]) -> dict[str, Any]:
 
 def put_together(*chunks: Any, taken_ids: tuple[str, ...] = ()) -> tuple[ModelResponse, list[Delta]]:
     deltas: list[Delta] = []
-    answer = Answer(deltas.append, taken_ids=taken_ids)
+    answer = OpenAIAnswer(deltas.append, taken_ids=taken_ids)
     for one in chunks:
         answer.add(one)
     return answer.response("test"), deltas
@@ -230,7 +229,7 @@ def test_the_reason_for_the_end(finish: str, delta: dict[str, Any], expected: st
 )
 def test_an_answer_that_just_stops_counts_only_if_it_can_be_used(chunks: list[Any], is_usable: bool) -> None:
     """Without a finish reason, an empty answer or half a call is none."""
-    answer = Answer(lambda _: None)
+    answer = OpenAIAnswer(lambda _: None)
     for one in chunks:
         answer.add(one)
 

@@ -15,7 +15,7 @@ import pytest
 
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelProfile, ModelRequest, TextDelta, Usage
-from toolcrib.providers.openai_chat import OpenAIChat
+from toolcrib.providers.openai import OpenAIChat
 from toolcrib.providers.scripted import call, says
 from toolcrib.testing.model_server import Recorded, Refusal, ScriptedModelServer, Stream
 
@@ -281,7 +281,7 @@ PROGRAM = """
 import asyncio, sys
 sys.modules["openai"] = None
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest
-from toolcrib.providers.openai_chat import OpenAIChat
+from toolcrib.providers.openai import OpenAIChat
 chat = OpenAIChat(name="groq", base_url="http://127.0.0.1:9/v1", api_key="", profile=lambda _: ModelProfile())
 try:
     asyncio.run(chat.complete(ModelRequest(model="m", messages=[]), print))

@@ -14,7 +14,7 @@ from toolcrib.core.models import (
     TextDelta,
     Usage,
 )
-from toolcrib.providers.openai_chat import OpenAIChat
+from toolcrib.providers.openai import OpenAIChat
 from toolcrib.testing.model_server import Recorded, ScriptedModelServer
 
 Serve = Callable[..., ScriptedModelServer]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Image, Message, RequestedCall, Text, user_message
 from toolcrib.core.models import ModelRequest
-from toolcrib.providers.openai_wire import UNSEEN_IMAGE, WireOptions, WireRequests
+from toolcrib.providers.openai_request import UNSEEN_IMAGE, OpenAIOptions, OpenAIRequests
 from toolcrib.providers.presets import PRESETS
 
 PNG = Image(media_type="image/png", data="aGVsbG8=")
@@ -22,7 +22,7 @@ TOOL = {"type": "function", "function": {"name": "t", "description": "d", "param
 
 
 def body(request: ModelRequest, *, sees_images: bool = True, provider: str = "test", **options: Any) -> dict[str, Any]:
-    requests = WireRequests(provider, WireOptions(**options))
+    requests = OpenAIRequests(provider, OpenAIOptions(**options))
     sent: dict[str, Any] = json.loads(requests.body(request, sees_images=sees_images))
     return sent
 
@@ -279,7 +279,7 @@ def test_openai_s_newer_models_use_tools_only_when_told_not_to_reason(
 ) -> None:
     """On this endpoint OpenAI refuses tools beside reasoning, also where no effort was named."""
     request = ModelRequest(model=model, messages=[], tools=tools, reasoning_effort="high")
-    sent_body = WireRequests("openai", PRESETS["openai"].options).body(request, sees_images=True)
+    sent_body = OpenAIRequests("openai", PRESETS["openai"].options).body(request, sees_images=True)
 
     assert json.loads(sent_body)["reasoning_effort"] == expected
 
@@ -345,12 +345,12 @@ messages = st.lists(
 @given(st.lists(messages, min_size=1, max_size=5), st.booleans())
 def test_what_is_remembered_of_earlier_requests_never_shows(turns: list[list[Message]], sees_images: bool) -> None:
     """A request has the same bytes whatever was sent before it."""
-    requests = WireRequests("test", WireOptions())
+    requests = OpenAIRequests("test", OpenAIOptions())
     history: list[Message] = []
     for turn in turns:
         history = [*history, *turn]
         request = ModelRequest(model="m", messages=history, cache_key="s")
-        fresh = WireRequests("test", WireOptions()).body(request, sees_images=sees_images)
+        fresh = OpenAIRequests("test", OpenAIOptions()).body(request, sees_images=sees_images)
 
         assert requests.body(request, sees_images=sees_images) == fresh
         assert requests.body(msgspec.structs.replace(request, messages=turn), sees_images=not sees_images)
@@ -358,7 +358,7 @@ def test_what_is_remembered_of_earlier_requests_never_shows(turns: list[list[Mes
 
 def test_conversations_do_not_disturb_each_other_and_old_ones_are_forgotten() -> None:
     """Many sessions share a provider; what is kept of them is bounded."""
-    requests = WireRequests("test", WireOptions())
+    requests = OpenAIRequests("test", OpenAIOptions())
     for number in range(30):
         request = ModelRequest(model="m", messages=[user_message(f"{number}")], cache_key=f"s{number}")
         found = json.loads(requests.body(request, sees_images=True))

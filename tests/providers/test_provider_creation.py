@@ -21,13 +21,10 @@ from toolcrib.core.errors import ConfigError, UnknownName
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, Usage
 from toolcrib.definitions.dialects.render import render
-from toolcrib.providers.choose import Places
-from toolcrib.providers.create import create_auxiliary, create_provider, explain_choice
-from toolcrib.providers.model_facts import known_profile
-from toolcrib.providers.presets import ALIASES, PRESETS
-from toolcrib.providers.prices import with_cost
-from toolcrib.providers.scripted import says
-from toolcrib.providers.scripted_file import read_script
+from toolcrib.providers.choose import ConfiguredModels
+from toolcrib.providers.create import create_auxiliary, create_provider, explain_choice, with_cost
+from toolcrib.providers.presets import ALIASES, PRESETS, known_profile
+from toolcrib.providers.scripted import read_script, says
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer
 
 Serve = Callable[..., ScriptedModelServer]
@@ -185,7 +182,7 @@ def test_blanks_are_no_key_and_no_part_of_one(settings: Settings, monkeypatch: p
     assert chosen(settings)[0] == "embedded"
 
     monkeypatch.setenv("GROQ_API_KEY", "k\n")
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     assert places.key(places.find("groq")) == ("GROQ_API_KEY", "k")
 
 

@@ -11,9 +11,9 @@ import pytest
 from toolcrib.core.messages import Audio, Image, Message, RequestedCall, Text, parts_of, tool_message
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import ToolResult
-from toolcrib.providers import anthropic_wire
-from toolcrib.providers.model_facts import known_profile
-from toolcrib.providers.openai_wire import WireOptions, WireRequests
+from toolcrib.providers import anthropic_request
+from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests
+from toolcrib.providers.presets import known_profile
 
 WAV = Audio(media_type="audio/wav", data="aGVsbG8=")
 PNG = Image(media_type="image/png", data="aGVsbG8=")
@@ -26,7 +26,7 @@ def result(*parts: Any) -> Message:
 
 def sent(*messages: Message, hears_audio: bool = True) -> list[dict[str, Any]]:
     request = ModelRequest(model="m", messages=messages)
-    body = WireRequests("test", WireOptions()).body(request, sees_images=True, hears_audio=hears_audio)
+    body = OpenAIRequests("test", OpenAIOptions()).body(request, sees_images=True, hears_audio=hears_audio)
     found: list[dict[str, Any]] = json.loads(body)["messages"]
     return found
 
@@ -87,7 +87,7 @@ def test_anthropic_is_told_in_words() -> None:
         model="claude-sonnet-5-5", messages=(Message(role="user", content="x"), CALL, result(Text("listen"), WAV))
     )
 
-    body = json.loads(anthropic_wire.WireRequests("a").body(request, ModelProfile(), lambda schema: schema))
+    body = json.loads(anthropic_request.AnthropicRequests("a").body(request, ModelProfile(), lambda schema: schema))
 
     content = body["messages"][2]["content"][0]["content"]
     assert [part["text"] for part in content] == ["listen", "[a recording (audio/wav), which this model cannot hear]"]

@@ -27,9 +27,8 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.failures import tool_name
-from toolcrib.providers.resilient import Resilient, WithFallbacks
+from toolcrib.providers.retrying import MAX_TRIES, FallbackProvider, RetryingProvider, ToolRejectionFilter
 from toolcrib.providers.scripted import ScriptedProvider
-from toolcrib.providers.set_aside import MAX_TRIES, SettingAside
 
 BUSY = ModelError("busy", kind="server", may_retry=True)
 
@@ -57,8 +56,8 @@ def asking(**fields: Any) -> ModelRequest:
     return ModelRequest(**{"model": "m-1", "messages": (user_message("Hi"),), **fields})
 
 
-def resilient(inner: Provider, waits: Recorded, max_retries: int = 5, chance: float = 1.0) -> Resilient:
-    return Resilient(inner, max_retries=max_retries, sleep=waits.sleep, random=lambda: chance)
+def resilient(inner: Provider, waits: Recorded, max_retries: int = 5, chance: float = 1.0) -> RetryingProvider:
+    return RetryingProvider(inner, max_retries=max_retries, sleep=waits.sleep, random=lambda: chance)
 
 
 async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
@@ -152,7 +151,7 @@ async def test_cancelling_ends_a_wait() -> None:
         waiting.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(Resilient(inner, max_retries=5, sleep=sleep).complete(asking(), lambda _: None))
+    task = asyncio.create_task(RetryingProvider(inner, max_retries=5, sleep=sleep).complete(asking(), lambda _: None))
     await waiting.wait()
     task.cancel()
 
@@ -186,9 +185,9 @@ def render(definitions: Any, dialect: Dialect) -> list[JsonObject]:
     return [{"rendered": tool_name(one), "as": dialect} for one in definitions]
 
 
-def with_fallbacks(first: Provider, *others: tuple[Provider, str], clock: Clock | None = None) -> WithFallbacks:
+def with_fallbacks(first: Provider, *others: tuple[Provider, str], clock: Clock | None = None) -> FallbackProvider:
     opened = [lambda pair=pair: pair for pair in others]
-    return WithFallbacks(first, opened, render=render, cool_down_seconds=60, clock=clock or Clock())
+    return FallbackProvider(first, opened, render=render, cool_down_seconds=60, clock=clock or Clock())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +266,7 @@ async def test_a_fallback_that_cannot_be_opened_is_passed_over() -> None:
         raise ConfigError("no key")
 
     third = Named("three", "hello")
-    provider = WithFallbacks(Named("one", BUSY), [unopened, lambda: (third, "m-3")], render=render)
+    provider = FallbackProvider(Named("one", BUSY), [unopened, lambda: (third, "m-3")], render=render)
 
     response = await provider.complete(asking(), lambda _: None)
 
@@ -340,7 +339,7 @@ async def test_closing_closes_every_provider_that_was_opened() -> None:
         opened.append("three")
         return Named("three"), "m-3"
 
-    provider = WithFallbacks(first, [lambda: (second, "m-2"), third], render=render)
+    provider = FallbackProvider(first, [lambda: (second, "m-2"), third], render=render)
     await provider.complete(asking(), lambda _: None)
     await provider.close()
 
@@ -383,7 +382,7 @@ def noticed(seen: list[Delta]) -> list[Notice]:
 async def test_a_named_tool_is_left_out_and_remembered() -> None:
     """One more request with the others; later requests leave it out at once."""
     inner = strict(lambda request: ("beta",) if "beta" in names(request) else None)
-    provider, seen = SettingAside(inner), list[Delta]()
+    provider, seen = ToolRejectionFilter(inner), list[Delta]()
     tools = [tool("alpha"), tool("beta"), tool("gamma")]
 
     await provider.complete(asking(tools=tools), seen.append)
@@ -401,7 +400,7 @@ async def test_a_named_tool_is_left_out_and_remembered() -> None:
 async def test_a_tool_comes_back_when_its_schema_was_mended() -> None:
     """It is remembered by name and schema together."""
     inner = strict(lambda request: ("beta",) if tool("beta") in request.tools else None)
-    provider = SettingAside(inner)
+    provider = ToolRejectionFilter(inner)
 
     await provider.complete(asking(tools=[tool("beta")]), lambda _: None)
     await provider.complete(asking(tools=[tool("beta", "mended")]), lambda _: None)
@@ -415,7 +414,7 @@ async def test_a_culprit_that_nobody_names_is_found_by_halving(culprit: int) -> 
     tools = [tool(f"t{at:02}") for at in range(60)]
     inner, seen = strict(silent_about(f"t{culprit:02}")), list[Delta]()
 
-    response = await SettingAside(inner).complete(asking(tools=tools, system="long"), seen.append)
+    response = await ToolRejectionFilter(inner).complete(asking(tools=tools, system="long"), seen.append)
 
     assert response.message.text == "answer"
     assert len(inner.requests[-1].tools) == 59
@@ -439,7 +438,7 @@ def test_any_culprits_end_with_an_answer(count: int, culprits: set[int], named: 
     tools = [tool(f"t{at:02}") for at in range(count)]
     seen = list[Delta]()
 
-    response = asyncio.run(SettingAside(inner).complete(asking(tools=tools), seen.append))
+    response = asyncio.run(ToolRejectionFilter(inner).complete(asking(tools=tools), seen.append))
 
     assert response.message.text == "answer"
     assert not names(inner.requests[-1]) & wrong
@@ -451,7 +450,7 @@ async def test_trials_that_mislead_still_end_with_an_answer(count: int) -> None:
     """Where trials pass but the request itself never does, it goes out without tools in the end."""
     inner = strict(lambda request: () if request.system and request.tools else None)
 
-    response = await SettingAside(inner).complete(
+    response = await ToolRejectionFilter(inner).complete(
         asking(system="S", tools=[tool(f"t{at:03}") for at in range(count)]), lambda _: None
     )
 
@@ -464,7 +463,7 @@ async def test_too_many_tools_leave_the_largest_group_that_passed() -> None:
     inner = strict(lambda request: () if len(request.tools) > 128 else None)
     tools = [tool(f"t{at:03}") for at in range(200)]
 
-    await SettingAside(inner).complete(asking(tools=tools), lambda _: None)
+    await ToolRejectionFilter(inner).complete(asking(tools=tools), lambda _: None)
 
     assert len(inner.requests[-1].tools) == 100
 
@@ -474,7 +473,7 @@ async def test_a_provider_without_tools_answers_without_them() -> None:
     inner = strict(lambda request: tuple(sorted(names(request))) if request.tools else None)
     seen = list[Delta]()
 
-    await SettingAside(inner).complete(
+    await ToolRejectionFilter(inner).complete(
         asking(tools=[tool(f"t{at}") for at in range(9)], tool_choice="required"), seen.append
     )
 
@@ -490,7 +489,7 @@ async def test_other_failures_pass_through() -> None:
     steps = [ModelError("bad schema", kind="refused_tool"), ModelError("offline", kind="network")]
 
     with pytest.raises(ModelError, match="offline"):
-        await SettingAside(ScriptedProvider(steps)).complete(asking(tools=tools), lambda _: None)
+        await ToolRejectionFilter(ScriptedProvider(steps)).complete(asking(tools=tools), lambda _: None)
 
 
 async def test_a_refusal_without_any_tool_is_told() -> None:
@@ -498,7 +497,7 @@ async def test_a_refusal_without_any_tool_is_told() -> None:
     inner = ScriptedProvider([], otherwise=ModelError("bad schema", kind="refused_tool"))
 
     with pytest.raises(ModelError, match="bad schema"):
-        await SettingAside(inner).complete(asking(), lambda _: None)
+        await ToolRejectionFilter(inner).complete(asking(), lambda _: None)
 
     assert len(inner.requests) == 1
 
@@ -507,7 +506,7 @@ async def test_the_same_request_goes_through_untouched() -> None:
     """Without a refusal nothing is copied or changed."""
     inner, request = ScriptedProvider(["fine"]), asking(tools=[tool("alpha")])
 
-    await SettingAside(Resilient(inner, max_retries=1)).complete(request, lambda _: None)
+    await ToolRejectionFilter(RetryingProvider(inner, max_retries=1)).complete(request, lambda _: None)
 
     assert inner.requests[0] is request
     assert msgspec.structs.asdict(request)["definitions"] == ()

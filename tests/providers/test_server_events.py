@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest
-from toolcrib.providers.anthropic_messages import AnthropicMessages
-from toolcrib.providers.openai_chat import OpenAIChat
-from toolcrib.providers.server_events import Event, EventReader, read_events
+from toolcrib.providers.anthropic import AnthropicMessages
+from toolcrib.providers.openai import OpenAIChat
+from toolcrib.providers.streaming import EventReader, ServerEvent, read_events
 from toolcrib.testing.model_server import Recorded, ScriptedModelServer, Stream
 
 Serve = Callable[..., ScriptedModelServer]
@@ -25,7 +25,7 @@ LIMIT_SECONDS = 20
 SAID = "héllo 日本 🙂"
 
 
-def read(*pieces: bytes) -> tuple[list[Event], str]:
+def read(*pieces: bytes) -> tuple[list[ServerEvent], str]:
     reader = EventReader()
     events = [event for piece in pieces for event in reader.feed(piece)] + list(reader.end())
     return events, reader.stray
@@ -47,7 +47,7 @@ def test_events_are_the_same_however_the_body_is_cut(data: list[str], line_end: 
 
     events, _ = read(*cut(body, places))
 
-    assert events == [Event("e", one) for one in data if one.strip()]
+    assert events == [ServerEvent("e", one) for one in data if one.strip()]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_events_are_the_same_however_the_body_is_cut(data: list[str], line_end: 
 )
 def test_what_is_no_event_is_passed_over(noise: bytes) -> None:
     """An event without data is none, says the specification; a mark at the start belongs to no line."""
-    assert read(noise + b"data: x\n\n") == ([Event("", "x")], "")
+    assert read(noise + b"data: x\n\n") == ([ServerEvent("", "x")], "")
 
 
 def test_the_last_event_counts_without_a_blank_line_after_it() -> None:
     """A server that ends at once has still said it."""
-    assert read(b"data: a\n\ndata: b\ndata: c") == ([Event("", "a"), Event("", "b\nc")], "")
+    assert read(b"data: a\n\ndata: b\ndata: c") == ([ServerEvent("", "a"), ServerEvent("", "b\nc")], "")
 
 
 def test_a_body_that_is_no_stream_is_kept() -> None:

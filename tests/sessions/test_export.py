@@ -8,10 +8,17 @@ import pytest
 
 from toolcrib.core.messages import Image, Message, RequestedCall, Text, user_message
 from toolcrib.core.models import Usage
-from toolcrib.sessions.export import ALL_STATES, Transcript, as_openai, is_unknown, masked, read_transcript
-from toolcrib.sessions.markdown_export import as_markdown
+from toolcrib.sessions.export import (
+    ALL_STATES,
+    Transcript,
+    as_markdown,
+    as_openai,
+    as_sharegpt,
+    is_unknown,
+    masked,
+    read_transcript,
+)
 from toolcrib.sessions.store import SessionStore
-from toolcrib.sessions.trajectories import as_sharegpt
 
 KEY = "sk-" + "a1B2" * 8
 

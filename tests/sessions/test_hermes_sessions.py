@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Image, Text
 from toolcrib.core.models import Usage
-from toolcrib.sessions.hermes_sessions import SessionImport, import_sessions, plan_sessions
+from toolcrib.sessions.hermes_import import SessionImport, import_sessions, plan_sessions
 from toolcrib.sessions.records import StoredMessage
 from toolcrib.sessions.recovery import check_transcript
 from toolcrib.sessions.search import search_messages

@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolcrib
-from toolcrib.sessions.memory import By, MemoryStore
-from toolcrib.sessions.memory_entries import MemoryRefused, Operation, parse, serialise
-from toolcrib.sessions.memory_log import digest
+from toolcrib.sessions.memory import Author, MemoryOperation, MemoryRefused, MemoryStore, digest, parse, serialise
 
 SOURCE = Path(toolcrib.__file__).parents[1]
 DEADLINE_SECONDS = 60
@@ -27,16 +25,16 @@ def store(tmp_path: Path) -> MemoryStore:
     return MemoryStore(tmp_path / "memories")
 
 
-def add(content: str) -> Operation:
-    return Operation(action="add", content=content)
+def add(content: str) -> MemoryOperation:
+    return MemoryOperation(action="add", content=content)
 
 
-def replace(old_text: str, content: str) -> Operation:
-    return Operation(action="replace", old_text=old_text, content=content)
+def replace(old_text: str, content: str) -> MemoryOperation:
+    return MemoryOperation(action="replace", old_text=old_text, content=content)
 
 
-def remove(old_text: str) -> Operation:
-    return Operation(action="remove", old_text=old_text)
+def remove(old_text: str) -> MemoryOperation:
+    return MemoryOperation(action="remove", old_text=old_text)
 
 
 def edit(store: MemoryStore, text: str, name: str = "MEMORY.md") -> None:
@@ -148,10 +146,10 @@ def test_what_cannot_be_an_entry_is_refused(store: MemoryStore, content: str) ->
 
 def test_what_a_person_edits_is_taken_over(store: MemoryStore) -> None:
     """Entries that appeared or vanished in the file are kept so, and stand in the log as changed from outside."""
-    store.change("memory", [add("one"), add("two")], by=By(session_id="s1", call_id="c1"))
+    store.change("memory", [add("one"), add("two")], by=Author(session_id="s1", call_id="c1"))
     edit(store, "two\r\n§ \r\nby hand\r\nin two lines\r\n")
 
-    store.change("memory", [add("three")], by=By(session_id="s2"))
+    store.change("memory", [add("three")], by=Author(session_id="s2"))
 
     assert store.entries("memory") == ["two", "by hand\nin two lines", "three"]
     agent, external, last = store.history()
@@ -283,14 +281,14 @@ WRITER = """
 import sys
 from pathlib import Path
 from toolcrib.sessions.memory import MemoryStore
-from toolcrib.sessions.memory_entries import Operation
+from toolcrib.sessions.memory import MemoryOperation
 
 store = MemoryStore(Path(sys.argv[1]), memory_char_limit=1_000_000)
 for number in range(int(sys.argv[3])):
     text = f"entry {sys.argv[2]}-{number:04}."
-    store.change("memory", [Operation(action="add", content=text)])
+    store.change("memory", [MemoryOperation(action="add", content=text)])
     if number % 3 == 2:
-        store.change("memory", [Operation(action="replace", old_text=text, content=text + " kept")])
+        store.change("memory", [MemoryOperation(action="replace", old_text=text, content=text + " kept")])
     print(text, flush=True)
 """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.sessions.memory_scan import MAX_SCANNED_CHARS, threat_in
+from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
 
 KEY = "sk-" + "a1B2" * 8
 HARMLESS = [

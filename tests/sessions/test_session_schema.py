@@ -12,7 +12,7 @@ import pytest
 from conversations import says
 
 from toolcrib.core.errors import SessionError
-from toolcrib.sessions.schema import STEPS, TABLES, Step, migrate
+from toolcrib.sessions.database import STEPS, TABLES, Migration, migrate
 from toolcrib.sessions.search import search_messages
 from toolcrib.sessions.store import SessionStore
 
@@ -27,7 +27,7 @@ INSERT INTO messages (session, position, state, role, created_at, turn_id, name,
 """
 
 
-def make_file(path: Path, steps: tuple[Step, ...], rows: str = "") -> None:
+def make_file(path: Path, steps: tuple[Migration, ...], rows: str = "") -> None:
     path.parent.mkdir(parents=True)
     connection = sqlite3.connect(path)
     for step in steps:
@@ -80,7 +80,7 @@ def test_a_newer_database_is_left_alone(home: Path) -> None:
 def test_a_foreign_database_is_left_alone(home: Path) -> None:
     """A database that some other program made is refused."""
     path = home / "sessions.db"
-    make_file(path, (Step(("CREATE TABLE theirs (x)",)),))
+    make_file(path, (Migration(("CREATE TABLE theirs (x)",)),))
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 0")
     connection.close()
@@ -130,7 +130,7 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None
     path = tmp_path / "folder" / "sessions.db"
     make_file(path, (TABLES,), VERSION_1_ROWS)
     connection = sqlite3.connect(path, isolation_level=None)
-    steps = (TABLES, Step(("CREATE TABLE more (x)",)), Step(("DROP TABLE missing",)))
+    steps = (TABLES, Migration(("CREATE TABLE more (x)",)), Migration(("DROP TABLE missing",)))
 
     with pytest.raises(sqlite3.OperationalError):
         migrate(connection, str(path), lambda version: None, steps)
@@ -146,7 +146,7 @@ def test_a_copy_is_kept_before_something_is_lost(home: Path) -> None:
     make_file(path, (TABLES,), VERSION_1_ROWS)
     store = SessionStore(path)
     connection = sqlite3.connect(path, isolation_level=None)
-    steps = (TABLES, Step(("CREATE TABLE more (x)",)), Step(("DELETE FROM messages",), destructive=True))
+    steps = (TABLES, Migration(("CREATE TABLE more (x)",)), Migration(("DELETE FROM messages",), destructive=True))
 
     migrate(connection, str(path), store.database.keep_copy, steps)
 

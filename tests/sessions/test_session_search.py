@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.sessions import search
-from toolcrib.sessions.search import Wanted, search_messages
-from toolcrib.sessions.search_query import snippet
+from toolcrib.sessions.search import SearchRequest, search_messages, snippet
 from toolcrib.sessions.store import SessionStore
 
 
 def found(store: SessionStore, typed: str, **options: object) -> list[str]:
     limit = int(str(options.pop("limit", 20)))
-    return [text for _, text in search_messages(store, typed, limit=limit, wanted=Wanted(**options))]  # type: ignore[arg-type]
+    return [text for _, text in search_messages(store, typed, limit=limit, wanted=SearchRequest(**options))]  # type: ignore[arg-type]
 
 
 def filled(store: SessionStore, *texts: str) -> str:
@@ -205,7 +204,7 @@ QUERIES = st.one_of(
 @example("天" * 500)
 def test_no_query_fails(typed: str) -> None:
     """Whatever is typed gives an answer."""
-    for wanted in (Wanted(), Wanted(sort="newest"), Wanted(sort="oldest", roles=("user",))):
+    for wanted in (SearchRequest(), SearchRequest(sort="newest"), SearchRequest(sort="oldest", roles=("user",))):
         search_messages(FILLED, typed, wanted=wanted)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conversations import answers, context, gives, says
 
-from toolcrib.sessions.search_service import SessionSearchService
+from toolcrib.sessions.search import SessionSearchService
 from toolcrib.sessions.store import SessionStore
 
 

@@ -11,8 +11,7 @@ from toolcrib.agent.events import ChildProgressed
 from toolcrib.agent.judge import Auxiliary
 from toolcrib.agent.offer import Renderings
 from toolcrib.agent.servers import ServerWatch
-from toolcrib.approval.approvers.none import NoApprover
-from toolcrib.approval.approvers.smart import SmartApprover
+from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
@@ -30,7 +29,7 @@ from toolcrib.service_loop import ServiceLoop
 from toolcrib.sessions.memory import MemoryStore
 from toolcrib.sessions.memory_service import MemoryService
 from toolcrib.sessions.records import Session
-from toolcrib.sessions.search_service import SessionSearchService
+from toolcrib.sessions.search import SessionSearchService
 from toolcrib.sessions.store import SessionStore
 from toolcrib.sessions.todo import TodoService
 from toolcrib.undo.history import FileHistory

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         detect_dangerous_command,
         detect_hardline_command,
     )
-    from toolcrib.approval.entries import suggest
+    from toolcrib.approval.grants import suggest
 
 __all__ = [
     "DANGEROUS_PATTERNS",
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'toolcrib.approval' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - loads by name, to keep the start of a process light
 
-    home = "toolcrib.approval.entries" if name == "suggest" else "toolcrib.approval.analyse"
+    home = "toolcrib.approval.grants" if name == "suggest" else "toolcrib.approval.analyse"
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

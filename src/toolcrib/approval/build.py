@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import Reading
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grants
-from toolcrib.approval.log import ApprovalLog
 from toolcrib.approval.options import GateOptions
+from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy
-from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.approval.user_rules import parse_rule
 
 

@@ -13,10 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.approvers import keeps_time
+from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import ReadCommand
-from toolcrib.approval.entries import may_be_permanent
-from toolcrib.approval.grants import Grants
-from toolcrib.approval.log import ApprovalLog
+from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.options import FireHook
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, in_words
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger

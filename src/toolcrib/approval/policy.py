@@ -10,10 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import ReadCommand, Reading
-from toolcrib.approval.entries import Grant
-from toolcrib.approval.places import Place, follow_links
-from toolcrib.approval.scopes import Scopes, path_scope
-from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.grants import Grant, Scopes, path_scope
+from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import UserRule, command_rule, denied_pattern, lifts, tool_rule
 from toolcrib.core.approvals import Danger, EntryPoint
 from toolcrib.core.types import Effect, EffectKind, Verdict
@@ -66,10 +64,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     workspace_follows_cwd: bool = False
     """The caller named no workspace, so the folder that it gives with a call is the one."""
 
-    def place(self, cwd: str = "") -> Place:
+    def place(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
         # Links are followed once for each path of a decision.
-        return Place(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
+        return PathScope(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
 
 
 REMOTE_HOME = "/home/…"
@@ -208,12 +206,12 @@ def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
     return _without_allowed_tool(policy, action, found, place)
 
 
-def _where(policy: Policy, place: Place, effect: Effect) -> tuple[Policy, Place]:
+def _where(policy: Policy, place: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
     """What an effect is judged by in the place where it would happen."""
     if not effect.backend:
         return policy, replace(place, cwd=effect.cwd) if effect.cwd else place
     # The folders of another machine are not ours: its workspace is where its session began, its links are unknown.
-    there = Place(cwd=effect.cwd or "/", workspace=effect.workspace, home=REMOTE_HOME, real=_as_written)
+    there = PathScope(cwd=effect.cwd or "/", workspace=effect.workspace, home=REMOTE_HOME, real=_as_written)
     return replace(policy, backend=effect.backend, isolated=effect.isolated, home=REMOTE_HOME), there
 
 
@@ -221,7 +219,7 @@ def _as_written(path: str) -> str:
     return path
 
 
-def _look_at_tool(policy: Policy, action: Action, found: _Found, place: Place) -> None:
+def _look_at_tool(policy: Policy, action: Action, found: _Found, place: PathScope) -> None:
     """The user's rules about a tool by its name."""
     paths = _paths(action)
     if tool_rule(policy.rules, "deny", action.tool, paths, place):
@@ -230,7 +228,7 @@ def _look_at_tool(policy: Policy, action: Action, found: _Found, place: Place) -
         found.dangers.append(_by_tool("user_rule", "your rule", action.tool, _ruled(action.tool, "has it asked about")))
 
 
-def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: Place) -> _Found:
+def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: PathScope) -> _Found:
     """An allow rule answers for a tool, unless it runs commands, which are allowed by their own words."""
     if action.command or any(danger.rule == "user_rule" for danger in found.dangers):
         return found
@@ -239,7 +237,7 @@ def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: 
     return found
 
 
-def _look_at_command(policy: Policy, effect: Effect, found: _Found, place: Place, read: ReadCommand) -> None:
+def _look_at_command(policy: Policy, effect: Effect, found: _Found, place: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
     own = () if effect.backend else policy.sensitive.in_home(place)
     reading = read(command, cwd=place.cwd, home=policy.home, own=own)
@@ -267,7 +265,7 @@ def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
     return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
-def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: Place) -> None:
+def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: PathScope) -> None:
     pattern = denied_pattern(policy.deny, command, reading)
     if pattern is not None:
         found.refusals.append(("user_rule", _ruled_command(f"the pattern {pattern!r} denies it", command)))
@@ -294,7 +292,7 @@ def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found
             found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
 
 
-def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found, place: Place) -> None:
+def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found, place: PathScope) -> None:
     tool = action.tool
     verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
     if not effect.target:
@@ -327,19 +325,19 @@ def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found
     (found.contained if effect.isolated and not delicate else found.dangers).append(danger)
 
 
-def _path_scope(effect: Effect, place: Place) -> str:
+def _path_scope(effect: Effect, place: PathScope) -> str:
     """This path; with a caution this text in it, as another one has other things to be said about."""
     return f"in {place.both(effect.target)[1]}" + (f": {effect.caution}" if effect.caution else "")
 
 
-def _folder_scope(effect: Effect, place: Place) -> str:
+def _folder_scope(effect: Effect, place: PathScope) -> str:
     """Who lets a tool write one file of a folder means the folder, unless that is the root or the home."""
     real = place.both(effect.target)[1]
     folder = real.rpartition("/")[0]
     return f"in {real if folder in ('', place.home) else folder}"
 
 
-def _secret_is_read(action: Action, effect: Effect, place: Place) -> Danger:
+def _secret_is_read(action: Action, effect: Effect, place: PathScope) -> Danger:
     return Danger(
         rule="credential",
         description="secret is read",

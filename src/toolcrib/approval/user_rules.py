@@ -8,8 +8,8 @@ from typing import Literal, cast
 import msgspec
 
 from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall
-from toolcrib.approval.places import GLOB_CHARACTERS, Place, is_at_or_inside
-from toolcrib.approval.scopes import TRANSPARENT
+from toolcrib.approval.grants import TRANSPARENT
+from toolcrib.approval.paths import GLOB_CHARACTERS, PathScope, is_at_or_inside
 from toolcrib.approval.shell.model import Finding
 from toolcrib.config.approval_entries import TOOL, rule_text
 
@@ -48,7 +48,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
         given = call.options | frozenset(call.words)
         return all(any(name in given for name in flag.split("|")) for flag in self.flags)
 
-    def is_about(self, path: str, place: Place) -> bool:
+    def is_about(self, path: str, place: PathScope) -> bool:
         """Whether a path lies where the rule applies."""
         if UNKNOWN_TEXT in path:
             return False
@@ -76,7 +76,7 @@ def parse_rule(text: str) -> UserRule:
     )
 
 
-def command_rule(rules: tuple[UserRule, ...], action: Action, reading: Reading, place: Place) -> UserRule | None:
+def command_rule(rules: tuple[UserRule, ...], action: Action, reading: Reading, place: PathScope) -> UserRule | None:
     """The first rule of this kind (ask or deny) that any command of the line falls under."""
     touched = {path for finding in reading.assessment.findings for path in finding.paths}
     for rule in rules:
@@ -92,7 +92,7 @@ def command_rule(rules: tuple[UserRule, ...], action: Action, reading: Reading, 
     return None
 
 
-def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: Place) -> bool:
+def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: PathScope) -> bool:
     """Whether a rule of this kind speaks of a tool, and of where it acts."""
     for rule in rules:
         if rule.action != action or not rule.matches_tool(name):
@@ -105,7 +105,7 @@ def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tup
     return False
 
 
-def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place: Place) -> bool:
+def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place: PathScope) -> bool:
     """Whether allow rules take a finding away: its command, and whatever it is wrapped in, must be allowed."""
     stacks = reading.stacks(finding)
     allowing = [rule for rule in rules if rule.action == "allow"]
@@ -121,7 +121,7 @@ def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place
     )
 
 
-def _allows(rule: UserRule, call: SeenCall, finding: Finding, place: Place) -> bool:
+def _allows(rule: UserRule, call: SeenCall, finding: Finding, place: PathScope) -> bool:
     if not rule.matches_command(call):
         return False
     if not rule.place:

@@ -6,7 +6,7 @@ import sys
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
-from toolcrib.approval.entries import suggest
+from toolcrib.approval.grants import suggest
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings

@@ -7,7 +7,7 @@ import time
 import click
 
 from toolcrib.approval.approvers.escape import shortened, visible
-from toolcrib.approval.log import ApprovalLog, Record
+from toolcrib.approval.audit_log import ApprovalLog, ApprovalRecord
 from toolcrib.cli.output import silence
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home, find_home
@@ -52,7 +52,7 @@ def open_log(home: Home | None = None) -> ApprovalLog:
     return ApprovalLog((home or find_home()).approvals_file)
 
 
-def find_record(log: ApprovalLog, wanted: str) -> Record:
+def find_record(log: ApprovalLog, wanted: str) -> ApprovalRecord:
     """The record with that id, or whose id alone starts so; `last` is the newest. Raises UnknownRequest."""
     found = log.last() if wanted == LAST else log.find(wanted)
     exact = [record for record in found if record.id == wanted]
@@ -67,14 +67,14 @@ def find_record(log: ApprovalLog, wanted: str) -> Record:
     raise UnknownRequest(wanted, known, advice="`toolcrib approvals list` shows all of them")
 
 
-def outcome(record: Record) -> str:
+def outcome(record: ApprovalRecord) -> str:
     """What became of a request, in two or three words."""
     if record.answer is None:
         return "not answered yet"
     return "blocked" if record.answer.decided_by == "block" else DECIDED[record.answer.choice]
 
 
-def explanation(record: Record) -> list[str]:
+def explanation(record: ApprovalRecord) -> list[str]:
     """Why a call was asked about, allowed, denied or blocked, a sentence each."""
     request, answer = record.request, record.answer
     lines = [f"{request.title or request.tool} wanted to {_wanted(request)}."]
@@ -102,7 +102,7 @@ def local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
-def record_as_json(record: Record) -> JsonObject:
+def record_as_json(record: ApprovalRecord) -> JsonObject:
     """The object that the commands print for programs; keys are only ever added."""
     request, answer = record.request, record.answer
     return {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolcrib.approval.build import build_policy
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant
+from toolcrib.approval.grants import Grant
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import Action, decide
 from toolcrib.cli.output import note, one_line

@@ -20,9 +20,7 @@ from toolcrib.environments.specs import backend_name
 from toolcrib.process_identity import is_alive, own_identity
 from toolcrib.processes.ledger import Ledger
 from toolcrib.sessions.health import DatabaseHealth, examine_database
-from toolcrib.sessions.memory import MemoryStore
-from toolcrib.sessions.memory_entries import size_of
-from toolcrib.sessions.memory_log import TARGETS
+from toolcrib.sessions.memory import TARGETS, MemoryStore, size_of
 
 LEAST_FREE_BYTES = 50_000_000
 SHOWN_SESSIONS = 3

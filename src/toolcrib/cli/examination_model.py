@@ -10,14 +10,14 @@ from toolcrib.cli.output import note
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import ModelError
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
     """The model that answers, and what it lacks."""
 
-    choice: Choice | None
+    choice: ModelChoice | None
     lack: Lack | None
     key_variable: str = ""
     has_key: bool = False
@@ -71,7 +71,7 @@ def examine_model(settings: Settings, *, online: bool) -> ModelState:
         choice = explain_choice(settings)
     except UnknownProvider as error:
         return ModelState(choice=None, lack=Lack(what=str(error), remedy="`toolcrib model use NAME`"), is_wanted=True)
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
     variable, key = places.key(preset)
     package = PACKAGES.get(preset.protocol, "")
@@ -107,7 +107,7 @@ def _auxiliary_problem(settings: Settings) -> str:
     return ""
 
 
-def _weights(settings: Settings, choice: Choice, lack: Lack | None) -> str:
+def _weights(settings: Settings, choice: ModelChoice, lack: Lack | None) -> str:
     if choice.provider != "embedded" or lack is not None:
         return ""
     missing = missing_weights(settings, choice)

@@ -9,17 +9,17 @@ from toolcrib.config.agent_settings import ModelSettings
 from toolcrib.config.edit import put_values, unset_value
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError, nearest_names
-from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
 from toolcrib.providers.embedded.catalog import MODELS, find_model
 from toolcrib.providers.presets import ALIASES, PRESETS, Preset
 
 
-def choose_model(settings: Settings, model: str, provider: str = "", base_url: str = "") -> Choice:
+def choose_model(settings: Settings, model: str, provider: str = "", base_url: str = "") -> ModelChoice:
     """The provider and model that these words name; raises UnknownProvider, or UsageError when no model is named.
 
     A provider that the words name is the one that is meant, whether its key is set or not.
     """
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     named, rest = _split(places, model)
     if provider:
         preset = places.find(provider)
@@ -42,7 +42,7 @@ def choose_model(settings: Settings, model: str, provider: str = "", base_url: s
     return choice
 
 
-def save_choice(settings: Settings, choice: Choice) -> None:
+def save_choice(settings: Settings, choice: ModelChoice) -> None:
     """Write the model, its provider and, where it would not be found otherwise, its address to the config."""
     values: dict[tuple[str, ...], str] = {("model", "default"): choice.model, ("model", "provider"): choice.provider}
     written = ModelSettings(default=choice.model, provider=choice.provider)
@@ -55,7 +55,7 @@ def save_choice(settings: Settings, choice: Choice) -> None:
         unset_value(settings.home, "model.base_url")
 
 
-def _split(places: Places, text: str) -> tuple[Preset | None, str]:
+def _split(places: ConfiguredModels, text: str) -> tuple[Preset | None, str]:
     """The provider before the first slash, or the text itself as one; None when it names none."""
     head, _, rest = text.partition("/")
     return (places.find(head), rest) if places.knows(head) else (None, text)
@@ -65,7 +65,7 @@ def _default(settings: Settings, preset: Preset) -> str:
     return explain_choice(replace(settings, model=ModelSettings()), provider=preset.name).model
 
 
-def _refuse_misspelt(places: Places, text: str, settings: Settings) -> None:
+def _refuse_misspelt(places: ConfiguredModels, text: str, settings: Settings) -> None:
     """Raise UnknownProvider where the words look like a provider that is spelt differently."""
     head, slash, _ = text.partition("/")
     known = [*settings.providers, *PRESETS, *ALIASES]
@@ -77,7 +77,7 @@ def _refuse_misspelt(places: Places, text: str, settings: Settings) -> None:
         raise UnknownProvider(head, known, advice="`toolcrib model list` shows all of them")
 
 
-def _by_name_of_model(settings: Settings, places: Places, model: str, base_url: str) -> Choice:
+def _by_name_of_model(settings: Settings, places: ConfiguredModels, model: str, base_url: str) -> ModelChoice:
     """Where a model is that was named alone: with the configured provider, unless its name is another maker's."""
     choice = explain_choice(settings, model=model, base_url=base_url)
     preset = places.find(choice.provider)

@@ -15,7 +15,7 @@ from toolcrib.core.messages import RequestedCall, user_message
 from toolcrib.core.models import Delta, ModelRequest, ModelResponse, Notice, Provider, Usage
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
-from toolcrib.providers.choose import Choice
+from toolcrib.providers.choose import ModelChoice
 from toolcrib.providers.create import create_provider
 
 LONGEST_SECONDS = 60.0
@@ -74,19 +74,19 @@ class Trial:
         return any(call.name == TOOL["function"]["name"] and _has_city(call) for call in self.calls)
 
 
-def try_answer(settings: Settings, choice: Choice, tell: Callable[[str], None]) -> Trial:
+def try_answer(settings: Settings, choice: ModelChoice, tell: Callable[[str], None]) -> Trial:
     """One small real request, sent once; raises ModelError. `tell` hears what takes time, such as a download."""
     return asyncio.run(_try(settings, choice, tell, [QUESTION]))[0]
 
 
-def try_answer_and_tool(settings: Settings, choice: Choice, tell: Callable[[str], None]) -> tuple[Trial, Trial]:
+def try_answer_and_tool(settings: Settings, choice: ModelChoice, tell: Callable[[str], None]) -> tuple[Trial, Trial]:
     """The same, and then a request that needs a tool."""
     answer, tool_answer = asyncio.run(_try(settings, choice, tell, [QUESTION, TOOL_QUESTION]))
     return answer, tool_answer
 
 
 async def _try(
-    settings: Settings, choice: Choice, tell: Callable[[str], None], questions: Sequence[str]
+    settings: Settings, choice: ModelChoice, tell: Callable[[str], None], questions: Sequence[str]
 ) -> list[Trial]:
     provider, model = create_provider(
         _sent_once(settings), model=choice.model, provider=choice.provider, base_url=choice.base_url

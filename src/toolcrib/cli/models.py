@@ -15,13 +15,12 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import ModelError
-from toolcrib.providers.choose import Choice, Places
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, EmbeddedModel, UnknownEmbeddedModel, find_model
 from toolcrib.providers.embedded.weights import open_store
 from toolcrib.providers.failures import is_on_this_machine
-from toolcrib.providers.model_facts import known_profile
-from toolcrib.providers.presets import PRESETS, Preset
+from toolcrib.providers.presets import PRESETS, Preset, known_profile
 
 PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}
 """The package that each protocol needs; the extra has the name of the protocol."""
@@ -70,7 +69,7 @@ class Lack:
 
 def provider_states(settings: Settings, *, probe: bool = False) -> list[ProviderState]:
     """Every provider that can be named, those of the config first; `probe` asks the servers on this machine."""
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     names = dict.fromkeys([*settings.providers, *(name for name in PRESETS if name not in HIDDEN)])
     states = [_state(places, places.find(name)) for name in names]
     local = [state for state in states if state.is_local] if probe else []
@@ -84,9 +83,9 @@ def where_to_get(variable: str) -> str:
     return str(OPTIONAL_ENV_VARS.get(variable, {}).get("url") or "")
 
 
-def lack_of(settings: Settings, choice: Choice) -> Lack | None:
+def lack_of(settings: Settings, choice: ModelChoice) -> Lack | None:
     """What the chosen model lacks, as far as that can be told without asking anybody; None when nothing is missing."""
-    preset = Places(settings).find(choice.provider)
+    preset = ConfiguredModels(settings).find(choice.provider)
     try:
         create_provider(settings, model=choice.model, provider=choice.provider, base_url=choice.base_url)
         if preset.protocol == "embedded":
@@ -103,7 +102,7 @@ def lack_of(settings: Settings, choice: Choice) -> Lack | None:
     return None
 
 
-def context_window(settings: Settings, choice: Choice) -> int:
+def context_window(settings: Settings, choice: ModelChoice) -> int:
     """How many tokens the model takes, as far as it is known without asking it."""
     try:
         provider, model = create_provider(
@@ -114,7 +113,7 @@ def context_window(settings: Settings, choice: Choice) -> int:
         return settings.model.context_window or known_profile(choice.model).context_window
 
 
-def missing_weights(settings: Settings, choice: Choice) -> EmbeddedModel | None:
+def missing_weights(settings: Settings, choice: ModelChoice) -> EmbeddedModel | None:
     """The embedded model that would have to be fetched before it can answer; None when nothing would."""
     if choice.provider != "embedded":
         return None
@@ -144,7 +143,7 @@ def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incompl
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-def _state(places: Places, preset: Preset) -> ProviderState:
+def _state(places: ConfiguredModels, preset: Preset) -> ProviderState:
     variable, key = places.key(preset)
     return ProviderState(
         preset=preset,

@@ -17,8 +17,7 @@ from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.types import JsonObject
 from toolcrib.sessions.export import Transcript, is_unknown
 from toolcrib.sessions.records import Session, State, StoredMessage
-from toolcrib.sessions.session_rows import LATEST
-from toolcrib.sessions.store import SessionStore
+from toolcrib.sessions.store import LATEST, SessionStore
 
 NO_SESSIONS = "There are no conversations yet; `toolcrib chat` begins one."
 ARGUMENT_CHARS = 100

@@ -16,7 +16,7 @@ from typing import Any
 from toolcrib.api import default_runtime
 from toolcrib.approval.analyse import DANGEROUS_PATTERNS, detect_dangerous_command, detect_hardline_command
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant, may_be_permanent
+from toolcrib.approval.grants import Grant, may_be_permanent
 from toolcrib.approval.policy import Action, Decision, Policy, answer_dangers, decide
 from toolcrib.compat import approval_questions as questions
 from toolcrib.compat.approval_questions import ApprovalCallback, Observed, sessions

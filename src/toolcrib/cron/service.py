@@ -27,7 +27,7 @@ from toolcrib.cron.pausing import paused, resumed
 from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.sessions.memory_scan import threat_in
+from toolcrib.sessions.injection_scan import threat_in
 
 SHOWN_JOBS = 50
 SHOWN_RUNS = 5

@@ -18,7 +18,7 @@ from toolcrib.cron import claims
 from toolcrib.cron.jobs import LOST, Job, JobError, Missed, Report, Run, UnknownJob, schedule_of
 from toolcrib.cron.tables import JOB_COLUMNS, RUN_COLUMNS, job_of, job_values, open_database, run_of
 from toolcrib.registry.results import sendable
-from toolcrib.sessions.owner import is_alive, own_owner, pid_of
+from toolcrib.sessions.recorder import is_alive, own_owner, pid_of
 
 MAX_OUTPUT_CHARS = 1_000_000
 ID_BYTES = 3

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from toolcrib.cron.jobs import LIVE_FIELDS, Job, JobError, Run
-from toolcrib.sessions.database import Database
-from toolcrib.sessions.schema import Step
+from toolcrib.sessions.database import Database, Migration
 
 STEPS = (
-    Step(
+    Migration(
         (
             """CREATE TABLE jobs (
                 id TEXT PRIMARY KEY,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from toolcrib.approval.places import Place
-from toolcrib.approval.sensitive import SensitivePaths
+from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
@@ -168,7 +167,7 @@ def lines_in(data: bytes) -> int:
 
 def holds_secrets(path: str) -> bool:
     """Whether reading the file would be asked about, so that an edit does not show what was in it."""
-    place = Place(cwd="/", workspace="", home=str(Path.home()), real=str)
+    place = PathScope(cwd="/", workspace="", home=str(Path.home()), real=str)
     return SensitivePaths("").is_secret(path, place)
 
 

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from toolcrib.approval.sensitive import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
+from toolcrib.approval.paths import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
 from toolcrib.core.errors import PathChanged, UsageError

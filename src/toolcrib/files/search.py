@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from toolcrib.approval.sensitive import ANY_HOME, SECRET_ANYWHERE, SECRET_IN_HOME
+from toolcrib.approval.paths import ANY_HOME, SECRET_ANYWHERE, SECRET_IN_HOME
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
 from toolcrib.core.errors import EnvironmentFailed, PathChanged, ToolcribError

@@ -7,9 +7,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from toolcrib.approval.approvers.none import NoApprover
-from toolcrib.approval.approvers.question import question, scopes_in_words
-from toolcrib.approval.approvers.rows import Style
+from toolcrib.approval.approvers.question import Style, question, scopes_in_words
+from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext

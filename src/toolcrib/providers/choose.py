@@ -25,7 +25,7 @@ class UnknownProvider(UnknownName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ModelChoice:
     """A provider and a model, and why it is these."""
 
     provider: str
@@ -36,7 +36,7 @@ class Choice:
     base_url: str = ""
 
 
-class Places:
+class ConfiguredModels:
     """Every provider that can be named, and the variables that hold their keys."""
 
     def __init__(self, settings: Settings) -> None:
@@ -68,9 +68,9 @@ class Places:
         return [preset for preset in known if preset.needs_key and self.key(preset)[1]]
 
 
-def explain_choice(settings: Settings, *, model: str = "", provider: str = "", base_url: str = "") -> Choice:
+def explain_choice(settings: Settings, *, model: str = "", provider: str = "", base_url: str = "") -> ModelChoice:
     """What a request would go to, and why; raises UnknownProvider for a name that nobody has."""
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     configured = settings.model
     home = None if configured.provider in _UNDECIDED else places.find(configured.provider)
     address = base_url or configured.base_url
@@ -92,12 +92,12 @@ def explain_choice(settings: Settings, *, model: str = "", provider: str = "", b
     return _by_key(places)
 
 
-def explain_fallback(settings: Settings, text: str) -> Choice:
+def explain_fallback(settings: Settings, text: str) -> ModelChoice:
     """What an entry of `model.fallbacks` means: `provider/model`, whatever provider is configured."""
-    return _by_model(Places(settings), text, "it is a fallback", "")
+    return _by_model(ConfiguredModels(settings), text, "it is a fallback", "")
 
 
-def _by_model(places: Places, text: str, why: str, address: str) -> Choice:
+def _by_model(places: ConfiguredModels, text: str, why: str, address: str) -> ModelChoice:
     """The provider that a model's name tells: before its first slash, by how it begins, or the first with a key."""
     head, _, rest = text.partition("/")
     keyed = places.with_key()
@@ -125,7 +125,7 @@ def _by_model(places: Places, text: str, why: str, address: str) -> Choice:
     return _choice(places, makers[0] if makers else PRESETS["embedded"], text, why, "")
 
 
-def _by_key(places: Places) -> Choice:
+def _by_key(places: ConfiguredModels) -> ModelChoice:
     chosen = next((preset for preset in places.with_key() if preset.chosen_by_key), None)
     if chosen is not None:
         return _choice(places, chosen, "", f"{places.key(chosen)[0]} is set", "")
@@ -134,7 +134,7 @@ def _by_key(places: Places) -> Choice:
     return _choice(places, PRESETS["embedded"], "", "no key of a provider is set", "")
 
 
-def _inside(places: Places, home: Preset, text: str) -> tuple[Preset, str]:
+def _inside(places: ConfiguredModels, home: Preset, text: str) -> tuple[Preset, str]:
     """Where a model is that was named beside a configured provider: there, unless another provider is named."""
     head, _, rest = text.partition("/")
     if not rest or not places.knows(head):
@@ -147,18 +147,18 @@ def _inside(places: Places, home: Preset, text: str) -> tuple[Preset, str]:
     return (home, text) if home.slashed_models and is_maker else (named, rest)
 
 
-def _without_own_name(places: Places, preset: Preset, text: str) -> str:
+def _without_own_name(places: ConfiguredModels, preset: Preset, text: str) -> str:
     head, _, rest = text.partition("/")
     is_own = bool(rest) and places.knows(head) and places.find(head).name == preset.name
     # The gateway has models of its own whose names begin with its name.
     return rest if is_own and not (preset.name == GATEWAY and "/" not in rest) else text
 
 
-def _choice(places: Places, preset: Preset, model: str, why: str, address: str) -> Choice:
+def _choice(places: ConfiguredModels, preset: Preset, model: str, why: str, address: str) -> ModelChoice:
     if preset.address_variable:
         address = address or places.variables.get(preset.address_variable, "")
     default = DEFAULT_MODEL if preset.protocol == "embedded" else preset.default_model
-    return Choice(provider=preset.name, model=model or default, why=why, base_url=address or preset.base_url)
+    return ModelChoice(provider=preset.name, model=model or default, why=why, base_url=address or preset.base_url)
 
 
 def _prefixes(preset: Preset) -> tuple[str, ...]:

@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from toolcrib.config.agent_settings import Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
-from toolcrib.core.models import ModelError, ModelProfile, Provider
-from toolcrib.providers.anthropic_messages import AnthropicMessages
-from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice, explain_fallback
+from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
+from toolcrib.providers.anthropic import AnthropicMessages
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.embedded.provider import EmbeddedProvider
-from toolcrib.providers.model_facts import known_profile
-from toolcrib.providers.openai_chat import OpenAIChat
-from toolcrib.providers.openai_wire import WireOptions
-from toolcrib.providers.presets import PRESETS, Preset
-from toolcrib.providers.prices import Priced
-from toolcrib.providers.resilient import OpenProvider, Render, Resilient, WithFallbacks
-from toolcrib.providers.scripted_file import read_script
-from toolcrib.providers.set_aside import SettingAside
+from toolcrib.providers.openai import OpenAIChat
+from toolcrib.providers.openai_request import OpenAIOptions
+from toolcrib.providers.presets import PRESETS, Preset, known_profile
+from toolcrib.providers.retrying import FallbackProvider, OpenProvider, Render, RetryingProvider, ToolRejectionFilter
+from toolcrib.providers.scripted import read_script
 
-__all__ = ["Choice", "UnknownProvider", "create_auxiliary", "create_provider", "explain_choice"]
+MILLION = 1_000_000
+
+
+def with_cost(usage: Usage, prices: Prices) -> Usage:
+    """The usage with its cost; what the provider says it cost stays."""
+    if usage.cost_usd is not None:
+        return usage
+    fresh = max(usage.input_tokens - usage.cached_tokens, 0)
+    # Who leaves the price of cached tokens out does not mean that they are free.
+    cached = usage.cached_tokens * (prices.cached or prices.input)
+    cost = (fresh * prices.input + cached + usage.output_tokens * prices.output) / MILLION
+    return msgspec.structs.replace(usage, cost_usd=cost)
+
+
+class PricedProvider:
+    """A provider whose answers say what they cost; see Provider."""
+
+    def __init__(self, inner: Provider, prices: Mapping[str, Prices]) -> None:
+        self._inner = inner
+        self._prices = prices
+        self.name = inner.name
+        self.dialect = inner.dialect
+        self.base_url = inner.base_url
+        self.api_mode = inner.api_mode
+
+    def profile(self, model: str) -> ModelProfile:
+        return self._inner.profile(model)
+
+    async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
+        response = await self._inner.complete(request, emit)
+        prices = self._prices.get(f"{self.name}/{request.model}") or self._prices.get(request.model)
+        if prices is None:
+            return response
+        return msgspec.structs.replace(response, usage=with_cost(response.usage, prices))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+__all__ = ["ModelChoice", "UnknownProvider", "create_auxiliary", "create_provider", "explain_choice"]
 
 
 def create_provider(
@@ -38,7 +75,7 @@ def create_provider(
     others = [_fallback(settings, text) for text in settings.model.fallbacks]
     if not others:
         return first, choice.model
-    return WithFallbacks(first, others, render=render or (lambda definitions, _: list(definitions))), choice.model
+    return FallbackProvider(first, others, render=render or (lambda definitions, _: list(definitions))), choice.model
 
 
 def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Provider, str]:
@@ -47,7 +84,7 @@ def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Pr
     if not (wanted.model or wanted.provider or wanted.base_url):
         return main
     named, slash, _ = wanted.model.partition("/")
-    if slash and not wanted.provider and not wanted.base_url and Places(settings).knows(named):
+    if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
         # Whatever provider the main model has: both parts are named.
         choice = explain_fallback(settings, wanted.model)
     else:
@@ -63,15 +100,15 @@ def _fallback(settings: Settings, text: str) -> OpenProvider:
     return open_it
 
 
-def _opened(settings: Settings, choice: Choice, *, context_window: int = 0) -> Provider:
+def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0) -> Provider:
     found = _bare(settings, choice, context_window)
     if settings.model.prices:
-        found = Priced(found, settings.model.prices)
-    return SettingAside(Resilient(found, max_retries=settings.model.max_retries))
+        found = PricedProvider(found, settings.model.prices)
+    return ToolRejectionFilter(RetryingProvider(found, max_retries=settings.model.max_retries))
 
 
-def _bare(settings: Settings, choice: Choice, context_window: int) -> Provider:
-    places = Places(settings)
+def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provider:
+    places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
     if preset.protocol == "embedded":
         return EmbeddedProvider(settings.home, find_model(choice.model).name)
@@ -105,10 +142,10 @@ def _profile(context_window: int) -> Callable[[str], ModelProfile]:
     return lambda model: msgspec.structs.replace(known_profile(model), context_window=context_window)
 
 
-def _options(preset: Preset, choice: Choice) -> WireOptions:
+def _options(preset: Preset, choice: ModelChoice) -> OpenAIOptions:
     """What is special about a service; somebody else's server under the name of OpenAI has nothing of OpenAI's own."""
     is_elsewhere = preset.name == "openai" and choice.base_url != preset.base_url
-    return WireOptions() if is_elsewhere else preset.options
+    return OpenAIOptions() if is_elsewhere else preset.options
 
 
 def _own_address(preset: Preset) -> str:
@@ -116,7 +153,7 @@ def _own_address(preset: Preset) -> str:
     return known.base_url if known is not None else preset.base_url
 
 
-def _check(preset: Preset, choice: Choice) -> None:
+def _check(preset: Preset, choice: ModelChoice) -> None:
     if not choice.base_url:
         raise ModelError(
             f"the provider {preset.name!r} has no address; set `providers.{preset.name}.base_url` in the config",
@@ -138,7 +175,7 @@ def _missing_key(preset: Preset, variable: str) -> ModelError:
     )
 
 
-def _script(choice: Choice) -> str:
+def _script(choice: ModelChoice) -> str:
     if choice.base_url:
         return choice.base_url
     raise ModelError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
 
-from toolcrib.core.models import Dialect
-from toolcrib.providers.openai_wire import WireOptions
+from toolcrib.core.models import Dialect, ModelProfile
+from toolcrib.providers.openai_request import OpenAIOptions
 
 Protocol = Literal["openai", "anthropic", "embedded", "scripted"]
 
@@ -33,7 +34,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Its models have names with a slash, such as `maker/model`."""
     chosen_by_key: bool = True
     """It is chosen when its key is set and nothing else is said; not where the same key serves other programs."""
-    options: WireOptions = WireOptions()
+    options: OpenAIOptions = OpenAIOptions()
     headers: dict[str, str] = {}
 
     @property
@@ -52,41 +53,41 @@ _ROWS = (
         name="openai", title="OpenAI", base_url="https://api.openai.com/v1", key_variables=("OPENAI_API_KEY",),
         address_variable="OPENAI_BASE_URL",
         default_model="gpt-5.6", model_prefixes=("gpt-", "o1", "o3", "o4", "chatgpt-"),
-        options=WireOptions(
+        options=OpenAIOptions(
             max_tokens_field="max_completion_tokens", cache_key=True, no_tools_while_reasoning=True
         ),
     ),
     Preset(
         name="openrouter", title="OpenRouter", base_url="https://openrouter.ai/api/v1",
         key_variables=("OPENROUTER_API_KEY",), default_model="anthropic/claude-sonnet-5.5", slashed_models=True,
-        options=WireOptions(reasoning="openrouter"), headers={"X-Title": "toolcrib"},
+        options=OpenAIOptions(reasoning="openrouter"), headers={"X-Title": "toolcrib"},
     ),
     Preset(
         name="gemini", title="Google Gemini", base_url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"), dialect="openai_gemini",
-        default_model="gemini-3.8-flash", model_prefixes=("gemini-", "gemma-"), options=WireOptions(signs_calls=True),
+        default_model="gemini-3.8-flash", model_prefixes=("gemini-", "gemma-"), options=OpenAIOptions(signs_calls=True),
     ),
     Preset(
         name="nous", title="Nous Portal", base_url="https://inference-api.nousresearch.com/v1",
         key_variables=("NOUS_API_KEY",), default_model="anthropic/claude-sonnet-4.6", model_prefixes=("Hermes-",),
-        slashed_models=True, options=WireOptions(reasoning="openrouter"),
+        slashed_models=True, options=OpenAIOptions(reasoning="openrouter"),
     ),
     Preset(
         name="groq", title="Groq", base_url="https://api.groq.com/openai/v1", key_variables=("GROQ_API_KEY",),
         default_model="openai/gpt-oss-120b", slashed_models=True,
-        options=WireOptions(max_tokens_field="max_completion_tokens"),
+        options=OpenAIOptions(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
         name="mistral", title="Mistral", base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
         default_model="mistral-medium-latest",
         model_prefixes=("mistral-", "ministral-", "magistral-", "codestral-", "devstral-", "pixtral-"),
         # It says what was used in any case, and refuses fields that it does not know.
-        options=WireOptions(stream_usage=False, nine_character_ids=True),
+        options=OpenAIOptions(stream_usage=False, nine_character_ids=True),
     ),
     Preset(
         name="deepseek", title="DeepSeek", base_url="https://api.deepseek.com", key_variables=("DEEPSEEK_API_KEY",),
         default_model="deepseek-v4-pro", model_prefixes=("deepseek-",),
-        options=WireOptions(reasoning="thinking_effort", returns_reasoning=True, json_schema=False),
+        options=OpenAIOptions(reasoning="thinking_effort", returns_reasoning=True, json_schema=False),
     ),
     Preset(
         name="xai", title="xAI", base_url="https://api.x.ai/v1", key_variables=("XAI_API_KEY",),
@@ -103,18 +104,18 @@ _ROWS = (
     Preset(
         name="cerebras", title="Cerebras", base_url="https://api.cerebras.ai/v1",
         key_variables=("CEREBRAS_API_KEY",), default_model="qwen-3.8-27b",
-        options=WireOptions(max_tokens_field="max_completion_tokens"),
+        options=OpenAIOptions(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
         name="moonshot", title="Moonshot AI", base_url="https://api.moonshot.ai/v1",
         key_variables=("MOONSHOT_API_KEY", "KIMI_API_KEY"), default_model="kimi-k3", model_prefixes=("kimi-",),
-        options=WireOptions(reasoning="thinking", returns_reasoning=True, cache_key=True),
+        options=OpenAIOptions(reasoning="thinking", returns_reasoning=True, cache_key=True),
     ),
     Preset(
         name="zai", title="Z.ai", base_url="https://api.z.ai/api/paas/v4",
         key_variables=("ZAI_API_KEY", "GLM_API_KEY", "ZHIPU_API_KEY"), default_model="glm-5.1",
         model_prefixes=("glm-",),
-        options=WireOptions(reasoning="thinking", returns_reasoning=True, json_schema=False),
+        options=OpenAIOptions(reasoning="thinking", returns_reasoning=True, json_schema=False),
     ),
     Preset(
         name="nvidia", title="NVIDIA", base_url="https://integrate.api.nvidia.com/v1",
@@ -132,7 +133,7 @@ _ROWS = (
     Preset(
         name="github", title="GitHub Models", base_url="https://models.github.ai/inference",
         key_variables=("GITHUB_TOKEN",), default_model="openai/o4-mini", slashed_models=True, chosen_by_key=False,
-        options=WireOptions(max_tokens_field="max_completion_tokens"),
+        options=OpenAIOptions(max_tokens_field="max_completion_tokens"),
     ),
     Preset(name="ollama", title="Ollama on this machine", base_url="http://127.0.0.1:11434/v1", slashed_models=True),
     Preset(
@@ -167,3 +168,53 @@ ALIASES = {
     "llama_cpp": "llamacpp",
 }
 """Other names that people use."""
+
+
+DEFAULT_CONTEXT_WINDOW = 128_000
+
+# The first row that fits the name without its maker counts. Windows are what the makers document for their own service.
+_FAMILIES: tuple[tuple[re.Pattern[str], int, bool], ...] = tuple(
+    (re.compile(pattern), window, sees_images)
+    for pattern, window, sees_images in (
+        (r"claude-[a-z]+-5", 1_000_000, True),
+        (r"claude-", 200_000, True),
+        (r"gpt-5\.\d+-(mini|nano|luna)", 400_000, True),
+        (r"gpt-5\.[456](?!\d)", 1_050_000, True),
+        (r"gpt-5", 400_000, True),
+        (r"gpt-4\.1", 1_047_576, True),
+        (r"gpt-4o|gpt-4-turbo|chatgpt-4o", 128_000, True),
+        (r"gpt-4", 8_192, False),
+        (r"gpt-3\.5", 16_385, False),
+        (r"gpt-oss", 131_072, False),
+        (r"o1-mini|o3-mini", 200_000, False),
+        (r"o[134](-|$)", 200_000, True),
+        (r"gemini-", 1_048_576, True),
+        (r"deepseek-v4.*vision", 1_048_576, True),
+        (r"deepseek-(v4|flash|chat$|reasoner$)", 1_048_576, False),
+        (r"deepseek-", 128_000, False),
+        (r"grok-4\.7", 500_000, True),
+        (r"grok-4", 256_000, True),
+        (r"kimi-k3", 1_048_576, True),
+        (r"kimi-k2[.p-][5-9]", 262_144, True),
+        (r"kimi-k2", 262_144, False),
+        (r"glm-[\d.p]+v", 128_000, True),
+        (r"glm-5[.p]3", 1_000_000, False),
+        (r"glm-(5|4[.p][67])", 200_000, False),
+        (r"glm-", 128_000, False),
+        (r"qwen-3\.8-27b", 65_536, True),
+        (r"hermes-[34]|llama-3\.[13]", 131_072, False),
+    )
+)
+
+# Their makers document recordings as input.
+_HEARS_AUDIO = re.compile(r"gpt-4o(-mini)?-audio|gpt-audio|gemini-|voxtral|qwen[\w.]*-omni")
+
+
+def known_profile(model: str) -> ModelProfile:
+    """What the model can take, by its name; for a name that tells nothing, what most models can."""
+    name = model.rpartition("/")[2].lower()
+    hears_audio = _HEARS_AUDIO.match(name) is not None
+    for pattern, window, sees_images in _FAMILIES:
+        if pattern.match(name):
+            return ModelProfile(context_window=window, sees_images=sees_images, hears_audio=hears_audio)
+    return ModelProfile(context_window=DEFAULT_CONTEXT_WINDOW, hears_audio=hears_audio)

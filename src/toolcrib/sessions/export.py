@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,3 +176,182 @@ def _masked_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {redact(key): _masked_value(item) for key, item in value.items()}
     return value
+
+
+SUMMARY_CHARS = 80
+MARKDOWN_SPEAKERS = {"user": "You", "assistant": "Agent", "system": "System"}
+STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (taken back)"}
+
+
+def as_markdown(transcript: Transcript) -> str:
+    """The whole session as one document."""
+    return "\n\n".join([*_head(transcript.session), *_body(transcript)]) + "\n"
+
+
+def _head(session: Session) -> Iterator[str]:
+    yield f"# {_escaped(session.title or f'Session {session.id}')}"
+    facts = [f"Session `{session.id}`, {_moment(session.created_at)}"]
+    if session.model:
+        facts.append(f"Model `{session.model}`" + (f" by {session.provider}" if session.provider else ""))
+    if session.cwd:
+        facts.append(f"Folder `{session.cwd}`")
+    if session.parent_id:
+        facts.append(f"Came from session `{session.parent_id}` ({session.parent_kind})")
+    usage = session.usage
+    if usage.input_tokens or usage.output_tokens:
+        cost = "" if usage.cost_usd is None else f", {usage.cost_usd:.4f} US dollars"
+        facts.append(f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}")
+    yield "\n".join(f"- {fact}" for fact in facts)
+
+
+def _body(transcript: Transcript) -> Iterator[str]:
+    asked: set[str] = set()
+    speaker = ""
+    for stored in transcript.messages:
+        message = stored.message
+        if message.role == "tool":
+            if message.call_id not in asked:
+                yield _result_alone(message)
+            continue
+        heading = f"## {MARKDOWN_SPEAKERS[message.role]}{STATES[stored.state]}"
+        if heading != speaker:
+            yield heading
+        speaker = heading
+        yield from _said(stored)
+        for call in message.tool_calls:
+            asked.add(call.id)
+            yield _call(transcript, call)
+
+
+def _said(stored: StoredMessage) -> Iterator[str]:
+    message = stored.message
+    if message.reasoning.strip():
+        yield _folded("What the model thought", _fenced(message.reasoning.strip()))
+    if message.text.strip():
+        yield message.text.strip()
+    for image in message.images:
+        yield f"![image]({image.url})" if image.url else f"*An image ({image.media_type}).*"
+
+
+def _call(transcript: Transcript, call: RequestedCall) -> str:
+    result = transcript.result_of(call.id)
+    arguments = _pretty(call.arguments)
+    inside = ["Arguments:", _fenced(arguments, "json")]
+    if result is not None:
+        inside += ["Result:", *_shown_result(result)]
+    return _folded(f"{call.name} {_short(call.arguments)}: {_outcome(transcript, call, result)}", *inside)
+
+
+def _outcome(transcript: Transcript, call: RequestedCall, result: Message | None) -> str:
+    if is_unknown(transcript, call.id):
+        return "outcome unknown"
+    return "no result" if result is None else result.status
+
+
+def _result_alone(message: Message) -> str:
+    return _folded(f"{message.name}: {message.status}", *_shown_result(message))
+
+
+def _shown_result(result: Message) -> Iterator[str]:
+    if result.text:
+        yield _fenced(_pretty(result.text))
+    for image in result.images:
+        yield f"*An image ({image.media_type or image.url}).*"
+    for recording in result.recordings:
+        yield f"*A recording ({recording.media_type}).*"
+
+
+def _folded(summary: str, *inside: str) -> str:
+    return "\n\n".join(
+        [f"<details>\n<summary>{html.escape(' '.join(summary.split()))}</summary>", *inside, "</details>"]
+    )
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """The text in a fence that nothing inside it can close."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _pretty(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SUMMARY_CHARS else line[: SUMMARY_CHARS - 1] + "…"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_<>#\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+SHAREGPT_SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool"}
+
+
+def as_sharegpt(transcript: Transcript) -> JsonObject:
+    """The session as one line of a ShareGPT dataset; messages in a row of one speaker become one turn."""
+    session = transcript.session
+    turns: list[dict[str, str]] = []
+    for speaker, value in _sharegpt_text(transcript):
+        if turns and turns[-1]["from"] == speaker:
+            turns[-1]["value"] += f"\n{value}"
+        else:
+            turns.append({"from": speaker, "value": value})
+    return {
+        "id": session.id,
+        "conversations": turns,
+        "model": session.model,
+        "provider": session.provider,
+        "timestamp": session.created_at,
+        "completed": bool(turns) and turns[-1]["from"] == "gpt" and "<tool_call>" not in turns[-1]["value"],
+        "toolsets_used": list(session.toolsets),
+    }
+
+
+def _sharegpt_text(transcript: Transcript) -> Iterator[tuple[str, str]]:
+    if transcript.session.system_prompt:
+        yield "system", transcript.session.system_prompt
+    for stored in transcript.messages:
+        yield SHAREGPT_SPEAKERS[stored.message.role], _value(stored.message)
+
+
+def _value(message: Message) -> str:
+    if message.role == "tool":
+        return _block("tool_response", _response(message))
+    parts = [_block("think", message.reasoning.strip())] if message.reasoning.strip() else []
+    parts += [message.text.strip()] if message.text.strip() else []
+    parts += ["<image>" for _ in message.images]
+    parts += [_block("tool_call", _sharegpt_call(call)) for call in message.tool_calls]
+    return "\n".join(parts)
+
+
+def _response(message: Message) -> str:
+    """The result as JSON; one that is JSON itself is put in as it is, not as a text."""
+    fields = {"tool_call_id": message.call_id, "name": message.name, "content": _parsed(message.text)}
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _sharegpt_call(call: RequestedCall) -> str:
+    return json.dumps({"name": call.name, "arguments": _parsed(call.arguments)}, ensure_ascii=False)
+
+
+def _parsed(text: str) -> object:
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _block(tag: str, text: str) -> str:
+    return f"<{tag}>\n{text}\n</{tag}>"

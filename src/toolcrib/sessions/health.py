@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from toolcrib.sessions.owner import is_alive
-from toolcrib.sessions.schema import STEPS
+from toolcrib.sessions.database import STEPS
+from toolcrib.sessions.recorder import is_alive
 
 CHECK_SECONDS = 2.0
 LOOK_EVERY_STEPS = 10_000

@@ -11,37 +11,268 @@ the one entry that is meant, and replaces the file in one step. Nothing that a f
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, get_args
 
-from toolcrib.config.files import replace_file, writing
+from toolcrib.config.files import OWNER_FILE, replace_file, writing
+from toolcrib.core.errors import ToolcribError
 from toolcrib.registry.results import sendable
-from toolcrib.sessions.memory_entries import (
-    SEPARATOR,
-    Changed,
-    MemoryRefused,
-    Operation,
-    apply,
-    parse,
-    preview,
-    serialise,
-    size_of,
-)
-from toolcrib.sessions.memory_log import (
-    TARGETS,
-    EntryChange,
-    LoggedChange,
-    MemoryLog,
-    Target,
-    Who,
-    difference,
-    digest,
-    entries_after,
-)
-from toolcrib.sessions.memory_scan import threat_in
+from toolcrib.sessions.injection_scan import threat_in
+
+SEPARATOR = "\n§\n"
+PREVIEW_CHARS = 80
+
+
+class MemoryRefused(ToolcribError):
+    """A change that cannot be made; nothing was changed. `candidates` are entries that may have been meant."""
+
+    def __init__(self, message: str, *, over_limit: bool = False, candidates: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.over_limit = over_limit
+        self.candidates = list(candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOperation:
+    """One wish: add an entry, or replace or remove the one entry that contains `old_text`."""
+
+    action: Literal["add", "replace", "remove"]
+    content: str = ""
+    old_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChange:
+    """What a change came to. No `changes`: everything was so already."""
+
+    entries: tuple[str, ...]
+    changes: tuple[EntryChange, ...]
+
+
+def parse(content: bytes) -> list[str]:
+    """The entries of a file, each once; bytes that are no UTF-8 survive the way back."""
+    text = content.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n")
+    entries: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if line.strip() == "§":
+            entries.append([])
+        else:
+            entries[-1].append(line)
+    return list(dict.fromkeys(entry for lines in entries if (entry := "\n".join(lines).strip())))
+
+
+def serialise(entries: Sequence[str]) -> bytes:
+    """The file that says these entries."""
+    return SEPARATOR.join(entries).encode("utf-8", "surrogateescape")
+
+
+def size_of(entries: Sequence[str]) -> int:
+    """How many characters the entries take, with what separates them."""
+    return len(SEPARATOR.join(entries))
+
+
+def preview(entry: str) -> str:
+    """The beginning of an entry, on one line."""
+    line = " ".join(entry.split())
+    return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
+
+
+def apply(entries: list[str], operation: MemoryOperation) -> list[EntryChange]:
+    """Change the list as the operation says; gives what happened, which is nothing when it was so already."""
+    content = operation.content.replace("\r\n", "\n").strip()
+    if operation.action != "remove":
+        _check_content(content, operation.action)
+    if operation.action == "add":
+        if content in entries:
+            return []
+        entries.append(content)
+        return [EntryChange(kind="add", after=content)]
+    at = _meant(entries, operation)
+    before = entries[at]
+    if before == content:
+        return []
+    if operation.action == "remove" or content in entries:
+        del entries[at]
+        return [EntryChange(kind="remove", before=before)]
+    entries[at] = content
+    return [EntryChange(kind="replace", before=before, after=content)]
+
+
+def _check_content(content: str, action: str) -> None:
+    if not content:
+        raise MemoryRefused(f"`content` is empty; say what to remember, for {action!r}")
+    if any(line.strip() == "§" for line in content.split("\n")):
+        raise MemoryRefused("`content` has a line with only §, which separates entries; give each entry on its own")
+    threat = threat_in(content)
+    if threat:
+        raise MemoryRefused(f"this cannot be remembered, because {threat}; reword it as a plain fact")
+
+
+def _meant(entries: list[str], operation: MemoryOperation) -> int:
+    """The place of the one entry that `old_text` speaks of."""
+    wanted = operation.old_text.replace("\r\n", "\n").strip()
+    if not wanted:
+        raise MemoryRefused(
+            f"`old_text` is missing; give words that only the entry to {operation.action} contains", candidates=entries
+        )
+    found = [at for at, entry in enumerate(entries) if entry == wanted]
+    found = found or [at for at, entry in enumerate(entries) if wanted in entry]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise MemoryRefused(
+            f"no entry contains {preview(wanted)!r}; take `old_text` from an entry as it stands", candidates=entries
+        )
+    raise MemoryRefused(
+        f"{len(found)} entries contain {preview(wanted)!r}; give words that only one of them contains",
+        candidates=[entries[at] for at in found],
+    )
+
+
+Target = Literal["memory", "user"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+Who = Literal["agent", "person", "external", "recovery"]
+"""`external`: the file was changed by an editor or another program. `recovery`: a change that was cut short."""
+Kind = Literal["add", "replace", "remove", "restore"]
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryChange:
+    """What happened to one entry; `before` is "" for a new one, `after` for one that is gone."""
+
+    kind: Kind
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedChange:
+    """One change of one file: all of it happened, or none."""
+
+    at: float
+    """Seconds since 1970."""
+    who: Who
+    target: Target
+    session_id: str = ""
+    call_id: str = ""
+    file_before: str
+    """Digest of the file as it was."""
+    file_after: str
+    """Digest of the file as it was to become."""
+    changes: tuple[EntryChange, ...]
+
+
+class MemoryLog:
+    """The log of one folder of memories. Whoever appends holds the lock of the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, change: LoggedChange) -> None:
+        """Put a change on record; it is on disk when this returns."""
+        line = json.dumps(_as_json(change), separators=(",", ":")).encode("ascii") + b"\n"
+        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINKS, OWNER_FILE)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and _byte_at(descriptor, size - 1) != b"\n":
+                line = b"\n" + line  # A killed writer left half a line.
+            written = os.write(descriptor, line)
+            if written != len(line):
+                raise OSError(f"only {written} of {len(line)} bytes could be written to {str(self.path)!r}")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, target: Target | None = None) -> list[LoggedChange]:
+        """All changes, oldest first; of one file, or of both. What cannot be read is passed over."""
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        found = [change for line in lines if (change := _change(line)) is not None]
+        return [change for change in found if target in (None, change.target)]
+
+
+def entries_after(changes: Iterable[LoggedChange]) -> list[str]:
+    """The entries that a file had after these changes of it."""
+    entries: dict[str, None] = {}
+    for change in changes:
+        for one in change.changes:
+            if one.before:
+                entries.pop(one.before, None)
+            if one.after:
+                entries[one.after] = None
+    return list(entries)
+
+
+def difference(before: Sequence[str], after: Sequence[str]) -> tuple[EntryChange, ...]:
+    """Which entries vanished and which appeared."""
+    gone = [EntryChange(kind="remove", before=entry) for entry in before if entry not in after]
+    return (*gone, *(EntryChange(kind="add", after=entry) for entry in after if entry not in before))
+
+
+def digest(content: str | bytes) -> str:
+    """A short name for a text that no other text has."""
+    raw = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def _byte_at(descriptor: int, position: int) -> bytes:
+    os.lseek(descriptor, position, os.SEEK_SET)
+    return os.read(descriptor, 1)
+
+
+def _as_json(change: LoggedChange) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "at": change.at,
+        "who": change.who,
+        "target": change.target,
+        "session": change.session_id,
+        "call": change.call_id,
+        "file_before": change.file_before,
+        "file_after": change.file_after,
+        "changes": [
+            {
+                "operation": one.kind,
+                "hash_before": digest(one.before) if one.before else "",
+                "hash_after": digest(one.after) if one.after else "",
+                "before": one.before,
+                "after": one.after,
+            }
+            for one in change.changes
+        ],
+    }
+
+
+def _change(line: bytes) -> LoggedChange | None:
+    try:
+        fields = json.loads(line)
+        if fields["target"] not in TARGETS or fields["who"] not in get_args(Who):
+            return None
+        return LoggedChange(
+            at=float(fields["at"]),
+            who=fields["who"],
+            target=fields["target"],
+            session_id=str(fields["session"]),
+            call_id=str(fields["call"]),
+            file_before=str(fields["file_before"]),
+            file_after=str(fields["file_after"]),
+            changes=tuple(
+                EntryChange(kind=one["operation"], before=str(one["before"]), after=str(one["after"]))
+                for one in fields["changes"]
+            ),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None  # A line that a killed writer left half, or that somebody else wrote.
+
 
 FILES: dict[Target, str] = {"memory": "MEMORY.md", "user": "USER.md"}
 TITLES: dict[Target, str] = {"memory": "Your notes from earlier sessions", "user": "What you know of the user"}
@@ -50,7 +281,7 @@ MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class By:
+class Author:
     """Who makes a change, for the record."""
 
     who: Who = "agent"
@@ -72,7 +303,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class MemorySnapshot:
     """What a session is told that it remembers, and what was kept from it."""
 
     text: str
@@ -107,7 +338,7 @@ class MemoryStore:
         limit = self.limits[target]
         return f"{round(100 * size_of(entries) / limit)}% of {limit:,} characters"
 
-    def load(self) -> Snapshot:
+    def load(self) -> MemorySnapshot:
         """The memories as a prompt shows them; the same files give the same bytes. Poisoned entries are left out."""
         blocks, left_out = [], []
         for target in TARGETS:
@@ -116,7 +347,7 @@ class MemoryStore:
             if shown:
                 head = f"## {TITLES[target]} ({self.usage(target, shown)})"
                 blocks.append(f"{head}\n{SEPARATOR.join(shown)}")
-        return Snapshot(text=sendable("\n\n".join(blocks)), left_out=tuple(left_out))
+        return MemorySnapshot(text=sendable("\n\n".join(blocks)), left_out=tuple(left_out))
 
     def snapshot(self) -> str:
         """The memories as a prompt shows them; empty when there are none."""
@@ -126,19 +357,24 @@ class MemoryStore:
         """The entries that may be shown to a model."""
         return self._checked(target, entries)[0]
 
-    def plan(self, target: Target, operations: Sequence[Operation]) -> Changed:
+    def plan(self, target: Target, operations: Sequence[MemoryOperation]) -> MemoryChange:
         """What a change would come to, without making it; raises MemoryRefused."""
         return self._planned(target, self.entries(target), operations)
 
     def change(
-        self, target: Target, operations: Sequence[Operation], *, by: By | None = None, expected: Changed | None = None
-    ) -> Changed:
+        self,
+        target: Target,
+        operations: Sequence[MemoryOperation],
+        *,
+        by: Author | None = None,
+        expected: MemoryChange | None = None,
+    ) -> MemoryChange:
         """Make all of the changes or none; raises MemoryRefused. On disk when this returns.
 
         With `expected`, nothing is done unless it comes to the same changes: those that a person agreed to.
         """
 
-        def planned(entries: list[str]) -> Changed:
+        def planned(entries: list[str]) -> MemoryChange:
             changed = self._planned(target, entries, operations)
             if expected is not None and changed.changes != expected.changes:
                 raise MemoryRefused(
@@ -146,13 +382,13 @@ class MemoryStore:
                 )
             return changed
 
-        return self._written(target, planned, by or By())
+        return self._written(target, planned, by or Author())
 
     def history(self, target: Target | None = None) -> list[LoggedChange]:
         """Everything that happened, oldest first, with the texts of what is gone."""
         return self._log.read(target)
 
-    def restore(self, entry: str, *, by: By | None = None) -> Changed:
+    def restore(self, entry: str, *, by: Author | None = None) -> MemoryChange:
         """Bring back an entry that is gone: its text, or the beginning of its hash in the log."""
         found = {
             (change.target, text): None
@@ -169,14 +405,14 @@ class MemoryStore:
                 candidates=[text for _, text in found],
             )
         [(target, text)] = found
-        return self._written(target, lambda entries: self._restored(target, entries, text), by or By(who="person"))
+        return self._written(target, lambda entries: self._restored(target, entries, text), by or Author(who="person"))
 
-    def _restored(self, target: Target, entries: list[str], text: str) -> Changed:
-        planned = self._planned(target, entries, [Operation(action="add", content=text)])
+    def _restored(self, target: Target, entries: list[str], text: str) -> MemoryChange:
+        planned = self._planned(target, entries, [MemoryOperation(action="add", content=text)])
         changes = tuple(EntryChange(kind="restore", after=one.after) for one in planned.changes)
-        return Changed(entries=planned.entries, changes=changes)
+        return MemoryChange(entries=planned.entries, changes=changes)
 
-    def _written(self, target: Target, plan: Callable[[list[str]], Changed], by: By) -> Changed:
+    def _written(self, target: Target, plan: Callable[[list[str]], MemoryChange], by: Author) -> MemoryChange:
         with writing(self._log.path):
             path = Path(os.path.realpath(self.path(target)))
             for _ in range(MAX_ATTEMPTS):
@@ -204,10 +440,12 @@ class MemoryStore:
         if changes:
             # The file is as it was before our last change: whoever made that was killed before the file was replaced.
             cut_short = bool(known) and known[-1].who != "recovery" and known[-1].file_before == now
-            self._record(target, By(who="recovery" if cut_short else "external"), content, content, changes)
+            self._record(target, Author(who="recovery" if cut_short else "external"), content, content, changes)
         return entries
 
-    def _record(self, target: Target, by: By, before: bytes, after: bytes, changes: tuple[EntryChange, ...]) -> None:
+    def _record(
+        self, target: Target, by: Author, before: bytes, after: bytes, changes: tuple[EntryChange, ...]
+    ) -> None:
         self._log.append(
             LoggedChange(
                 at=self._clock(),
@@ -221,7 +459,7 @@ class MemoryStore:
             )
         )
 
-    def _planned(self, target: Target, entries: list[str], operations: Sequence[Operation]) -> Changed:
+    def _planned(self, target: Target, entries: list[str], operations: Sequence[MemoryOperation]) -> MemoryChange:
         result = list(entries)
         changes: list[EntryChange] = []
         for number, operation in enumerate(operations, start=1):
@@ -242,7 +480,7 @@ class MemoryStore:
                 "Make room in the same call: give `operations` that also remove or shorten entries",
                 over_limit=True,
             )
-        return Changed(entries=tuple(result), changes=tuple(changes))
+        return MemoryChange(entries=tuple(result), changes=tuple(changes))
 
     def _checked(self, target: Target, entries: Sequence[str]) -> tuple[list[str], list[LeftOut]]:
         shown, left_out = [], []

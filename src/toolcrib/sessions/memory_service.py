@@ -10,9 +10,17 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.sessions.memory import By, LeftOut, MemoryStore, Snapshot
-from toolcrib.sessions.memory_entries import Changed, MemoryRefused, Operation
-from toolcrib.sessions.memory_log import TARGETS, Target
+from toolcrib.sessions.memory import (
+    TARGETS,
+    Author,
+    LeftOut,
+    MemoryChange,
+    MemoryOperation,
+    MemoryRefused,
+    MemorySnapshot,
+    MemoryStore,
+    Target,
+)
 
 MAX_FAILED_CONSOLIDATIONS = 3
 REMEMBER, DO_NOT = "Remember it", "Do not"
@@ -26,7 +34,7 @@ class MemoryService:
     def __init__(self, store: MemoryStore, *, write_approval: bool = False) -> None:
         self.store = store
         self.write_approval = write_approval
-        self._snapshots: dict[str, Snapshot] = {}
+        self._snapshots: dict[str, MemorySnapshot] = {}
         self._failed: dict[str, tuple[str, int]] = {}
         """For each session its turn, and how many changes of that turn were too long."""
 
@@ -51,13 +59,13 @@ class MemoryService:
         try:
             operations = _operations(args)
             expected = await self._approved(target, operations, ctx) if self.write_approval else None
-            by = By(session_id=ctx.session_id, call_id=ctx.call_id)
+            by = Author(session_id=ctx.session_id, call_id=ctx.call_id)
             changed = await asyncio.to_thread(self.store.change, target, operations, by=by, expected=expected)
         except MemoryRefused as error:
             return self._refusal(target, error, ctx)
         return tool_result(self._answer(target, changed))
 
-    async def _approved(self, target: Target, operations: Sequence[Operation], ctx: ToolContext) -> Changed:
+    async def _approved(self, target: Target, operations: Sequence[MemoryOperation], ctx: ToolContext) -> MemoryChange:
         """The changes that the person agreed to; raises MemoryRefused when he does not."""
         planned = await asyncio.to_thread(self.store.plan, target, operations)
         if not planned.changes:
@@ -75,7 +83,7 @@ class MemoryService:
             raise MemoryRefused("the person does not want this to be remembered; nothing was changed")
         return planned
 
-    def _answer(self, target: Target, changed: Changed) -> JsonObject:
+    def _answer(self, target: Target, changed: MemoryChange) -> JsonObject:
         shown = self.store.shown(target, changed.entries)
         return {
             "success": True,
@@ -106,13 +114,13 @@ class MemoryService:
         self._failed[ctx.session_id] = (ctx.turn_id, count)
         return count
 
-    def _frozen(self, session_id: str) -> Snapshot:
+    def _frozen(self, session_id: str) -> MemorySnapshot:
         if session_id not in self._snapshots:
             self._snapshots[session_id] = self.store.load()
         return self._snapshots[session_id]
 
 
-def _operations(args: JsonObject) -> list[Operation]:
+def _operations(args: JsonObject) -> list[MemoryOperation]:
     """The wishes of a call: its `operations`, or the one that it states itself."""
     given = args.get("operations")
     if given and args.get("action"):
@@ -120,19 +128,19 @@ def _operations(args: JsonObject) -> list[Operation]:
     return [_operation(fields) for fields in (given or [args])]
 
 
-def _operation(fields: JsonObject) -> Operation:
+def _operation(fields: JsonObject) -> MemoryOperation:
     action = fields.get("action")
     if action not in FILLED_BY:
         raise MemoryRefused("say in `action` what to do: add, replace or remove; or give `operations`")
     for name in FILLED_BY[action]:
         if not str(fields.get(name) or "").strip():
             raise MemoryRefused(f"`{name}` is missing; {action} needs {' and '.join(FILLED_BY[action])}")
-    return Operation(
+    return MemoryOperation(
         action=action, content=str(fields.get("content") or ""), old_text=str(fields.get("old_text") or "")
     )
 
 
-def _told(changed: Changed) -> str:
+def _told(changed: MemoryChange) -> str:
     if not changed.changes:
         return "It was remembered already; nothing changed."
     words = {"add": "added", "replace": "replaced", "remove": "removed", "restore": "restored"}

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import threading
 from collections.abc import Callable
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.messages import tool_message
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
+from toolcrib.process_identity import Identity, identity_of
+from toolcrib.process_identity import is_alive as process_is_alive
 from toolcrib.sessions.database import Database
-from toolcrib.sessions.owner import own_owner
 from toolcrib.sessions.records import encoded_effects, encoded_result
+
+
+def own_owner() -> str:
+    """This process, in the words that records name it by."""
+    return _named(os.getpid())
+
+
+def is_alive(owner: str) -> bool:
+    """Whether the process that is named so still runs; another one that has its number by now does not count."""
+    pid, _, started = owner.partition(":")
+    return pid.isdigit() and process_is_alive(Identity(int(pid), started))
+
+
+def pid_of(owner: str) -> int:
+    """The process id in an owner's name; 0 when there is none."""
+    pid = owner.partition(":")[0]
+    return int(pid) if pid.isdigit() else 0
+
+
+@functools.lru_cache(maxsize=1)  # Asked for every answer with calls; another number means that we were forked.
+def _named(pid: int) -> str:
+    identity = identity_of(pid) or Identity(pid)
+    return f"{pid}:{identity.started}" if identity.started else str(pid)
+
 
 _START = """INSERT INTO calls (session, call_id, tool, arguments, effects, owner, started_at)
     SELECT number, ?, ?, ?, ?, ?, ? FROM sessions WHERE id = ?"""

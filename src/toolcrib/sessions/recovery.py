@@ -12,11 +12,10 @@ import msgspec
 
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.types import TOOL_CALL, JsonObject
-from toolcrib.sessions import rows
-from toolcrib.sessions.owner import is_alive, own_owner, pid_of
-from toolcrib.sessions.pairing import check_transcript
+from toolcrib.sessions.recorder import is_alive, own_owner, pid_of
 from toolcrib.sessions.records import CALL_COLUMNS, MESSAGE_COLUMNS, RecordedCall, StoredMessage, call_of, message_of
-from toolcrib.sessions.store import SessionStore
+from toolcrib.sessions.store import IN_ORDER, SessionStore, insert_message, number_of, set_state
+from toolcrib.sessions.transcript import check_transcript
 
 __all__ = ["check_transcript", "is_outcome_unknown", "repair", "repair_rows", "working_process"]
 
@@ -40,7 +39,7 @@ def repair(store: SessionStore, session_id: str) -> list[Message]:
 
 def repair_rows(connection: sqlite3.Connection, session_id: str, running: frozenset[int], now: float) -> list[Message]:
     """The same inside a transaction that the caller holds; `running` are the recorded calls that run here."""
-    number = rows.number_of(connection, session_id)
+    number = number_of(connection, session_id)
     transcript = _Transcript.read(connection, session_id, number, running)
     transcript.repair()
     transcript.write(connection, number, now)
@@ -50,7 +49,7 @@ def repair_rows(connection: sqlite3.Connection, session_id: str, running: frozen
 def working_process(store: SessionStore, session_id: str) -> int:
     """The process id of another living process that has calls of this session in its hands; 0 when there is none."""
     with store.database.read() as connection:
-        number = rows.number_of(connection, session_id)
+        number = number_of(connection, session_id)
         transcript = _Transcript.read(connection, session_id, number, frozenset())
     owners = [owner for batch in transcript.batches() for owner in transcript.owners(batch)]
     return next((pid_of(owner) for owner in owners if _lives_elsewhere(owner)), 0)
@@ -127,7 +126,7 @@ class _Transcript:
         cls, connection: sqlite3.Connection, session_id: str, session: int, running: frozenset[int]
     ) -> _Transcript:
         found = connection.execute(
-            f"SELECT {MESSAGE_COLUMNS}, owner FROM messages WHERE session = ? {rows.IN_ORDER}", (session,)
+            f"SELECT {MESSAGE_COLUMNS}, owner FROM messages WHERE session = ? {IN_ORDER}", (session,)
         )
         placed = [_Row(at, message_of(row[:-1], session_id), row[-1]) for at, row in enumerate(found)]
         recorded = connection.execute(
@@ -181,14 +180,14 @@ class _Transcript:
     def write(self, connection: sqlite3.Connection, session: int, now: float) -> None:
         """Bring the rows of the session to what was decided; nothing is deleted."""
         taken_back = [row.stored.id for row in self.rows if row.is_result and row.at not in self.claimed]
-        rows.set_state(connection, taken_back, "undone")
+        set_state(connection, taken_back, "undone")
         order = list(self._order())
         if order != self.rows:
             for position, one in enumerate(order):
                 if isinstance(one, _Row):
                     connection.execute("UPDATE messages SET position = ? WHERE id = ?", (position, one.stored.id))
                 else:
-                    rows.insert_message(connection, session, position, one.message, turn_id=one.turn_id, created_at=now)
+                    insert_message(connection, session, position, one.message, turn_id=one.turn_id, created_at=now)
         if order != self.rows or taken_back:
             connection.execute(
                 "UPDATE sessions SET next_position = max(next_position, ?), updated_at = ?, "

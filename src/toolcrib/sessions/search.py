@@ -2,17 +2,138 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sqlite3
-from collections.abc import Collection, Iterator
+import time
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
 import msgspec
 
-from toolcrib.sessions.records import HIDDEN_SOURCES, State
-from toolcrib.sessions.search_query import TRIGRAM, Query, like_pattern, parse, snippet
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import SessionError, nearest_names
+from toolcrib.core.messages import Role
+from toolcrib.core.types import JsonObject
+from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.sessions.records import HIDDEN_SOURCES, Session, State, StoredMessage, has_spaceless_script
 from toolcrib.sessions.store import SessionStore
+
+MAX_WORDS = 32
+MAX_TRIGRAMS = 64
+TRIGRAM = 3
+SHORTEST_PREFIX = 3
+FOLDED_CHARS = 5_000
+"""How far a snippet is looked for without regard to accents, which is slow."""
+
+_PIECES = re.compile(r'"([^"]*)"|(\S+)')
+
+
+@dataclass(frozen=True)
+class SearchQuery:
+    """Groups of words, of which one must occur in full, and words that must not occur."""
+
+    groups: tuple[tuple[str, ...], ...]
+    unwanted: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(word for group in self.groups for word in group)
+
+    @property
+    def is_spaceless(self) -> bool:
+        """Whether a word is in a script that is written without spaces, so that it may stand inside a longer run."""
+        return any(has_spaceless_script(word) for word in self.words)
+
+    def all_words(self, *, prefix: bool = False) -> str:
+        """Matches what has every word of a group; with `prefix`, a word that begins as the last one does will do."""
+        return self._without_unwanted(" OR ".join(f"({' AND '.join(_quoted(group, prefix))})" for group in self.groups))
+
+    def any_word(self) -> str:
+        """Matches what has one of the words, those of phrases too."""
+        single = tuple(word for words in self.words for word in words.split() if _has_letters(word))
+        return self._without_unwanted(" OR ".join(_quoted(single[:MAX_WORDS], prefix=True)))
+
+    def any_trigram(self) -> str:
+        """Matches three characters of a word, wherever they stand; empty when all words are shorter."""
+        found = {word[at : at + TRIGRAM]: None for word in self.words for at in range(len(word) - TRIGRAM + 1)}
+        return " OR ".join(_quoted(tuple(found)[:MAX_TRIGRAMS], prefix=False))
+
+    def _without_unwanted(self, expression: str) -> str:
+        if not self.unwanted:
+            return expression
+        return f"({expression}) NOT ({' OR '.join(_quoted(self.unwanted, prefix=False))})"
+
+
+def parse(typed: str) -> SearchQuery:
+    """Words and "quoted phrases"; OR parts alternatives, NOT goes before what is unwanted, all else is just text."""
+    clean = typed.replace("\x00", " ").encode("utf-8", "replace").decode()
+    groups: list[list[str]] = [[]]
+    unwanted: list[str] = []
+    negated = False
+    for phrase, word in _PIECES.findall(clean)[:MAX_WORDS]:
+        if word == "OR":
+            groups.append([])
+        elif word == "NOT":
+            negated = True
+        elif word != "AND":
+            # What is left of an unbalanced quotation is no part of the word.
+            text = phrase.strip() or word.strip('"')
+            if _has_letters(text):
+                (unwanted if negated else groups[-1]).append(text)
+            negated = False
+    kept = tuple(tuple(group) for group in groups if group)
+    # Without anything that is wanted, NOT was meant as a word.
+    return SearchQuery(kept, tuple(unwanted)) if kept else SearchQuery((tuple(unwanted),) if unwanted else ())
+
+
+def like_pattern(word: str) -> str:
+    """A LIKE pattern (with `\\` as escape) for texts that contain the word."""
+    return "%" + re.sub(r"([\\%_])", r"\\\1", word) + "%"
+
+
+def snippet(text: str, words: tuple[str, ...], chars: int) -> str:
+    """The part of a text around the first of the words that occurs in it."""
+    if len(text) <= chars:
+        return text
+    at = min((place for place in (_find(text, word) for word in words) if place >= 0), default=0)
+    start = max(0, min(at - chars // 3, len(text) - chars))
+    if start:
+        # Not in the middle of a word, where one begins near by.
+        gap = text.find(" ", start, start + 20)
+        start = gap + 1 if gap >= 0 else start
+    end = start + chars
+    return ("…" if start else "") + text[start:end].strip() + ("…" if end < len(text) else "")
+
+
+def _find(text: str, word: str) -> int:
+    at = text.find(word)
+    if at < 0:
+        at = text.lower().find(word.lower())
+    if at < 0 and not text.isascii():
+        at = _folded(text[:FOLDED_CHARS]).find(_folded(word))
+    return at
+
+
+def _folded(text: str) -> str:
+    """Without case and accents, one character for each, so that places stay the same."""
+    return "".join(unicodedata.normalize("NFD", char)[0].lower()[:1] or char for char in text)
+
+
+def _quoted(words: tuple[str, ...], prefix: bool) -> list[str]:
+    quoted = ['"' + word.replace('"', '""') + '"' for word in words]
+    if prefix and quoted and len(words[-1]) >= SHORTEST_PREFIX:
+        quoted[-1] += "*"
+    return quoted
+
+
+def _has_letters(text: str) -> bool:
+    return any(unicodedata.category(char)[0] in "LN" or unicodedata.category(char) == "Co" for char in text)
+
 
 RANKED = 20_000
 """Of more hits than this, the newest are ranked: ranking looks at each of them."""
@@ -43,7 +164,7 @@ _TEXTS = """SELECT messages.id, CASE called WHEN '' THEN text ELSE text || char(
 
 
 # Hundreds may be made for one answer: a msgspec Struct costs a sixth of a frozen dataclass.
-class Hit(msgspec.Struct, frozen=True):
+class MessageHit(msgspec.Struct, frozen=True):
     """A message that was found."""
 
     message_id: int
@@ -55,7 +176,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SearchRequest:
     """Which hits count."""
 
     roles: Collection[str] = ()
@@ -67,7 +188,7 @@ class Wanted:
     include_hidden: bool = False
     sort: Sort = ""
 
-    def takes(self, hit: Hit) -> bool:
+    def takes(self, hit: MessageHit) -> bool:
         if self.roles and hit.role not in self.roles:
             return False
         if self.within:
@@ -77,12 +198,12 @@ class Wanted:
         return self.include_hidden or hit.source not in HIDDEN_SOURCES
 
 
-EVERYTHING = Wanted()
+EVERYTHING = SearchRequest()
 
 
 def search_messages(
-    store: SessionStore, typed: str, *, limit: int = 20, wanted: Wanted = EVERYTHING
-) -> list[tuple[Hit, str]]:
+    store: SessionStore, typed: str, *, limit: int = 20, wanted: SearchRequest = EVERYTHING
+) -> list[tuple[MessageHit, str]]:
     """The best hits, each with the part of its text that was found.
 
     All words must occur, the last one also as the beginning of a longer word; where no message has them all, one
@@ -96,7 +217,7 @@ def search_messages(
     return [(hit, snippet(found[hit.message_id], words, SNIPPET_CHARS)) for hit in hits]
 
 
-def find_hits(connection: sqlite3.Connection, query: Query, wanted: Wanted) -> Iterator[Hit]:
+def find_hits(connection: sqlite3.Connection, query: SearchQuery, wanted: SearchRequest) -> Iterator[MessageHit]:
     """All hits, best first, each once; they are looked for while they are taken."""
     if not query.groups:
         return
@@ -113,7 +234,7 @@ def find_hits(connection: sqlite3.Connection, query: Query, wanted: Wanted) -> I
                     yield hit
 
 
-def texts(connection: sqlite3.Connection, hits: Collection[Hit]) -> dict[int, str]:
+def texts(connection: sqlite3.Connection, hits: Collection[MessageHit]) -> dict[int, str]:
     """By message id, the text of each hit, with the calls that it asks for."""
     return dict(connection.execute(_TEXTS, (_listed([hit.message_id for hit in hits]),)).fetchall())
 
@@ -127,7 +248,7 @@ class _Finder:
     """Finds the ids of messages in several passes, from the strictest on."""
 
     connection: sqlite3.Connection
-    query: Query
+    query: SearchQuery
     sort: Sort
     span: tuple[int, int]
     """The lowest and the highest id that counts."""
@@ -183,9 +304,237 @@ def _span(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
     return (low, high) if low is not None else (1, 0)
 
 
-def _look_up(connection: sqlite3.Connection, ids: list[int]) -> list[Hit]:
-    return [Hit(*row) for row in connection.execute(_LOOK_UP, (_listed(ids),)).fetchall()]
+def _look_up(connection: sqlite3.Connection, ids: list[int]) -> list[MessageHit]:
+    return [MessageHit(*row) for row in connection.execute(_LOOK_UP, (_listed(ids),)).fetchall()]
 
 
 def _listed(ids: list[int]) -> str:
     return msgspec.json.encode(ids).decode()
+
+
+ANSWER_CHARS = 8_000
+"""How long an answer is at most, about."""
+LONGEST_QUERY = 1_000
+HEADLINE_CHARS, FRAME_CHARS = 240, 100
+"""What a session, and a message beside its text, takes of that."""
+SHORTEST_TEXT, LONGEST_TEXT = 80, 1_500
+TITLE_CHARS = 80
+SNIPPETS = 12
+SNIPPETS_A_SESSION = 3
+HITS_LOOKED_AT = 300
+"""Once there are enough sessions, how many hits are looked at for more snippets of them."""
+READ_AT_EACH_END = 10
+BROWSED = 10
+LAST_SOURCE = "cron"
+ROLES = tuple(role for role in get_args(Role) if role != "system")
+
+Current = Callable[[ToolContext], str]
+
+
+def session_of_context(ctx: ToolContext) -> str:
+    return ctx.session_id
+
+
+class SessionSearchService:
+    """Answers `session_search` over one store; other profiles are opened for the one answer."""
+
+    def __init__(self, store: SessionStore, current: Current = session_of_context) -> None:
+        self._store = store
+        self._current = current
+
+    async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
+        """The answer as JSON; what is wrong with the arguments, or with the store, is an error in it."""
+        # In a thread, so that the loop goes on while SQLite reads.
+        return await asyncio.to_thread(self._answer, args, self._current(ctx))
+
+    def _answer(self, args: JsonObject, current: str) -> str:
+        try:
+            profile = str(args.get("profile") or "").strip()
+            if not profile:
+                return tool_result(_answer_from(self._store, args, current))
+            other = SessionStore(_profile_file(self._store, profile))
+            try:
+                return tool_result({"profile": profile, **_answer_from(other, args, "")})
+            finally:
+                other.close()
+        except SessionError as error:
+            return tool_error(error)
+
+
+def _answer_from(store: SessionStore, args: JsonObject, current: str) -> JsonObject:
+    roles = _roles(str(args.get("role_filter") or ""))
+    session_id = str(args.get("session_id") or "").strip()
+    query = str(args.get("query") or "").strip()
+    around = args.get("around_message_id")
+    if around is not None:
+        return _read_around(store, session_id, int(around), int(args.get("window") or 5), roles)
+    if query:
+        sort: Sort = args.get("sort") or ""
+        family = store.family(current) if current and not session_id else ()
+        wanted = SearchRequest(roles=roles, within=session_id and store.get(session_id).id, without=family, sort=sort)
+        return _discover(store, query, int(args.get("limit") or 3), wanted)
+    if session_id:
+        return _read(store, session_id, roles)
+    return _browse(store, current, int(args.get("limit") or BROWSED), args.get("sort") or "newest")
+
+
+def _discover(store: SessionStore, typed: str, limit: int, wanted: SearchRequest) -> JsonObject:
+    """The sessions that fit best, each with the messages that were found in it."""
+    if len(typed) > LONGEST_QUERY:
+        raise SessionError(f"the query has {len(typed):,} characters; give a few words, at most {LONGEST_QUERY:,}")
+    query = parse(typed)
+    if not query.groups:
+        raise SessionError(f"there is no word to look for in {typed!r}; give one or more words")
+    with store.database.search() as connection:
+        found = _by_session(find_hits(connection, query, wanted), limit, min(SNIPPETS_A_SESSION, SNIPPETS // limit))
+        shown = [hit for hits in found.values() for hit in hits]
+        by_id = texts(connection, shown)
+    chars = _share(len(shown), len(found))
+    results = []
+    for session_id, hits in found.items():
+        matches = [_match(hit, snippet(by_id[hit.message_id], query.words, chars)) for hit in hits]
+        results.append({**_headline(store, store.get(session_id)), "matches": matches})
+    answer: JsonObject = {"query": typed, "count": len(results), "results": results}
+    if results:
+        answer["hint"] = "To read on, give session_id with around_message_id of a match, or session_id alone."
+    else:
+        answer["hint"] = "Nothing was found. Try fewer or other words, or call without arguments for the latest."
+    return answer
+
+
+def _by_session(hits: Iterable[MessageHit], limit: int, snippets: int) -> dict[str, list[MessageHit]]:
+    """The first hits of each of the first sessions; those that nobody talked in come after the others."""
+    talks: dict[str, list[MessageHit]] = {}
+    scheduled: dict[str, list[MessageHit]] = {}
+    for number, hit in enumerate(hits):
+        if len(talks) >= limit and number >= HITS_LOOKED_AT:
+            break
+        group = scheduled if hit.source == LAST_SOURCE else talks
+        if hit.session_id not in group and len(group) >= limit:
+            continue
+        of_session = group.setdefault(hit.session_id, [])
+        if len(of_session) < snippets:
+            of_session.append(hit)
+    return dict([*talks.items(), *scheduled.items()][:limit])
+
+
+def _read_around(
+    store: SessionStore, session_id: str, message_id: int, window: int, roles: Collection[str]
+) -> JsonObject:
+    """A message with those before and after it."""
+    session = store.get(session_id) if session_id else store.session_of_message(message_id)
+    messages = _visible(store, session.id)
+    places = [place for place, one in enumerate(messages) if one.id == message_id]
+    if not places:
+        raise SessionError(f"message {message_id} is not part of session {session.id!r}; search for it again")
+    (at,) = places
+    before = [one for one in messages[:at] if _fits(one, roles)]
+    after = [one for one in messages[at + 1 :] if _fits(one, roles)]
+    chosen = [*before[-window:], messages[at], *after[:window]]
+    return {
+        **_headline(store, session),
+        "around_message_id": message_id,
+        "messages": _told(chosen),
+        "earlier": max(0, len(before) - window),
+        "later": max(0, len(after) - window),
+    }
+
+
+def _read(store: SessionStore, session_id: str, roles: Collection[str]) -> JsonObject:
+    """The beginning and the end of a session."""
+    session = store.get(session_id)
+    messages = [one for one in _visible(store, session.id) if _fits(one, roles)]
+    head, tail = messages[:READ_AT_EACH_END], messages[READ_AT_EACH_END:][-READ_AT_EACH_END:]
+    left_out = len(messages) - len(head) - len(tail)
+    answer = {**_headline(store, session), "total": len(messages), "messages": _told([*head, *tail])}
+    if left_out:
+        answer["left_out"] = left_out
+        answer["hint"] = f"{left_out} messages after message {head[-1].id} are left out; read around one of them."
+    return answer
+
+
+def _browse(store: SessionStore, current: str, limit: int, sort: str) -> JsonObject:
+    """The latest sessions, without the one that asks."""
+    sessions = [session for session in store.list(limit=limit + 1) if session.id != current][:limit]
+    sessions.sort(key=lambda session: session.updated_at, reverse=sort != "oldest")
+    return {"count": len(sessions), "results": [_headline(store, session) for session in sessions]}
+
+
+def _visible(store: SessionStore, session_id: str) -> list[StoredMessage]:
+    return store.messages(session_id, states=("live", "folded"))
+
+
+def _fits(one: StoredMessage, roles: Collection[str]) -> bool:
+    return one.message.role in (roles or ROLES)
+
+
+def _headline(store: SessionStore, session: Session) -> JsonObject:
+    title = session.title or store.first_words(session.id)
+    return {
+        "session_id": session.id,
+        "title": _shortened(title, TITLE_CHARS),
+        "when": _moment(session.updated_at),
+        "source": session.source,
+        "message_count": session.message_count,
+    }
+
+
+def _match(hit: MessageHit, text: str) -> JsonObject:
+    return {"message_id": hit.message_id, "role": hit.role, "when": _moment(hit.created_at), "text": text}
+
+
+def _told(messages: Sequence[StoredMessage]) -> list[JsonObject]:
+    chars = _share(len(messages), 1)
+    told = []
+    for one in messages:
+        message = one.message
+        fields: JsonObject = {"message_id": one.id, "role": message.role, "when": _moment(one.created_at)}
+        if message.name:
+            fields["tool"] = message.name
+        # What is said and what is called share the space.
+        share = chars // 2 if message.text and message.tool_calls else chars
+        fields["text"] = _shortened(message.text, share)
+        if message.tool_calls:
+            asked = "; ".join(f"{call.name} {call.arguments}" for call in message.tool_calls)
+            fields["calls"] = _shortened(asked, share)
+        told.append(fields)
+    return told
+
+
+def _share(texts: int, sessions: int) -> int:
+    """How long each text may be."""
+    left = ANSWER_CHARS - HEADLINE_CHARS * sessions
+    return min(LONGEST_TEXT, max(SHORTEST_TEXT, left // max(1, texts) - FRAME_CHARS))
+
+
+def _shortened(text: str, chars: int) -> str:
+    if len(text) <= chars:
+        return text
+    more = f"… ({len(text) - chars} more)"
+    return text[: chars - len(more)].rstrip() + more
+
+
+def _moment(timestamp: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
+
+
+def _roles(listed: str) -> tuple[str, ...]:
+    roles = tuple(role for role in re.split(r"[\s,]+", listed.lower()) if role)
+    for role in roles:
+        if role not in ROLES:
+            raise SessionError(f"role_filter names {role!r}; the roles are {', '.join(ROLES)}")
+    return roles
+
+
+def _profile_file(store: SessionStore, profile: str) -> Path:
+    path = store.database.path
+    folder = None if path is None else path.parent / "profiles"
+    known = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder and folder.is_dir() else []
+    if folder is None or profile not in known:
+        nearest = nearest_names(profile, known) or known[:3]
+        which = f"; there are {', '.join(nearest)}" if nearest else "; there are no profiles"
+        raise SessionError(f"the profile {profile!r} does not exist{which}")
+    file = folder / profile / "sessions.db"
+    if not file.exists():
+        raise SessionError(f"the profile {profile!r} has no sessions yet")
+    return file

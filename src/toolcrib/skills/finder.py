@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.config.settings import Settings
-from toolcrib.sessions.memory_scan import threat_in
+from toolcrib.sessions.injection_scan import threat_in
 from toolcrib.skills.front_matter import brief, split
 from toolcrib.skills.reading import read_head
 from toolcrib.skills.skill import SKILL_FILE, Skill, SkillError, Source, UnknownSkill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from toolcrib.config.settings import Settings
-from toolcrib.sessions.memory_scan import threat_in
+from toolcrib.sessions.injection_scan import threat_in
 from toolcrib.skills.finder import Plugin, find_skills
 from toolcrib.skills.skill import Skill
 

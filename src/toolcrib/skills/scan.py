@@ -17,7 +17,7 @@ import msgspec
 
 from toolcrib.approval.analyse import analyse
 from toolcrib.approval.shell.model import Finding
-from toolcrib.sessions.memory_scan import threat_in
+from toolcrib.sessions.injection_scan import threat_in
 
 TextKind = Literal["markdown", "shell", "python", "text"]
 

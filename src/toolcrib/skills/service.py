@@ -12,7 +12,7 @@ from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
-from toolcrib.sessions.memory_scan import MAX_SCANNED_CHARS, threat_in
+from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
 from toolcrib.skills.changes import Change, plan
 from toolcrib.skills.finder import Plugin, Shelf, find_skills
 from toolcrib.skills.front_matter import fields_of, split, text_of

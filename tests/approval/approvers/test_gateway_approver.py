@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from approval_requests import RECURSIVE_DELETE, FileStore, made_request
 
-from toolcrib.approval.approvers.advice import advise_against
 from toolcrib.approval.approvers.gateway import PENDING, GatewayApprover, UnknownChoice
+from toolcrib.approval.approvers.smart import advise_against
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.approval.approvers.console import QuestionQueue
 from toolcrib.approval.approvers.escape import visible, width
-from toolcrib.approval.approvers.keys import EscapeFilter
-from toolcrib.approval.approvers.preview import MAX_ENTRIES, preview, size
-from toolcrib.approval.approvers.question import choices, help_text, question
-from toolcrib.approval.approvers.rows import Style, command_rows
-from toolcrib.approval.approvers.turns import Turns
+from toolcrib.approval.approvers.question import (
+    MAX_ENTRIES,
+    Style,
+    choices,
+    command_rows,
+    help_text,
+    preview,
+    question,
+    size,
+)
+from toolcrib.approval.approvers.terminal_input import EscapeFilter
 from toolcrib.core.approvals import ApprovalRequest, Danger
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=[]), max_size=200)
@@ -196,7 +203,7 @@ def test_sizes_read_as_people_say_them(count: int, text: str) -> None:
 
 def test_turns_are_taken_one_at_a_time_across_loops() -> None:
     """Threads with loops of their own never hold a turn together, and one that gives up blocks nobody."""
-    turns = Turns()
+    turns = QuestionQueue()
     holding: list[int] = []
     most: list[int] = []
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from toolcrib.approval.approvers.none import NoApprover
-from toolcrib.approval.approvers.smart import SmartApprover
+from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 ALLOW = '{"answer": "allow"}'

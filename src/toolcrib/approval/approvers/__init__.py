@@ -2,8 +2,7 @@
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.gateway import GatewayApprover
-from toolcrib.approval.approvers.none import NoApprover
-from toolcrib.approval.approvers.smart import SmartApprover
+from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 
 __all__ = ["ConsoleApprover", "GatewayApprover", "NoApprover", "SmartApprover", "keeps_time"]
 

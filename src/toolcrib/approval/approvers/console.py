@@ -6,18 +6,68 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from threading import Lock
 from typing import Protocol, TextIO
 
 from toolcrib.approval.approvers.escape import visible, width
-from toolcrib.approval.approvers.keys import HANG_UP, Keys, NoTerminal, keys_of
-from toolcrib.approval.approvers.preview import preview as count_touched
-from toolcrib.approval.approvers.question import choices, grant_in_words, has_scope, help_text, key_line, question
-from toolcrib.approval.approvers.rows import Style
-from toolcrib.approval.approvers.turns import Turns
-from toolcrib.approval.approvers.typed_line import LinePrompt, read_line
+from toolcrib.approval.approvers.question import (
+    Style,
+    choices,
+    grant_in_words,
+    has_scope,
+    help_text,
+    key_line,
+    question,
+)
+from toolcrib.approval.approvers.question import preview as count_touched
+from toolcrib.approval.approvers.terminal_input import HANG_UP, Keys, LinePrompt, NoTerminal, keys_of, read_line
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+
+
+class QuestionQueue:
+    """Hands out turns. Waiting blocks no loop, and one who gives up waiting loses nothing for the others."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._busy = False
+        self._waiting: deque[Future[None]] = deque()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        await self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self) -> None:
+        with self._lock:
+            if not self._busy:
+                self._busy = True
+                return
+            mine: Future[None] = Future()
+            self._waiting.append(mine)
+        try:
+            await asyncio.wrap_future(mine)
+        except asyncio.CancelledError:
+            # `cancel` fails when the turn was handed over in the meantime; then it goes on to the next.
+            if not mine.cancel():
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        with self._lock:
+            while self._waiting:
+                following = self._waiting.popleft()
+                if following.set_running_or_notify_cancel():
+                    following.set_result(None)
+                    return
+            self._busy = False
+
 
 LAST_SECONDS = 10
 PREVIEW_SECONDS = 0.5
@@ -71,7 +121,7 @@ class ConsoleApprover:
         self._style = Style(colour=colour)
         self._display = display
         self._written = written or _grants
-        self._turns = Turns()
+        self._turns = QuestionQueue()
 
     async def ask(self, request: ApprovalRequest) -> Answer:
         stream_in, stream_out = self._stream_in, self._stream_out

@@ -12,7 +12,7 @@ from typing import Any, Protocol, get_args
 
 import msgspec
 
-from toolcrib.approval.approvers.advice import is_advised_against
+from toolcrib.approval.approvers.smart import is_advised_against
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
 from toolcrib.core.errors import UnknownName

@@ -9,11 +9,38 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Literal, Protocol
 
-from toolcrib.approval.approvers.advice import advise_against
+from msgspec.structs import replace
+
 from toolcrib.approval.approvers.escape import shortened, visible
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 from toolcrib.core.ports import Approver, SecretAsker
+
+
+class NoApprover:
+    """Denies everything that needs approval, and says why nobody could be asked."""
+
+    def __init__(self, reason: str = "nobody is here to approve it") -> None:
+        self._reason = reason
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        # The text reaches the model, so it names what is wrong with the call and no way around the question.
+        what = request.description or "this call"
+        return Answer(choice="deny", reason=f"{what} needs a person's approval: {self._reason}", decided_by="policy")
+
+
+ADVISED_AGAINST = "(a model that looked at it advises against)"
+
+
+def advise_against(request: ApprovalRequest) -> ApprovalRequest:
+    """The request with a word to the person that the model would not allow it."""
+    first, *others = request.dangers
+    return replace(request, dangers=(replace(first, reason=f"{first.reason} {ADVISED_AGAINST}"), *others))
+
+
+def is_advised_against(request: ApprovalRequest) -> bool:
+    return any(danger.reason.endswith(ADVISED_AGAINST) for danger in request.dangers)
+
 
 DEFAULT_CLASSES = ("recursive delete inside the workspace",)
 """A class is a description of a danger, alone (in every scope) or followed by the one scope that is meant."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
-from toolcrib.approval.entries import suggest
+from toolcrib.approval.grants import suggest
 from toolcrib.cli.chat.completion import ChatCompleter
 from toolcrib.cli.chat.farewell import farewell, greeting, resumed, warnings
 from toolcrib.cli.chat.front import Front

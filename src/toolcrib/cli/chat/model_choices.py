@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolcrib.config.settings import Settings
-from toolcrib.providers.choose import Places
+from toolcrib.providers.choose import ConfiguredModels
 from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS
 from toolcrib.providers.presets import PRESETS
 
@@ -35,7 +35,7 @@ def model_choices(settings: Settings) -> list[ModelChoice]:
     for name, entry in settings.providers.items():
         if entry.model:
             found.append(ModelChoice(provider=name, model=entry.model, about=f"your server {entry.base_url}"))
-    for preset in Places(settings).with_key():
+    for preset in ConfiguredModels(settings).with_key():
         if preset.default_model:
             found.append(ModelChoice(provider=preset.name, model=preset.default_model, about=preset.title))
     local = PRESETS[EMBEDDED].title
@@ -49,6 +49,6 @@ def chosen_model(settings: Settings, wanted: str) -> ModelChoice:
     listed = next((one for one in model_choices(settings) if one.name == wanted), None)
     if listed is not None:
         return listed
-    if Places(settings).knows(wanted):
+    if ConfiguredModels(settings).knows(wanted):
         return ModelChoice(provider=wanted, model="")
     return ModelChoice(provider="", model=wanted)

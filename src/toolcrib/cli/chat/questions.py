@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from rich.text import Text
 
-from toolcrib.approval.approvers.console import ConsoleApprover
-from toolcrib.approval.approvers.turns import Turns
+from toolcrib.approval.approvers.console import ConsoleApprover, QuestionQueue
 from toolcrib.cli.chat.front import Front
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
@@ -63,7 +62,7 @@ class ChatAsker:
         self._front = front
         self._status = status
         self._attended = attended
-        self._turns = Turns()
+        self._turns = QuestionQueue()
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[str] | None = None
         self._choices: tuple[str, ...] = ()

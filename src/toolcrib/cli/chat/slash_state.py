@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from toolcrib.approval.deferred_gate import DeferredGate
-from toolcrib.approval.entries import Grant
+from toolcrib.approval.grants import Grant
 from toolcrib.cli.approval_records import local_time, open_log, outcome, short_command
 from toolcrib.cli.chat.slash import Chat, SlashCommand, table
 from toolcrib.cli.chat.symbols import cost_in_words, count_in_words, seconds_in_words
 from toolcrib.cli.output import one_line, plural
 from toolcrib.cli.state import tool_states
 from toolcrib.core.types import JsonObject
-from toolcrib.sessions.memory_log import Target
+from toolcrib.sessions.memory import Target
 from toolcrib.sessions.todo import MARKS
 
 SHOWN_DECISIONS = 8

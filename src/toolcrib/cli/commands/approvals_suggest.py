@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from toolcrib.approval.entries import Grant, suggest
-from toolcrib.approval.grants import Grants
-from toolcrib.approval.log import Record
+from toolcrib.approval.audit_log import ApprovalRecord
+from toolcrib.approval.grants import Grant, Grants, suggest
 from toolcrib.cli.approval_records import complete_requests, find_record, open_log
 from toolcrib.cli.output import note, print_json, print_line
 from toolcrib.config.load import load_settings
@@ -45,7 +44,7 @@ def command(request_id: str, add: bool, as_json: bool) -> int:
     return 0 if grants else 1
 
 
-def _why_not(record: Record) -> str:
+def _why_not(record: ApprovalRecord) -> str:
     """Why no grant would help; empty when one would."""
     decided_by = record.answer.decided_by if record.answer else ""
     if decided_by in ("block", "sensitive_path"):

@@ -8,11 +8,11 @@ from typing import cast, get_args
 import click
 
 from toolcrib.approval.approvers.escape import visible
-from toolcrib.approval.approvers.none import NoApprover
+from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.approval.build import build_policy
 from toolcrib.approval.calls import Reading
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.entries import Grant, suggest
+from toolcrib.approval.grants import Grant, suggest
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
 from toolcrib.approval.shell.model import Finding

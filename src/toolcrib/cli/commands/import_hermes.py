@@ -14,7 +14,7 @@ from toolcrib.cli.output import error_line, note, person_present, plural, print_
 from toolcrib.config.hermes_import import ImportItem, ImportPlan, apply_import, describe, plan_import
 from toolcrib.config.paths import find_hermes_home, find_home
 from toolcrib.core.errors import UsageError
-from toolcrib.sessions.hermes_sessions import SessionImport, import_sessions, plan_sessions
+from toolcrib.sessions.hermes_import import SessionImport, import_sessions, plan_sessions
 from toolcrib.sessions.store import SessionStore
 
 UNREADABLE_NAMED = 20

@@ -9,7 +9,7 @@ from toolcrib.cli.output import hint, print_json, print_pairs
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.choose import Choice, Places, explain_choice, explain_fallback
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, explain_choice, explain_fallback
 
 
 @click.command(name="get")
@@ -46,7 +46,7 @@ def command(as_json: bool) -> None:
     hint("`toolcrib model use PROVIDER/MODEL` chooses another; `toolcrib model test` tries it.")
 
 
-def _auxiliary(settings: Settings) -> Choice | None:
+def _auxiliary(settings: Settings) -> ModelChoice | None:
     """The model for small jobs; None when it is the main one."""
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
@@ -54,18 +54,18 @@ def _auxiliary(settings: Settings) -> Choice | None:
     return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
 
 
-def _fallbacks(settings: Settings) -> list[Choice]:
+def _fallbacks(settings: Settings) -> list[ModelChoice]:
     return [explain_fallback(settings, text) for text in settings.model.fallbacks]
 
 
-def _named(auxiliary: Choice | None, main: Choice) -> str:
+def _named(auxiliary: ModelChoice | None, main: ModelChoice) -> str:
     if auxiliary is None or (auxiliary.provider, auxiliary.model) == (main.provider, main.model):
         return "the same"
     return f"{auxiliary.provider}/{auxiliary.model}"
 
 
-def _as_json(settings: Settings, choice: Choice, lack: Lack | None) -> JsonObject:
-    places = Places(settings)
+def _as_json(settings: Settings, choice: ModelChoice, lack: Lack | None) -> JsonObject:
+    places = ConfiguredModels(settings)
     variable, key = places.key(places.find(choice.provider))
     auxiliary = _auxiliary(settings) or choice
     return {

@@ -14,7 +14,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.choose import Places, UnknownProvider, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, UnknownProvider, explain_choice
 from toolcrib.providers.embedded.catalog import MODELS
 from toolcrib.providers.embedded.weights import open_store
 
@@ -101,7 +101,7 @@ def _as_json(state: ProviderState, chosen: str) -> JsonObject:
 
 
 def _list_models(settings: Settings, name: str, as_json: bool) -> None:
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     preset = places.find(name)
     if preset.protocol == "embedded":
         _list_embedded(settings, as_json)

@@ -9,7 +9,7 @@ from toolcrib.cli.models import complete_providers, lack_of
 from toolcrib.cli.output import note
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.providers.choose import GATEWAY, Choice, Places
+from toolcrib.providers.choose import GATEWAY, ConfiguredModels, ModelChoice
 
 
 @click.command(name="use")
@@ -42,9 +42,9 @@ def command(model: str, provider: str, base_url: str) -> None:
         note(f"Warning: {lack}.{_other_way(changed, choice)}")
 
 
-def _other_way(settings: Settings, choice: Choice) -> str:
+def _other_way(settings: Settings, choice: ModelChoice) -> str:
     """How the model can be had without the key that is missing, if through another one that is set."""
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     has_gateway = any(preset.name == GATEWAY for preset in places.with_key())
     if choice.provider == GATEWAY or not has_gateway:
         return ""

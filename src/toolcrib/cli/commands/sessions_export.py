@@ -17,11 +17,17 @@ from toolcrib.cli.output import note, plural
 from toolcrib.cli.sessions import complete_sessions, find_session, opened_store
 from toolcrib.config.files import make_folder
 from toolcrib.core.errors import ConfigError, UsageError
-from toolcrib.sessions.export import ALL_STATES, Transcript, as_openai, masked, read_transcript
-from toolcrib.sessions.markdown_export import as_markdown
+from toolcrib.sessions.export import (
+    ALL_STATES,
+    Transcript,
+    as_markdown,
+    as_openai,
+    as_sharegpt,
+    masked,
+    read_transcript,
+)
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.store import SessionStore
-from toolcrib.sessions.trajectories import as_sharegpt
 
 MARKDOWN = "markdown"
 EVERY_SESSION = 1_000_000

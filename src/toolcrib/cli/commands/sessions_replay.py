@@ -10,7 +10,7 @@ import click
 from toolcrib.cli.output import on_terminal, print_line
 from toolcrib.cli.sessions import complete_sessions, find_session, message_lines, opened_store
 from toolcrib.sessions.export import read_transcript
-from toolcrib.sessions.session_rows import LATEST
+from toolcrib.sessions.store import LATEST
 
 LONGEST_PAUSE_SECONDS = 5.0
 READ_CHARS_PER_SECOND = 120.0

@@ -6,7 +6,7 @@ import click
 
 from toolcrib.cli.commands.chat import command as chat
 from toolcrib.cli.sessions import complete_sessions, find_session, opened_store
-from toolcrib.sessions.session_rows import LATEST
+from toolcrib.sessions.store import LATEST
 
 
 @click.command(name="resume")

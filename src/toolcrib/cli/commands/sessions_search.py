@@ -8,7 +8,7 @@ from toolcrib.cli.approval_records import local_time
 from toolcrib.cli.output import hint, print_json, print_line, print_table
 from toolcrib.cli.sessions import NO_SESSIONS, SPEAKERS, complete_sessions, find_session, opened_store
 from toolcrib.core.errors import UsageError
-from toolcrib.sessions.search import Hit, Wanted, search_messages
+from toolcrib.sessions.search import MessageHit, SearchRequest, search_messages
 
 ROLES = click.Choice(["user", "assistant", "tool"])
 
@@ -50,9 +50,9 @@ def command(
     if not typed.strip():
         raise UsageError("there are no words to look for; type them as in `toolcrib sessions search flaky test`")
     with opened_store() as store:
-        found: list[tuple[Hit, str]] = []
+        found: list[tuple[MessageHit, str]] = []
         if store.database.exists:
-            wanted = Wanted(
+            wanted = SearchRequest(
                 roles=roles,
                 within=find_session(store, within).id if within else "",
                 include_hidden=include_hidden,
@@ -73,7 +73,7 @@ def command(
         hint("`toolcrib sessions show ID` prints the whole conversation.")
 
 
-def _as_json(hit: Hit, text: str) -> dict[str, object]:
+def _as_json(hit: MessageHit, text: str) -> dict[str, object]:
     return {
         "session_id": hit.session_id,
         "message_id": hit.message_id,

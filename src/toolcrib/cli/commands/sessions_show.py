@@ -16,7 +16,7 @@ from toolcrib.cli.sessions import (
 )
 from toolcrib.sessions.export import read_transcript
 from toolcrib.sessions.records import Session, State
-from toolcrib.sessions.session_rows import LATEST
+from toolcrib.sessions.store import LATEST
 
 
 @click.command(name="show")

@@ -18,7 +18,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import ModelError
-from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
 from toolcrib.providers.presets import PRESETS
 
 OTHER = "other"
@@ -80,7 +80,7 @@ def _ask_provider(saved: Saved) -> ProviderState | None:
 
 def _configured(settings: Settings) -> str:
     """The provider that the config names, by its own name; empty when it names none that there is."""
-    places = Places(settings)
+    places = ConfiguredModels(settings)
     named = settings.model.provider
     return places.find(named).name if places.knows(named) else ""
 
@@ -103,7 +103,7 @@ def _text(state: ProviderState) -> str:
     return f"{title}, {'the key is set' if state.has_key else f'needs {state.key_variable}'}"
 
 
-def _ask_details(saved: Saved, state: ProviderState) -> Choice | None:
+def _ask_details(saved: Saved, state: ProviderState) -> ModelChoice | None:
     """Address, key and model; None when there is no model to take."""
     base_url = _ask_address(state) if state.is_local else state.base_url
     if state.preset.needs_key:
@@ -111,7 +111,7 @@ def _ask_details(saved: Saved, state: ProviderState) -> Choice | None:
     return _ask_model(saved, replace(state, base_url=base_url))
 
 
-def _ask_model(saved: Saved, state: ProviderState) -> Choice | None:
+def _ask_model(saved: Saved, state: ProviderState) -> ModelChoice | None:
     settings = load_settings(saved.home)
     offered = _offered(settings, state)
     while True:
@@ -138,7 +138,7 @@ def _offered(settings: Settings, state: ProviderState) -> str:
     if state.preset.name in PRESETS and not state.is_local:
         return offered
     try:
-        places = Places(settings)
+        places = ConfiguredModels(settings)
         models = server_models(state.preset, state.base_url, places.key(state.preset)[1], seconds=PROBE_SECONDS)
     except ModelError as error:
         say(str(error))
@@ -148,7 +148,7 @@ def _offered(settings: Settings, state: ProviderState) -> str:
     return offered if offered in models or not models else models[0]
 
 
-def _try(saved: Saved, choice: Choice) -> AfterTrial:
+def _try(saved: Saved, choice: ModelChoice) -> AfterTrial:
     """Send one request; on failure ask what to do."""
     settings = load_settings(saved.home)
     weights = missing_weights(settings, choice)

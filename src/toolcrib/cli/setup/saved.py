@@ -12,7 +12,7 @@ from toolcrib.config.env_file import read_env_file, remove_env_value, save_env_v
 from toolcrib.config.environment import environment
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
-from toolcrib.providers.choose import Choice
+from toolcrib.providers.choose import ModelChoice
 
 
 def _indented(message: str) -> None:
@@ -47,7 +47,7 @@ class Saved:
         put_values(self.home, dict(values))
         self._wrote([f"{'.'.join(path)} = {_as_text(value)}" for path, value in values.items()])
 
-    def model(self, settings: Settings, choice: Choice) -> None:
+    def model(self, settings: Settings, choice: ModelChoice) -> None:
         """Keep a model and its provider in the config."""
         save_choice(settings, choice)
         self._wrote([f"model = {choice.provider}/{choice.model}"])

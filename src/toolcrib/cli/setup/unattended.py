@@ -19,7 +19,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import ModelError
 from toolcrib.environments.specs import backend_name
-from toolcrib.providers.choose import Choice, Places, explain_choice
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, explain_choice
 
 FLAGS = "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set or --yes"
 
@@ -63,7 +63,7 @@ class _Plan:
     """The wishes, checked: nothing of it can be refused any more."""
 
     variables: dict[str, str]
-    choice: Choice | None
+    choice: ModelChoice | None
     settings: dict[tuple[str, ...], object]
 
 
@@ -119,7 +119,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _key_variable(settings: Settings, provider: str) -> str:
-    preset = Places(settings).find(provider)
+    preset = ConfiguredModels(settings).find(provider)
     if not preset.needs_key:
         raise UsageError(
             f"{provider} needs no key; leave the key out, or name another: `toolcrib setup --provider NAME`"

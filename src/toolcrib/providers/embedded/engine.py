@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import mmap
 import os
 import secrets
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -21,8 +23,37 @@ from toolcrib.config.child_environment import child_environment
 from toolcrib.config.environment import environment
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
-from toolcrib.providers.embedded.template import read_template, with_fences
 from toolcrib.providers.embedded.weights import Weights
+
+_KEY = b"tokenizer.chat_template"
+_STRING = 8
+# A key of the GGUF header: its length, its bytes, the type of its value.
+_ENTRY = struct.pack("<Q", len(_KEY)) + _KEY + struct.pack("<I", _STRING)
+
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_SENTENCE = f"within {_OPENING}{_CLOSING} XML tags"
+
+
+def read_template(model: Path) -> str:
+    """The chat template in a GGUF file; empty when it has none."""
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(_ENTRY)
+        if at < 0:
+            return ""
+        at += len(_ENTRY)
+        (length,) = struct.unpack_from("<Q", content, at)
+        return bytes(content[at + 8 : at + 8 + length]).decode("utf-8", "replace")
+
+
+def with_fences(template: str) -> str:
+    """The template with json fences where it had `<tool_call>` tags.
+
+    Models of the Qwen-Coder family write their calls in a fenced block, whatever they are told; the engine only knows
+    them for calls when the template says so.
+    """
+    fenced = template.replace(_SENTENCE, "in a json code block")
+    return fenced.replace(_OPENING, "```json").replace(_CLOSING, "```")
+
 
 CONTEXT_TOKENS = 4096
 LOAD_SECONDS = 120.0
@@ -37,7 +68,7 @@ class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str
 
 
-class Engine:
+class ModelEngine:
     """One loaded model. Made by `start_engine`; ends with `close`, and with this process however that ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: EngineAddress) -> None:
@@ -66,7 +97,7 @@ def threads_for(cores: int) -> int:
     return max(1, cores - 1)
 
 
-def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LOAD_SECONDS) -> Engine:
+def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LOAD_SECONDS) -> ModelEngine:
     """The engine with that model loaded. Blocks until it is; raises ModelError."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise ModelError(
@@ -95,7 +126,7 @@ def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LO
         on_failure.callback(_end, process)
         address = _loaded(process, options, cancel, time.monotonic() + load_seconds)
         on_failure.pop_all()
-    return Engine(process, EngineAddress(base_url=f"{address}/v1", api_key=api_key))
+    return ModelEngine(process, EngineAddress(base_url=f"{address}/v1", api_key=api_key))
 
 
 def _loaded(process: subprocess.Popen[bytes], options: dict[str, object], cancel: CancelToken, deadline: float) -> str:

@@ -13,10 +13,10 @@ from toolcrib.config.paths import Home
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import Delta, Dialect, Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Notice
 from toolcrib.providers.embedded.catalog import EmbeddedModel, find_model
-from toolcrib.providers.embedded.engine import CONTEXT_TOKENS, Engine, start_engine
+from toolcrib.providers.embedded.engine import CONTEXT_TOKENS, ModelEngine, start_engine
 from toolcrib.providers.embedded.small_model import SmallModel
 from toolcrib.providers.embedded.weights import Weights, WeightsStore, open_store
-from toolcrib.providers.openai_chat import OpenAIChat
+from toolcrib.providers.openai import OpenAIChat
 
 MAX_PROMPT_TOKENS = 1500
 MAX_TOOLS = 8
@@ -114,7 +114,7 @@ class EmbeddedProvider:
         )
         return _Loaded(wanted.name, weights, engine, chat)
 
-    def _start(self, wanted: EmbeddedModel, told: _Told, cancel: CancelToken) -> tuple[Weights, Engine]:
+    def _start(self, wanted: EmbeddedModel, told: _Told, cancel: CancelToken) -> tuple[Weights, ModelEngine]:
         """In a thread: both steps block."""
         weights = self._store.obtain(wanted, told.progress, cancel)
         told.say(f"loading {weights.model.title}")
@@ -141,7 +141,7 @@ class _Loaded(msgspec.Struct, frozen=True):
 
     asked_for: str
     weights: Weights
-    engine: Engine
+    engine: ModelEngine
     chat: OpenAIChat
 
 
@@ -173,7 +173,7 @@ class _Told:
         self.say(f"{what} ({done / 1e6:,.0f} of {total / 1e6:,.0f} MB)")
 
 
-async def _undone(work: asyncio.Future[tuple[Weights, Engine]]) -> None:
+async def _undone(work: asyncio.Future[tuple[Weights, ModelEngine]]) -> None:
     """Wait for the thread, which was told to stop, and end the engine if it was faster."""
     try:
         _, engine = await work

@@ -1,20 +1,198 @@
-"""Requests as Anthropic's messages API takes them: alternating turns of content blocks, with marks for its cache."""
+"""What the generations of Claude take: the length of an answer, how thinking is asked for, which fields they refuse."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.anthropic_families import family_of, is_thinking, thinking_fields
-from toolcrib.providers.anthropic_turns import Turns
+
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_NEWEST = (99, 0)
+_BUDGETS = {"low": 2_048, "medium": 8_192, "high": 24_576}
+MIN_BUDGET_TOKENS = 1_024
+OTHER_MAX_TOKENS = 8_192
+
+# The first generation that a model is not older than decides.
+_MAX_TOKENS: tuple[tuple[tuple[int, int], int], ...] = (
+    ((4, 6), 64_000),
+    ((4, 0), 32_000),
+    ((3, 7), 32_000),
+    ((3, 5), 8_192),
+    ((0, 0), 4_096),
+)
+
+
+class Family(NamedTuple):
+    """What is known of a model by its name."""
+
+    version: tuple[int, int] | None
+    """None: not a Claude, but somebody else's model behind the same protocol."""
+    always_thinks: bool = False
+
+    @property
+    def max_tokens(self) -> int:
+        if self.version is None:
+            return OTHER_MAX_TOKENS
+        return next(tokens for first, tokens in _MAX_TOKENS if self.version >= first)
+
+    @property
+    def thinks_adaptively(self) -> bool:
+        """It decides itself how long to think, by an effort; the older ones get a budget of tokens."""
+        return self.version is not None and self.version >= (4, 6)
+
+    @property
+    def can_think(self) -> bool:
+        return self.version is None or self.version >= (3, 7)
+
+    @property
+    def takes_temperature(self) -> bool:
+        return self.version is None or self.version < (4, 7)
+
+    @property
+    def promises_schemas(self) -> bool:
+        return self.version is not None and self.version >= (4, 5)
+
+
+def family_of(model: str) -> Family:
+    """The family of a model name, also as cloud services spell it. Without a number it is the newest."""
+    name = model.lower()
+    found = _VERSION.search(name)
+    if found is None:
+        return Family(_NEWEST, always_thinks=_is_always_on(name, _NEWEST)) if "claude" in name else Family(None)
+    version = (int(found[1]), int(found[2] or 0))
+    return Family(version, always_thinks=_is_always_on(name, version))
+
+
+def _is_always_on(name: str, version: tuple[int, int]) -> bool:
+    return "fable" in name or "mythos" in name or ("opus" in name and version >= (5, 5))
+
+
+def thinking_fields(request: ModelRequest, family: Family, max_tokens: int) -> JsonObject:
+    """The fields of a request that say how long to think: none where that is left to the provider."""
+    effort = request.reasoning_effort
+    if not effort or not family.can_think:
+        return {}
+    if family.thinks_adaptively:
+        if effort != "none":
+            thinking = {"type": "adaptive", "display": "summarized"}
+            return {"thinking": thinking, "output_config": {"effort": effort}}
+        return {"output_config": {"effort": "low"}} if family.always_thinks else {"thinking": {"type": "disabled"}}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}} if family.version is None else {}
+    budget = min(_BUDGETS[effort], max_tokens // 2)
+    # A budget cannot be combined with a forced call.
+    if budget < MIN_BUDGET_TOKENS or request.tool_choice == "required":
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+def is_thinking(fields: dict[str, Any]) -> bool:
+    return fields.get("thinking", {}).get("type") in ("adaptive", "enabled")
+
+
+CACHED_TURNS = 2
+"""The last turn is what the next request finds again; the one before it is what this request finds."""
+_CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}'
+_BEGINNING = b'{"type":"text","text":"(The conversation begins with your answer.)"}'
+_GO_ON = b'{"type":"text","text":"Go on."}'
+
+
+class _OpenCall:
+    """A call that waits for its result."""
+
+    __slots__ = ("given_id", "result", "wire_id")
+
+    def __init__(self, given_id: str, wire_id: str) -> None:
+        self.given_id = given_id
+        self.wire_id = wire_id
+        self.result: bytes | None = None
+
+
+class MessageTurns:
+    """Takes encoded blocks in the order of the conversation and puts them into turns."""
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[str, list[bytes]]] = []
+        self._open: list[_OpenCall] = []
+        self._said: list[bytes] = []
+        self._used_ids: set[str] = set()
+        self._awaited: _OpenCall | None = None
+
+    def unused(self, ids: Sequence[str]) -> list[str] | None:
+        """Other ids for calls, if one of these is taken; None when they can stay."""
+        if self._used_ids.isdisjoint(ids) and len(set(ids)) == len(ids):
+            return None
+        taken = set(self._used_ids)
+        fresh: list[str] = []
+        for one in ids:
+            unique, number = one, 2
+            while unique in taken:
+                unique, number = f"{one[:56]}_{number}", number + 1
+            taken.add(unique)
+            fresh.append(unique)
+        return fresh
+
+    def add_answer(self, blocks: Sequence[bytes], calls: Iterable[tuple[str, str]]) -> None:
+        """What the model said; `calls` are their ids in the conversation and in the request."""
+        if not blocks:
+            return
+        self._close_user_turn()
+        self._extend("assistant", blocks)
+        self._open = [_OpenCall(given, wire) for given, wire in calls]
+        self._used_ids.update(call.wire_id for call in self._open)
+
+    def call_for(self, given_id: str) -> str | None:
+        """The id in the request of the call that a result belongs to; None when no call waits for it."""
+        self._awaited = next((call for call in self._open if call.given_id == given_id and call.result is None), None)
+        return self._awaited.wire_id if self._awaited is not None else None
+
+    def add_result(self, block: bytes) -> None:
+        """The result of the call that was just asked for."""
+        if self._awaited is not None:
+            self._awaited.result = block
+
+    def add_said(self, blocks: Iterable[bytes]) -> None:
+        """What a person said: it stands after all results, wherever it came in between."""
+        self._said += blocks
+
+    def finished(self) -> list[JsonObject]:
+        """The `messages` of the request, with marks up to where the cache shall reach."""
+        self._close_user_turn()
+        if not self._turns or self._turns[-1][0] == "assistant":
+            self._extend("user", [_GO_ON])
+        if self._turns[0][0] == "assistant":
+            self._turns.insert(0, ("user", [_BEGINNING]))
+        last_of_user = [blocks for role, blocks in self._turns if role == "user"][-CACHED_TURNS:]
+        for blocks in last_of_user:
+            blocks[-1] = blocks[-1][:-1] + _CACHE_MARK
+        return [{"role": role, "content": [msgspec.Raw(block) for block in blocks]} for role, blocks in self._turns]
+
+    def _close_user_turn(self) -> None:
+        results = [call.result or _missing(call.wire_id) for call in self._open]
+        self._extend("user", [*results, *self._said])
+        self._open, self._said = [], []
+
+    def _extend(self, role: str, blocks: Sequence[bytes]) -> None:
+        if not blocks:
+            return
+        if self._turns and self._turns[-1][0] == role:
+            self._turns[-1][1].extend(blocks)
+        else:
+            self._turns.append((role, list(blocks)))
+
+
+def _missing(call_id: str) -> bytes:
+    text = "The result of this call is not known."
+    return msgspec.json.encode({"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": True})
+
 
 MAX_CONVERSATIONS = 8
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -28,8 +206,8 @@ ShapeSchema = Callable[[JsonObject], JsonObject]
 Blocks = tuple[bytes, ...]
 
 
-class WireRequests:
-    """Turns requests into bytes. Messages that were sent before are not converted again."""
+class AnthropicRequests:
+    """MessageTurns requests into bytes. Messages that were sent before are not converted again."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -58,7 +236,7 @@ class WireRequests:
         """The turns; messages of the last request are known by identity, as they never change."""
         key = (request.cache_key, request.model, sees_images)
         known, now = self._sent.pop(key, {}), {}
-        turns = Turns()
+        turns = MessageTurns()
         for message in request.messages:
             found = known.get(id(message))
             if found is None:
@@ -71,7 +249,7 @@ class WireRequests:
             del self._sent[next(iter(self._sent))]
         return turns.finished()
 
-    def _add(self, turns: Turns, message: Message, blocks: Blocks, model: str, sees_images: bool) -> None:
+    def _add(self, turns: MessageTurns, message: Message, blocks: Blocks, model: str, sees_images: bool) -> None:
         if message.role == "assistant":
             calls = [(call.id, wire_id(call.id)) for call in message.tool_calls]
             fresh = turns.unused([wire for _, wire in calls])

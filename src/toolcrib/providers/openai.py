@@ -1,20 +1,106 @@
-"""A streamed chat completion, put together: text, thoughts, tool calls, images and what was used.
-
-Servers differ in what they send, so nothing is taken for granted: every field may be missing, null or of another type.
-"""
+"""Tells what a model thinks from what it answers, where it writes both into one text."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text, image_at
-from toolcrib.core.models import CallDelta, Emit, ModelResponse, ReasoningDelta, StopReason, TextDelta, Usage
+from toolcrib.core.models import (
+    CallDelta,
+    Dialect,
+    Emit,
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    Usage,
+)
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.openai_wire import is_json_object
-from toolcrib.providers.thinking_tags import Piece, ThinkingTags
+from toolcrib.providers.failures import is_on_this_machine
+from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests, is_json_object
+from toolcrib.providers.streaming import (
+    CONNECT_TIMEOUT_SECONDS,
+    END_MARK,
+    END_SECONDS,
+    NO_KEY,
+    REST_SECONDS,
+    ServerEvent,
+    StreamingProvider,
+    read_json,
+    taken_ids,
+)
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, AsyncStream
+
+
+_TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
+
+Piece = tuple[Literal["reasoning", "text"], str]
+
+
+class ThinkingTags:
+    """Splits a streamed text at `<think>…</think>`, which counts only at its start; tags may come in pieces."""
+
+    def __init__(self) -> None:
+        self._state: Literal["start", "thinking", "answer"] = "start"
+        self._held = ""
+        self._closing = ""
+        self._has_thought = False
+
+    def feed(self, text: str) -> Iterator[Piece]:
+        """What is certain after this piece of the text."""
+        if self._state == "answer":
+            yield "text", text
+            return
+        self._held += text
+        before: tuple[str, str] | None = None
+        while self._held and before != (self._state, self._held):
+            before = (self._state, self._held)
+            yield from self._opened() if self._state == "start" else self._thought()
+
+    def end(self) -> Iterator[Piece]:
+        """What was held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        if held and not (self._state == "start" and self._has_thought and not held.strip()):
+            yield ("reasoning" if self._state == "thinking" else "text"), held
+
+    def _opened(self) -> Iterator[Piece]:
+        shown = self._held.lstrip()
+        for opening, closing in _TAGS.items():
+            if shown.startswith(opening):
+                self._state, self._closing = "thinking", closing
+                self._held = shown[len(opening) :].lstrip("\n")
+                self._has_thought = True
+                return
+        if any(opening.startswith(shown) for opening in _TAGS):
+            return
+        # The blank lines between thoughts and answer belong to neither.
+        answer = shown if self._has_thought else self._held
+        self._state, self._held = "answer", ""
+        yield "text", answer
+
+    def _thought(self) -> Iterator[Piece]:
+        thought, closing, rest = self._held.partition(self._closing)
+        if closing:
+            self._state, self._held = "start", rest
+        else:
+            kept = _beginning_at_end(thought, self._closing)
+            self._held = thought[len(thought) - kept :] if kept else ""
+            thought = thought[: len(thought) - kept]
+        if thought:
+            yield "reasoning", thought
+
+
+def _beginning_at_end(text: str, tag: str) -> int:
+    """How many characters at the end of the text may be the beginning of the tag."""
+    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-length:])), 0)
+
 
 MAX_COUNT = 10**12
 """A larger number of tokens, or none at all (`Infinity`, `NaN`), is a mistake of the server."""
@@ -42,7 +128,7 @@ class _Call:
         self.extra_content: Any = None
 
 
-class Answer:
+class OpenAIAnswer:
     """Takes the chunks of one answer, hands on what is new, and gives the whole."""
 
     def __init__(self, emit: Emit, *, taken_ids: Collection[str] = ()) -> None:
@@ -314,3 +400,80 @@ def _flat(thinking: Any) -> str:
     if isinstance(thinking, dict):
         thinking = thinking.get("text")
     return thinking if isinstance(thinking, str) else ""
+
+
+class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
+    """A server with chat completions; see Provider."""
+
+    api_mode = "chat_completions"
+    package = "openai"
+    advice = "which for most servers ends in /v1"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        base_url: str,
+        api_key: str,
+        dialect: Dialect = "openai",
+        profile: Callable[[str], ModelProfile],
+        default_headers: Mapping[str, str] | None = None,
+        options: OpenAIOptions = OpenAIOptions(),  # noqa: B008
+        key_variable: str = "",
+    ) -> None:
+        super().__init__(
+            name=name,
+            # Some servers name the whole address of the one path that we use.
+            base_url=base_url.strip().rstrip("/").removesuffix("/chat/completions"),
+            api_key=api_key,
+            profile=profile,
+            default_headers=default_headers,
+            key_variable=key_variable,
+        )
+        self.dialect: Dialect = dialect
+        self._requests = OpenAIRequests(name, options)
+
+    def _body(self, request: ModelRequest) -> bytes:
+        profile = self._profile(request.model)
+        return self._requests.body(request, sees_images=profile.sees_images, hears_audio=profile.hears_audio)
+
+    def _begun(self, request: ModelRequest, emit: Emit) -> OpenAIAnswer:
+        return OpenAIAnswer(emit, taken_ids=taken_ids(request))
+
+    async def _opened(self, client: AsyncOpenAI, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
+        from openai import AsyncStream, Timeout  # noqa: PLC0415 -- imported with the client; see _new_client
+
+        # Not `chat.completions.create`, which copies every message of the history through its own types.
+        return await client.post(
+            "/chat/completions",
+            content=body,
+            cast_to=object,
+            stream=True,
+            stream_cls=AsyncStream[object],
+            options={"timeout": Timeout(timeout_seconds, connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds))},
+        )
+
+    def _take(self, event: ServerEvent, answer: OpenAIAnswer) -> float | None:
+        if event.data.startswith(END_MARK):
+            answer.is_over = True
+            return END_SECONDS
+        answer.add(read_json(event))
+        return REST_SECONDS if answer.is_over else None
+
+    def _new_client(self) -> AsyncOpenAI:
+        try:
+            # Half a second of CPU, which only those pay who talk to such a server.
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
+        except ImportError as error:
+            raise self._missing_package() from error
+        # A proxy that is set for the world outside would not find a server on this machine, and reading the
+        # certificates of the world takes longer than all the rest.
+        here, encrypted = is_on_this_machine(self.base_url), not self.base_url.lower().startswith("http://")
+        plain = None if encrypted and not here else DefaultAsyncHttpxClient(trust_env=not here, verify=encrypted)
+        return AsyncOpenAI(
+            api_key=self._api_key or NO_KEY,
+            base_url=self.base_url,
+            max_retries=0,
+            default_headers=self._headers,
+            http_client=plain,
+        )

@@ -32,7 +32,7 @@ MAX_ID_CHARS = 40
 """What OpenAI takes; ids of other servers are longer."""
 
 
-class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
+class OpenAIOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a server differs from the rest."""
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -56,17 +56,17 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Fields for every request."""
 
 
-class Senses(NamedTuple):
+class Modalities(NamedTuple):
     """What a model takes besides text."""
 
     images: bool = True
     audio: bool = False
 
 
-class WireRequests:
+class OpenAIRequests:
     """Turns requests into bytes. Messages that were sent before are not converted again."""
 
-    def __init__(self, provider: str, options: WireOptions) -> None:
+    def __init__(self, provider: str, options: OpenAIOptions) -> None:
         self._provider = provider
         self._options = options
         self._sent: dict[str, _Sent] = {}
@@ -76,7 +76,7 @@ class WireRequests:
         options = self._options
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": self._messages(request, Senses(sees_images, hears_audio)),
+            "messages": self._messages(request, Modalities(sees_images, hears_audio)),
             "stream": True,
         }
         if options.stream_usage:
@@ -95,7 +95,7 @@ class WireRequests:
         body |= _reasoning(request, options) | options.extra_body
         return msgspec.json.encode(body)
 
-    def _messages(self, request: ModelRequest, senses: Senses) -> list[msgspec.Raw]:
+    def _messages(self, request: ModelRequest, senses: Modalities) -> list[msgspec.Raw]:
         """Every message as it is sent; those of the last request are known by identity, as they never change."""
         known = self._sent.pop(request.cache_key, {})
         now: _Sent = {}
@@ -123,7 +123,7 @@ class WireRequests:
             del self._sent[next(iter(self._sent))]
         return wire.messages
 
-    def _converted(self, message: Message, senses: Senses) -> Iterator[JsonObject]:
+    def _converted(self, message: Message, senses: Modalities) -> Iterator[JsonObject]:
         """The message for the wire; nothing for an empty answer, which many servers refuse."""
         if message.role == "tool":
             yield {
@@ -190,7 +190,7 @@ class _Wire:
         self._last = role
 
 
-_Sent = dict[tuple[int, Senses], tuple[Message, tuple[msgspec.Raw, ...]]]
+_Sent = dict[tuple[int, Modalities], tuple[Message, tuple[msgspec.Raw, ...]]]
 """By the identity of a message, which is held here so that no other can have it, and by what media were sent."""
 
 
@@ -211,13 +211,13 @@ def _valid_arguments(arguments: str) -> str:
     return arguments if is_json_object(arguments) else "{}"
 
 
-def _tool_text(message: Message, senses: Senses) -> str:
+def _tool_text(message: Message, senses: Modalities) -> str:
     if isinstance(message.content, str):
         return message.content
     return "\n".join(_in_text(part, senses) for part in message.content)
 
 
-def _in_text(part: Part, senses: Senses) -> str:
+def _in_text(part: Part, senses: Modalities) -> str:
     """A part of a result as text; images and recordings that the model is given stand after the results."""
     if isinstance(part, Text):
         return part.text
@@ -226,7 +226,7 @@ def _in_text(part: Part, senses: Senses) -> str:
     return "[a recording]" if _is_heard(part, senses) else _unheard(part)
 
 
-def _part(part: Part, senses: Senses) -> JsonObject:
+def _part(part: Part, senses: Modalities) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Audio):
@@ -238,13 +238,13 @@ def _part(part: Part, senses: Senses) -> JsonObject:
     return {"type": "image_url", "image_url": {"url": _address(part)}}
 
 
-def _media(message: Message, senses: Senses) -> list[Image | Audio]:
+def _media(message: Message, senses: Modalities) -> list[Image | Audio]:
     """What of a message the model can be given beside its text."""
     images = message.images if senses.images else ()
     return [*images, *(sound for sound in message.recordings if _is_heard(sound, senses))]
 
 
-def _is_heard(sound: Audio, senses: Senses) -> bool:
+def _is_heard(sound: Audio, senses: Modalities) -> bool:
     return senses.audio and _kind(sound) in AUDIO_FORMATS and bool(sound.data)
 
 
@@ -260,7 +260,7 @@ def _address(image: Image) -> str:
     return image.url or f"data:{image.media_type or 'image/png'};base64,{image.data}"
 
 
-def _shown(messages: Sequence[Message], senses: Senses) -> JsonObject:
+def _shown(messages: Sequence[Message], senses: Modalities) -> JsonObject:
     """One user message with the media of tool results and answers, each with what it belongs to."""
     parts: list[JsonObject] = []
     for message in messages:
@@ -277,7 +277,7 @@ def _counted(count: int, what: str) -> str:
     return "" if not count else what if count == 1 else f"{count} {what}s"
 
 
-def _response_format(schema: JsonObject, options: WireOptions) -> JsonObject:
+def _response_format(schema: JsonObject, options: OpenAIOptions) -> JsonObject:
     if not options.json_schema:
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_closed(schema)}}
@@ -300,7 +300,7 @@ def _is_closed(schema: Any) -> bool:
     return _is_closed([*properties.values(), *inner])
 
 
-def _reasoning(request: ModelRequest, options: WireOptions) -> JsonObject:
+def _reasoning(request: ModelRequest, options: OpenAIOptions) -> JsonObject:
     effort = request.reasoning_effort
     if options.no_tools_while_reasoning and request.tools and _NO_TOOLS_WHILE_REASONING.match(request.model):
         return {"reasoning_effort": "none"}

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from toolcrib.core.attempt import attempt
 from toolcrib.core.messages import Message, RequestedCall
-from toolcrib.core.models import CallDelta, Emit, ModelResponse, ReasoningDelta, StopReason, TextDelta, Usage
+from toolcrib.core.models import (
+    CallDelta,
+    Dialect,
+    Emit,
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    ReasoningDelta,
+    StopReason,
+    TextDelta,
+    Usage,
+)
 from toolcrib.core.types import JsonObject
+from toolcrib.providers.anthropic_request import AnthropicRequests
+from toolcrib.providers.failures import is_on_this_machine
+from toolcrib.providers.streaming import (
+    CONNECT_TIMEOUT_SECONDS,
+    END_MARK,
+    END_SECONDS,
+    NO_KEY,
+    REST_SECONDS,
+    ServerEvent,
+    StreamingProvider,
+    read_json,
+    taken_ids,
+)
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic, AsyncStream
+
 
 _STOPS: dict[str, StopReason] = {
     "max_tokens": "length",
@@ -20,7 +50,7 @@ _STOPS: dict[str, StopReason] = {
 BETWEEN_TEXTS = "\n\n"
 
 
-class Answer:
+class AnthropicAnswer:
     """Takes the events of one answer, hands on what is new, and gives the whole."""
 
     def __init__(self, emit: Emit, *, model: str, taken_ids: Collection[str] = ()) -> None:
@@ -222,3 +252,93 @@ class _Call:
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
+
+
+BASE_URL = "https://api.anthropic.com"
+
+
+class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
+    """A server with the messages API; see Provider."""
+
+    api_mode = "anthropic_messages"
+    dialect: Dialect = "anthropic"
+    package = "anthropic"
+    advice = "to which /v1/messages is added"
+
+    def __init__(
+        self,
+        *,
+        name: str = "anthropic",
+        base_url: str = BASE_URL,
+        api_key: str,
+        profile: Callable[[str], ModelProfile],
+        default_headers: Mapping[str, str] | None = None,
+        key_variable: str = "ANTHROPIC_API_KEY",
+    ) -> None:
+        super().__init__(
+            name=name,
+            # The path of the API begins with /v1, which many people take for a part of the address.
+            base_url=(base_url or BASE_URL).rstrip("/").removesuffix("/v1"),
+            api_key=api_key,
+            profile=profile,
+            default_headers=default_headers,
+            key_variable=key_variable,
+        )
+        self._requests = AnthropicRequests(name)
+
+    def _body(self, request: ModelRequest) -> bytes:
+        return self._requests.body(request, self._profile(request.model), self._shaped)
+
+    def _begun(self, request: ModelRequest, emit: Emit) -> AnthropicAnswer:
+        return AnthropicAnswer(emit, model=request.model, taken_ids=taken_ids(request))
+
+    async def _opened(self, client: AsyncAnthropic, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
+        sdk = self._sdk()
+        # Not `messages.create`, which copies every message of the history through its own types.
+        stream: AsyncStream[object] = await client.post(
+            "/v1/messages",
+            content=body,
+            cast_to=object,
+            stream=True,
+            stream_cls=sdk.AsyncStream[object],
+            options={
+                "headers": {"content-type": "application/json"},
+                "timeout": sdk.Timeout(timeout_seconds, connect=min(CONNECT_TIMEOUT_SECONDS, timeout_seconds)),
+            },
+        )
+        return stream
+
+    def _take(self, event: ServerEvent, answer: AnthropicAnswer) -> float | None:
+        if event.data.startswith(END_MARK):
+            return END_SECONDS
+        found = read_json(event)
+        answer.add(found)
+        if isinstance(found, dict) and found.get("type") == "message_stop":
+            return END_SECONDS
+        return REST_SECONDS if answer.is_over else None
+
+    def _shaped(self, schema: JsonObject) -> JsonObject:
+        """A schema as structured output takes it; one that the SDK cannot read goes out as it is."""
+        return attempt(self._sdk().transform_schema, schema).value or schema
+
+    def _new_client(self) -> AsyncAnthropic:
+        sdk = self._sdk()
+        key = self._api_key or NO_KEY
+        # Others who speak this protocol know the key by the header that it had first.
+        headers = {} if self.base_url == BASE_URL else {"X-Api-Key": key}
+        options: dict[str, Any] = {}
+        if is_on_this_machine(self.base_url):
+            # A proxy that is set for the world outside would not find a server on this machine.
+            options["http_client"] = sdk.DefaultAsyncHttpxClient(trust_env=False)
+        client: AsyncAnthropic = sdk.AsyncAnthropic(
+            api_key=key, base_url=self.base_url, max_retries=0, default_headers=headers | self._headers, **options
+        )
+        return client
+
+    def _sdk(self) -> ModuleType:
+        try:
+            # More than a second of CPU, which only those pay who talk to such a server.
+            import anthropic  # noqa: PLC0415
+        except ImportError as error:
+            raise self._missing_package() from error
+        return anthropic

@@ -1,12 +1,74 @@
-"""Paths that no tool may write: keys, shell profiles, and our own settings, grants and records."""
+"""Where a path is: inside the workspace or not, with links followed where that can be told."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 
 import msgspec
 
-from toolcrib.approval.places import Place, is_at_or_inside, is_inside
+RealPath = Callable[[str], str]
+GLOB_CHARACTERS = "*?["
+
+
+def follow_links(path: str) -> str:
+    """The path without links; the part from the first wildcard on is left as it is."""
+    fixed = path
+    for character in GLOB_CHARACTERS:
+        fixed = fixed.partition(character)[0]
+    if fixed != path:
+        fixed = fixed.rpartition("/")[0] + "/"
+    try:
+        return _normal(os.path.realpath(fixed) + "/" + path[len(fixed) :])
+    except (OSError, ValueError):
+        return path
+
+
+def _normal(path: str) -> str:
+    """The path without `..` and doubled slashes; POSIX keeps two in front, and Linux means the root by them."""
+    normal = os.path.normpath(path)
+    return normal[1:] if normal.startswith("//") else normal
+
+
+class PathScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders that a call is judged by. Everything absolute; `real` says what a path is behind its links."""
+
+    cwd: str
+    workspace: str
+    home: str
+    real: RealPath = follow_links
+
+    def absolute(self, path: str) -> str:
+        """The path as written, made absolute and normal; the home for a tilde."""
+        if path == "~" or path.startswith("~/"):
+            path = self.home + path[1:]
+        return _normal(os.path.join(self.cwd or self.workspace or "/", path))  # noqa: PTH118 - text only
+
+    def both(self, path: str) -> tuple[str, str]:
+        """The path as written and as it really is; what matters must hold for both, or for either."""
+        written = self.absolute(path)
+        return written, self.real(written)
+
+    def in_workspace(self, path: str) -> bool:
+        """Whether a path, followed to its end, lies inside the workspace; the workspace itself does not."""
+        if not self.workspace:
+            return False
+        root, real = self.real(self.workspace), self.real(self.absolute(path))
+        if not is_inside(real, root):
+            return False
+        # Who works in his home folder does not mean the settings of all his programs.
+        return root != self.real(self.home) or not real[len(root) + 1 :].startswith(".")
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether the path lies below the folder; both absolute and normal."""
+    return folder != "/" and path.startswith(folder.rstrip("/") + "/")
+
+
+def is_at_or_inside(path: str, folder: str) -> bool:
+    return path == folder or is_inside(path, folder) or folder == "/"
+
 
 # Relative to the home of any user. Each is a file or a folder that runs code later or lets somebody in.
 # Upper and lower case are the same here, because they are on many file systems.
@@ -68,7 +130,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     own_home: str
 
-    def why_not_written(self, path: str, place: Place) -> str:
+    def why_not_written(self, path: str, place: PathScope) -> str:
         """Why no tool may write or delete this path; empty when it may be thought about."""
         for one in place.both(path):
             if self.is_ours(one, place):
@@ -80,7 +142,7 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "it holds files that no tool may change"
         return ""
 
-    def why_asked(self, path: str, place: Place) -> str:
+    def why_asked(self, path: str, place: PathScope) -> str:
         """Why writing this path is asked about even inside the workspace; empty when it is not."""
         for one in place.both(path):
             code = (f"{root}/{name}".lower() for root in self._roots(place) for name in OWN_CODE)
@@ -94,38 +156,38 @@ class SensitivePaths(msgspec.Struct, frozen=True):
                 return "what it holds is used later without being seen"
         return ""
 
-    def is_kept_by(self, tool: str, path: str, place: Place) -> bool:
+    def is_kept_by(self, tool: str, path: str, place: PathScope) -> bool:
         """Whether a path lies, really, in the folder that this tool of ours keeps."""
         folder = KEPT_BY.get(tool)
         return folder is not None and is_inside(place.both(path)[1], place.real(f"{self.own_home}/{folder}"))
 
-    def is_ours(self, path: str, place: Place) -> bool:
+    def is_ours(self, path: str, place: PathScope) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
         return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
 
-    def in_home(self, place: Place) -> tuple[str, ...]:
+    def in_home(self, place: PathScope) -> tuple[str, ...]:
         """What a command must not touch in a toolcrib home that is not at its usual place."""
         if self.own_home == f"{place.home}/.toolcrib":
             return ()
         folders = (*OWN_CODE, *OWN_TEXTS)
         return (*self._own(place), *(f"{root}/{name}" for root in self._roots(place) for name in folders))
 
-    def is_secret(self, path: str, place: Place) -> bool:
+    def is_secret(self, path: str, place: PathScope) -> bool:
         """Whether reading a path shows a key or a password."""
         return any(
             bool(SECRET_ANYWHERE.search(one)) or _in_a_home(one, place, SECRET_IN_HOME) for one in place.both(path)
         )
 
-    def _own(self, place: Place) -> tuple[str, ...]:
+    def _own(self, place: PathScope) -> tuple[str, ...]:
         # A file is renamed into place under a name of this form, which must not be writable either.
         names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
         return tuple(f"{root}/{name}" for root in self._roots(place) for name in (*names, *OWN_FOLDERS))
 
-    def _roots(self, place: Place) -> tuple[str, ...]:
+    def _roots(self, place: PathScope) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.own_home, place.real(self.own_home))))
 
 
-def _in_a_home(path: str, place: Place, pattern: re.Pattern[str]) -> bool:
+def _in_a_home(path: str, place: PathScope, pattern: re.Pattern[str]) -> bool:
     if is_inside(path, place.home) and pattern.match(path[len(place.home.rstrip("/")) + 1 :]):
         return True
     home = ANY_HOME.match(path)

@@ -38,7 +38,7 @@ LOCK_WAIT_SECONDS = 2.0
 LOCK_POLL_SECONDS = 0.005
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request and what became of it."""
 
     request: ApprovalRequest
@@ -61,7 +61,7 @@ class ApprovalLog:
         self._mask = mask
         self._clock = clock
         self._lock = threading.RLock()
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, ApprovalRecord] = {}
         self._read_until = 0
         self._inode = 0
 
@@ -88,17 +88,17 @@ class ApprovalLog:
         with self._lock:
             self._append({"event": "decided", **self._request_fields(request), **self._answer_fields(answer)})
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[ApprovalRecord]:
         """Everything on record, oldest first."""
         with self._lock:
             self._read_on()
             return list(self._records.values())
 
-    def find(self, id_start: str) -> list[Record]:
+    def find(self, id_start: str) -> list[ApprovalRecord]:
         """The records whose id starts so."""
         return [record for record in self.records() if record.id.startswith(id_start)]
 
-    def last(self, count: int = 1) -> list[Record]:
+    def last(self, count: int = 1) -> list[ApprovalRecord]:
         """The newest records, newest first."""
         return self.records()[::-1][:count]
 
@@ -217,7 +217,7 @@ class ApprovalLog:
                     return
                 answered = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
             else:
-                record = Record(request=_request(fields), digest=str(fields["digest"]))
+                record = ApprovalRecord(request=_request(fields), digest=str(fields["digest"]))
                 if fields["event"] == "decided":
                     record = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
                 answered = self._records.get(request_id, record)
