@@ -14,7 +14,7 @@ export Q
 # Start-up is measured and felt with byte code in place, whatever the calling shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test test-all check format docs bench wheel clean
+.PHONY: help chat test test-all check format docs recording bench wheel clean
 
 help:
 	@echo 'make chat [Q="…"]  ask the agent a question'
@@ -50,6 +50,9 @@ format: .venv/.dev
 
 docs: .venv/.dev
 	$(VENV) scripts/write_reference.py
+
+recording: .venv/.dev
+	$(VENV) scripts/record_chat.py
 
 bench: .venv/.dev
 	@# All run, and the page is written, also where a figure is missed.

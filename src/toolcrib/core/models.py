@@ -147,6 +147,12 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+ModelErrorKind = Literal[
+    "key", "unknown_model", "rate_limit", "quota", "too_long", "bad_request", "refused_tool", "server",
+    "network", "timeout", "missing_package", "weights", "filtered",
+]  # fmt: skip
+
+
 class ModelError(ToolcribError):
     """A model could not be reached or did not answer. The text is one sentence that says what to do."""
 
@@ -154,15 +160,12 @@ class ModelError(ToolcribError):
         self,
         message: str,
         *,
-        kind: Literal[
-            "key", "unknown_model", "rate_limit", "quota", "too_long", "bad_request", "refused_tool", "server",
-            "network", "timeout", "missing_package", "weights", "filtered",
-        ] = "server",
+        kind: ModelErrorKind = "server",
         may_retry: bool = False,
         retry_after_seconds: float | None = None,
         refused_tools: tuple[str, ...] = (),
         status: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.may_retry = may_retry

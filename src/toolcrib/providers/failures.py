@@ -11,14 +11,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from toolcrib.config.redact import MASK, MIN_SECRET_CHARS, redact
 from toolcrib.core.attempt import attempt
-from toolcrib.core.models import ModelError
+from toolcrib.core.models import ModelError, ModelErrorKind
 from toolcrib.core.types import JsonObject
 
 MAX_TEXT_CHARS = 8_000
@@ -199,10 +199,6 @@ def _retry_in_words(text: str) -> float | None:
     return None
 
 
-Kind = Literal[
-    "key", "unknown_model", "rate_limit", "quota", "too_long", "bad_request", "refused_tool", "server",
-    "network", "timeout", "missing_package", "weights", "filtered",
-]  # fmt: skip
 MAX_QUOTED_CHARS = 300
 
 
@@ -219,7 +215,7 @@ class FailedRequest(NamedTuple):
 class FailureKind(NamedTuple):
     """What a failure is. `cause` tells the sentences of one kind apart."""
 
-    kind: Kind
+    kind: ModelErrorKind
     may_retry: bool = False
     cause: str = ""
 
@@ -294,7 +290,7 @@ def _bad_request(cause: str, asked: FailedRequest, quoted: str) -> str:
     )
 
 
-_SENTENCES: dict[Kind, Callable[[str, FailedRequest, str], str]] = {
+_SENTENCES: dict[ModelErrorKind, Callable[[str, FailedRequest, str], str]] = {
     "key": _key,
     "unknown_model": _unknown_model,
     "network": _network,

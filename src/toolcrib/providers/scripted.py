@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from toolcrib.core.models import (
     Dialect,
     Emit,
     ModelError,
+    ModelErrorKind,
     ModelProfile,
     ModelRequest,
     ModelResponse,
@@ -111,12 +112,6 @@ def _stream(message: Message, emit: Emit) -> None:
         emit(CallDelta(index=index, id=one.id, name=one.name, arguments=one.arguments))
 
 
-FailureKind = Literal[
-    "key", "unknown_model", "rate_limit", "quota", "too_long", "bad_request", "refused_tool", "server",
-    "network", "timeout", "missing_package", "weights", "filtered",
-]  # fmt: skip
-
-
 class ScriptedCall(msgspec.Struct, forbid_unknown_fields=True):
     """A tool call of a step."""
 
@@ -134,7 +129,7 @@ class ScriptedStep(msgspec.Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any] | str | None = None
     calls: list[ScriptedCall] = []
     fail: str = ""
-    kind: FailureKind = "server"
+    kind: ModelErrorKind = "server"
     may_retry: bool = False
     retry_after_seconds: float | None = None
     delay_seconds: float = 0
