@@ -46,7 +46,7 @@ STEPS = [
     },
     {"call": "terminal", "arguments": {"command": "python3 test_prices.py && rm -rf build"}},
     {
-        "say": "**Fixed.** `gross` multiplied by the rate alone; it now adds the tax and rounds to cents. The test passes."
+        "say": "**Fixed.** `gross` multiplied by the rate alone; it now adds the tax and rounds. The test passes."
     },
 ]
 FILES = {

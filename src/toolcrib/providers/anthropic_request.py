@@ -207,7 +207,7 @@ Blocks = tuple[bytes, ...]
 
 
 class AnthropicRequests:
-    """MessageTurns requests into bytes. Messages that were sent before are not converted again."""
+    """Turns requests into bytes. Messages that were sent before are not converted again."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
