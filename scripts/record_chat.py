@@ -45,9 +45,7 @@ STEPS = [
         },
     },
     {"call": "terminal", "arguments": {"command": "python3 test_prices.py && rm -rf build"}},
-    {
-        "say": "**Fixed.** `gross` multiplied by the rate alone; it now adds the tax and rounds. The test passes."
-    },
+    {"say": "**Fixed.** `gross` multiplied by the rate alone; it now adds the tax and rounds. The test passes."},
 ]
 FILES = {
     "prices.py": "def gross(net, rate):\n    return net * rate\n",

@@ -16,6 +16,7 @@ REFERENCE = REPOSITORY / "docs" / "reference"
 sys.path.insert(0, str(REPOSITORY / "src"))
 
 import click  # noqa: E402
+from reference_packages import package_map  # noqa: E402
 from reference_source import GENERATED, attribute_docs, class_summary, names, python_api, table  # noqa: E402
 from reference_tools import tool_pages  # noqa: E402
 
@@ -57,6 +58,7 @@ def pages() -> dict[str, str]:
         "environment.md": environment,
         "python-api.md": python_api,
         "errors.md": errors_page,
+        "package-map.md": package_map,
     }
     found = {name: GENERATED + "\n".join(writer()).rstrip() + "\n" for name, writer in writers.items()}
     return found | {name: f"{text.rstrip()}\n" for name, text in tool_pages(REFERENCE)}
