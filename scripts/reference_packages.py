@@ -14,8 +14,9 @@ MAX_TYPES = 6
 
 def package_map() -> Iterator[str]:
     yield "# Package map\n"
-    yield "Where to find what in `src/toolcrib`: each module in one line, with its main types. [Contributing]"
-    yield "(../../CONTRIBUTING.md) says where a new thing goes, [Architecture](../architecture.md) how the layers fit.\n"
+    yield "Where to find what in `src/toolcrib`: each module in one line, with its main types."
+    yield "[Contributing](../../CONTRIBUTING.md) says where a new thing goes, and"
+    yield "[Architecture](../architecture.md) how the layers fit together.\n"
     for folder in _packages(PACKAGE):
         name = "/".join(folder.relative_to(PACKAGE).parts)
         yield f"## {name or 'toolcrib'}\n"
