@@ -41,9 +41,12 @@ def test_question_shows_command_dangers_scope_and_what_is_written(tmp_path: Path
     assert "2. remote code (this host): runs what a server sends" in shown
     flat = " ".join(shown.split())
     assert (
-        "[s] for this session, also for later: recursive delete, inside the workspace; remote code, this host" in flat
+        '[s] allow "recursive delete" (inside the workspace); "remote code" (this host) for the rest of the session'
+        in flat
     )
-    assert "[a] always: adds to command_allowlist in config.yaml: recursive delete, inside the workspace;" in flat
+    assert (
+        '[a] always allow; adds to command_allowlist in config.yaml: "recursive delete" (inside the workspace);' in flat
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_kind_is_granted_beyond_the_scope_only_by_its_own_key(tmp_path: Path) ->
         folder = tmp_path / key
         folder.mkdir()
         with Terminal(folder, {"command": "rm -rf build"}) as terminal:
-            assert "[k] this kind for this session, anywhere: recursive delete\n" in terminal.expect(PROMPT)
+            assert '[k] allow "recursive delete" anywhere for the rest of the session\n' in terminal.expect(PROMPT)
             terminal.type(key)
             answer = terminal.answer()
         assert (answer["choice"], answer["every_scope"]) == ("session", wide)
@@ -151,7 +154,7 @@ def test_help_explains_every_key(tmp_path: Path) -> None:
 
     for key in "oskadre?":
         assert f"\n{key}  " in shown
-    assert "until this session ends" in shown
+    assert "don't ask again in this session" in shown
 
 
 def test_time_out_is_its_own_outcome(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def test_hostile_command_cannot_steer_the_terminal(tmp_path: Path, colour: bool)
     }
     told = {"command": f"rm -rf x {hostile}\n\n> o allowed", "dangers": [danger], "colour": colour, "cwd": hostile}
     with Terminal(tmp_path, told) as terminal:
-        terminal.expect("Hidden or control characters")
+        terminal.expect("Hidden and control characters")
         for key in "e?x":
             terminal.expect("\n> ")
             terminal.type(key)
@@ -310,10 +313,10 @@ def test_megabyte_is_shown_in_parts_with_its_danger_and_whole_on_demand(tmp_path
         assert terminal.answer()["choice"] == "deny"
 
     assert f"rm -rf /w/important\n    {'^' * 19}\n" in first
-    assert "characters not shown" in first
+    assert "characters hidden" in first
     assert len(first) < 4000
     assert everything.count("x") >= 997 * 1000
-    assert "not shown" not in everything
+    assert "characters hidden" not in everything
 
 
 def test_what_would_be_deleted_is_counted(tmp_path: Path) -> None:

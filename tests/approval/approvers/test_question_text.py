@@ -116,7 +116,7 @@ def test_many_dangers_and_long_reasons_stay_readable() -> None:
 
     shown = question(request, (), 80, PLAIN) + choices(request, (), 80, PLAIN)
 
-    assert "and 488 more dangers, press e" in shown
+    assert "and 488 more dangers; press e" in shown
     assert shown.count("\n") < 150
 
 

@@ -1,4 +1,4 @@
-"""The words of the question that a person reads at a terminal."""
+"""The approval question as a person reads it at a terminal: the command, its dangers, what it would touch, the keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolcrib.core.approvals import ApprovalRequest, Danger
 
 Span = tuple[int, int]
 
-# A command up to this size is shown whole; of a longer one the beginning, the end and what the dangers stand on.
+# A command up to this size is shown whole; a longer one by its beginning, its end and what the dangers refer to.
 WHOLE_CHARS = 800
 WHOLE_LINES = 14
 HEAD_CHARS, HEAD_LINES = 400, 6
@@ -28,7 +28,7 @@ MAX_MARKED_SPANS = 8
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How things are set apart: by colour, or by signs alone where colour is unwanted or unknown."""
+    """How the question highlights things: with colour, or with characters alone."""
 
     colour: bool = False
 
@@ -43,7 +43,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marked_spans(dangers: Iterable[Danger], length: int) -> list[Span]:
-    """The parts of a command that the dangers stand on, in order, joined where they overlap."""
+    """The parts of a command that the dangers refer to, in order, joined where they overlap."""
     spans: list[Span] = []
     for start, end in sorted(danger.span for danger in dangers if danger.span is not None):
         start, end = max(0, start), min(length, end)
@@ -57,7 +57,7 @@ def marked_spans(dangers: Iterable[Danger], length: int) -> list[Span]:
 
 
 def windows(command: str, spans: Sequence[Span]) -> list[Span]:
-    """The parts of a command that a first look shows: all of it if it is short."""
+    """The parts of a command to show at first: all of it if it is short."""
     if len(command) <= WHOLE_CHARS and command.count("\n") < WHOLE_LINES:
         return [(0, len(command))]
     wanted = [(0, _after_lines(command, HEAD_CHARS, HEAD_LINES))]
@@ -80,7 +80,7 @@ def command_rows(command: str, dangers: Sequence[Danger], columns: int, style: S
     last = 0
     for start, end in [(0, len(command))] if whole else windows(command, spans):
         if start > last:
-            rows.append(f"  ... {start - last:,} characters not shown, press e ...")
+            rows.append(f"  ... {start - last:,} characters hidden, press e to show them ...")
         rows += _window_rows(command, start, end, spans, columns, style)
         last = end
     return rows
@@ -168,14 +168,14 @@ MAX_GRANTS = 6
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool:
-    """Whether colour is welcome: NO_COLOR is not set, and the terminal understands more than text."""
+    """Whether to use colour: NO_COLOR is not set, and the terminal supports it."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") not in ("", "dumb")
 
 
 def question(
     request: ApprovalRequest, touched: Sequence[str], columns: int, style: Style, *, whole: bool = False
 ) -> str:
-    """The call, its dangers and what it would touch, for a terminal of so many columns."""
+    """The call, its dangers and what it would touch, for a terminal with that many columns."""
     where = [f"in {_sentence(request.cwd)}"] if request.cwd else []
     if request.backend != "local":
         where.append(f"on {_sentence(request.backend)}")
@@ -183,24 +183,24 @@ def question(
     rows = ["", *_folded(f"{head}:", columns, style, bold=True)]
     rows += command_rows(request.command, request.dangers, columns, style, whole=whole)
     if _has_escapes(request.command.replace("\n", "")):
-        rows += _folded(r"Hidden or control characters are shown as \x1b, \u200b and the like.", columns, style)
+        rows += _folded(r"Hidden and control characters appear as \x1b, \u200b and so on.", columns, style)
     shown = request.dangers if whole else request.dangers[:MAX_DANGERS]
     for number, danger in enumerate(shown, 1):
         rows += _folded(_danger_line(number, danger), columns, style, indent="   ")
     if len(request.dangers) > len(shown):
-        rows += _folded(f"and {len(request.dangers) - len(shown)} more dangers, press e", columns, style)
+        rows += _folded(f"and {len(request.dangers) - len(shown)} more dangers; press e to show them", columns, style)
     for line in touched:
         rows += _folded(f"-> {visible(line)}", columns, style, indent="   ")
     return "\n".join(rows) + "\n"
 
 
 def choices(request: ApprovalRequest, written: Sequence[str], columns: int, style: Style) -> str:
-    """What each answer would mean for this very call; `written` is what "always" would add to the config."""
-    lines = ["[o] once", f"[s] for this session, also for later: {scopes_in_words(request)}"]
+    """What each answer means for this call; `written` is what "always" would add to the config."""
+    lines = ["[o] allow once", f"[s] allow {scopes_in_words(request)} for the rest of the session"]
     if has_scope(request):
-        lines.append(f"[k] this kind for this session, anywhere: {_some(kinds(request))}")
+        lines.append(f"[k] allow {_quoted(kinds(request))} anywhere for the rest of the session")
     if request.may_be_permanent:
-        lines.append(f"[a] always: adds to command_allowlist in config.yaml: {_some(written)}")
+        lines.append(f"[a] always allow; adds to command_allowlist in config.yaml: {_some(written)}")
     lines.append("[d] deny  [r] deny with a reason  [e] show everything  [?] help")
     return "".join(row + "\n" for line in lines for row in _folded(line, columns, style, indent="    "))
 
@@ -214,16 +214,16 @@ def key_line(request: ApprovalRequest, columns: int, style: Style) -> str:
 
 
 def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, style: Style) -> str:
-    """What each key does for this very call."""
+    """What each key does for this call."""
     lines = {
-        "o": "run it, this once",
-        "s": f"run it, and until this session ends do not ask again about: {scopes_in_words(request)}",
-        "k": f"run it, and until this session ends do not ask again, wherever it is, about: {_some(kinds(request))}",
-        "a": f"run it, and never ask again: adds to command_allowlist in config.yaml: {_some(written)}",
-        "d": "do not run it",
-        "r": "do not run it, and tell the model why: type the reason, then Enter",
+        "o": "run it this once",
+        "s": f"run it, and don't ask again in this session about {scopes_in_words(request)}",
+        "k": f"run it, and don't ask again in this session about {_quoted(kinds(request))} anywhere",
+        "a": f"run it, and never ask again; adds to command_allowlist in config.yaml: {_some(written)}",
+        "d": "don't run it",
+        "r": "don't run it, and tell the model why: type the reason, then press Enter",
         "e": "show the whole command and every danger",
-        "?": "this help; Ctrl-C cancels the call; Enter alone decides nothing",
+        "?": "show this help; Ctrl-C cancels the call; Enter alone does nothing",
     }
     if not request.may_be_permanent:
         del lines["a"]
@@ -234,7 +234,7 @@ def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, st
 
 
 def has_scope(request: ApprovalRequest) -> bool:
-    """Whether there is something wider to agree to than what this very call does."""
+    """Whether the person can allow more than this call alone."""
     return any(danger.scope for danger in request.dangers)
 
 
@@ -244,13 +244,18 @@ def kinds(request: ApprovalRequest) -> list[str]:
 
 
 def scopes_in_words(request: ApprovalRequest) -> str:
-    """What a session answer covers, as a person says it."""
+    """What "for the rest of the session" covers, in words."""
     return _some(list(dict.fromkeys(grant_in_words(danger) for danger in request.dangers)))
 
 
 def grant_in_words(danger: Danger) -> str:
-    """A danger and its scope: "recursive delete, inside the workspace"."""
-    return ", ".join(_sentence(part) for part in (danger.description, danger.scope) if part)
+    """A danger and its scope: `"recursive delete" (inside the workspace)`."""
+    scope = f" ({_sentence(danger.scope)})" if danger.scope else ""
+    return f'"{_sentence(danger.description)}"{scope}'
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return _some([f'"{text}"' for text in texts])
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -264,7 +269,7 @@ def _danger_line(number: int, danger: Danger) -> str:
 
 
 def _has_escapes(text: str) -> bool:
-    # The quick test sees all but what only looks empty; that is looked for where a person would look.
+    # The quick test misses characters that look empty; search for those only as far as a person would read.
     return not text.isprintable() or any(escaped for _, escaped in pieces(text[:20_000]))
 
 
@@ -283,7 +288,7 @@ def _folded(line: str, columns: int, style: Style, *, indent: str = "", bold: bo
 
 
 def _folded_by_width(line: str, room: int, indent: str) -> list[str]:
-    """Folded anywhere: text with wide characters seldom has spaces to fold at."""
+    """Folds anywhere, because text with wide characters seldom has spaces to fold at."""
     rows, used = [""], 0
     for character in line:
         wide = width(character)
@@ -310,7 +315,7 @@ class _Count(msgspec.Struct):
 
 
 class _Budget:
-    """Entries and time that all paths of one question share."""
+    """How many entries and how much time the paths of one question share."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -381,7 +386,7 @@ def _walk(top: str, count: _Count, budget: _Budget) -> bool:
                         return False
                     _add(entry, count, folders)
         except OSError:
-            # A folder that we may not read; the call may not get further either, so the rest still says enough.
+            # We can't read this folder, and the call probably can't either; the rest is still worth showing.
             continue
     return True
 
@@ -403,7 +408,7 @@ def _amount(count: _Count, complete: bool) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them: 38 MB, 4.1 KB."""
+    """Bytes in readable units: 38 MB, 4.1 KB."""
     if count < 1000:
         return f"{count} bytes"
     units = ["TB", "GB", "MB", "KB"]
