@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.files.hunks import HunksDoNotFit, with_hunks
-from toolcrib.files.patch_text import parse_patch
+from toolcrib.files.patch_parsing import parse_patch
 from toolcrib.files.text_files import TextFile
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolcrib.core.errors import ToolcribError
-from toolcrib.files.kinds import DocumentKind
+from toolcrib.files.file_types import DocumentKind
 
 MEGABYTE = 1024 * 1024
 MAX_DOCUMENT_BYTES = 50 * MEGABYTE
@@ -38,7 +38,7 @@ class DocumentText:
     """What is odd about it, for the model."""
 
 
-class Documents:
+class DocumentTexts:
     """Texts of documents, the last ones kept by a key that names a version. Safe from any thread."""
 
     def __init__(self) -> None:

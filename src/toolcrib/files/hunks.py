@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolcrib.files.near_matches import NearMatch, near_matches
-from toolcrib.files.patch_format import Hunk, HunkLine
+from toolcrib.files.patch_parsing import Hunk, HunkLine
 from toolcrib.files.text_files import TextFile
 
 MAX_PLACES = 1_000

@@ -26,6 +26,8 @@ BEFORE_MATCH = 100
 """How much of a long line is shown before its match."""
 LITERALLY = r"put a backslash before each of . ^ $ * + ? ( ) [ ] { } | \ to search for it literally"
 _INNERMOST_BRACES = re.compile(r"(?<!\\)\{((?:\\.|[^{}\\])*)\}")
+# How pathspec writes "everything" and "every folder".
+_WHOLE_TREE = {".": "(?s:.+)", "/": "(?s:.+/)"}
 _BRACE = re.compile(r"(?<!\\)[{}]")
 
 
@@ -279,10 +281,8 @@ def git_rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
     if rule.include is None or rule.regex is None:
         return None
     # The expressions of pathspec match everything in a matching folder, too. The walk has decided about folders before
-    # it comes to their content, so `fullmatch` is right, except for rules that are about the content.
-    text = line.rstrip().removeprefix("!")
-    if text in ("**", "/**"):
-        return rule.include, re.compile("(?s:.+)")
-    if text.endswith("/**"):
-        return rule.include, re.compile(f"{rule.regex.pattern}(?s:.+)")
-    return rule.include, rule.regex
+    # it comes to their content, so that a full match is right, except for rules that are about the content.
+    expression = _WHOLE_TREE.get(rule.regex.pattern, rule.regex.pattern)
+    if line.rstrip().endswith("/**") and rule.regex.pattern not in _WHOLE_TREE:
+        expression += "(?s:.+)"
+    return rule.include, re.compile(expression)

@@ -39,18 +39,21 @@ PROGRAM = r"""
     [ -z "$workspace" ] || case $rg in "$workspace"/*) return 127 ;; esac
     exec "$rg" "$@"
 """
-ALWAYS = ("--no-config", "--color=never", "--no-mmap", "--no-ignore-messages", "--crlf")
+ALWAYS = ("--no-config", "--color=never", "--no-mmap", "--no-ignore-messages")
 TREE = ("--no-ignore-global", "--no-require-git", "--hidden", "--glob=!.git", "--null", "--with-filename")
 # A path, followed by the number of its matches unless only files are listed.
-COUNTED = re.compile(rb"\./([^\0]+\0\d+)\r?\n")
+COUNTED = re.compile(rb"\./([^\0]+\0\d+)\n")
 LISTED = re.compile(rb"\./([^\0]+\0)")
 # Files that could not be opened are counted; any other error means that ripgrep did not search.
 FILE_TROUBLE = re.compile(r"\(os error \d+\)|^$")
 PATTERN_TROUBLE = re.compile(r"regex parse error|error: .*regex|regex .*size limit|literal .* is not allowed")
 DENIED = "(os error 13)"
-# Escapes, classes and repetitions; in the second group `{,2}`, in the third braces that are no repetition.
-BRACES = re.compile(
-    r"(\\[pPxuU]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\{\d+(?:,\d*)?\})|\{,(\d+)\}|([{}])", re.DOTALL
+# Line ends; escapes, classes and repetitions, which stay as they are; `{,2}`; and braces that are no repetition.
+PARTS = re.compile(
+    r"(?P<end>\$|\\z)"
+    r"|(?P<kept>\\[pPxuU]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\{\d+(?:,\d*)?\})"
+    r"|\{,(?P<most>\d+)\}|(?P<brace>[{}])",
+    re.DOTALL,
 )
 SIMPLE_GLOB = re.compile(r"[\w.*?-]+(?:\{[\w.,-]+\})?[\w.*?-]*", re.ASCII)
 SPECIAL_IN_GLOB = re.compile(r"[\\*?\[\]{}!# ]")
@@ -91,13 +94,17 @@ async def search(query: FileSearchQuery, location: SearchLocation, seconds: floa
 
 
 def _for_ripgrep(pattern: str) -> str:
-    """The pattern with braces that are no repetition made literal: ripgrep refuses them, and people mean them so."""
+    """The pattern as people mean it: a line may end with CRLF, and braces that are no repetition are literal."""
 
-    def as_meant(found: re.Match[str]) -> str:
-        return found[1] or (f"\\{found[3]}" if found[3] else f"{{0,{found[2]}}}")
+    def as_meant(part: re.Match[str]) -> str:
+        if part["end"]:
+            return r"(?:\r?$)"
+        if part["most"]:
+            return f"{{0,{part['most']}}}"
+        return part["kept"] or f"\\{part['brace']}"
 
     # No argument of a program can hold a zero byte.
-    return BRACES.sub(as_meant, pattern).replace("\0", r"\x00")
+    return PARTS.sub(as_meant, pattern).replace("\0", r"\x00")
 
 
 def _name_arguments(query: FileSearchQuery, location: SearchLocation) -> list[str]:

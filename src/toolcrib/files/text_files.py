@@ -72,6 +72,8 @@ class TextFile:
     @functools.cached_property
     def text(self) -> str:
         """The text as a model sees it: every line end is LF."""
+        if "\r" not in self.raw:
+            return self.raw
         return self.raw.replace("\r" if self.line_end == "\r" else "\r\n", "\n")
 
     @functools.cached_property
@@ -82,6 +84,8 @@ class TextFile:
         """
         if "\n" not in self.raw:
             return "\r" if "\r" in self.raw else ""
+        if "\r" not in self.raw:
+            return "\n"
         windows = self.raw.count("\r\n")
         unix = self.raw.count("\n") - windows
         if bool(windows) == bool(unix):
@@ -165,7 +169,7 @@ def in_older_encoding(data: bytes) -> tuple[str, str]:
 
 def as_lf(text: str) -> str:
     """A text of a model with LF line ends."""
-    return text.replace("\r\n", "\n")
+    return text.replace("\r\n", "\n") if "\r" in text else text
 
 
 def in_place_of(content: str, old: TextFile) -> TextFile:
@@ -173,7 +177,9 @@ def in_place_of(content: str, old: TextFile) -> TextFile:
     if old.encoding.mark:
         content = content.removeprefix("\ufeff")
     if old.line_end:
-        content = as_lf(content).replace("\n", old.line_end)
+        content = as_lf(content)
+    if old.line_end not in ("", "\n"):
+        content = content.replace("\n", old.line_end)
     return TextFile(content, old.encoding)
 
 

@@ -15,7 +15,7 @@ _Key = tuple[str, Hashable, str]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FileView:
     """What was last seen of one file."""
 
     stamp: str
@@ -32,7 +32,7 @@ class View:
         return bool(stamp) and self.stamp == stamp
 
 
-class Views:
+class FileViews:
     """Of each session, place and real path the last view. Bounded; in memory; safe from any thread.
 
     A place is named by anything hashable that tells it from others: its EnvironmentSpec.
@@ -40,7 +40,7 @@ class Views:
 
     def __init__(self, max_views: int = MAX_VIEWS) -> None:
         self._max_views = max_views
-        self._views: OrderedDict[_Key, View] = OrderedDict()
+        self._views: OrderedDict[_Key, FileView] = OrderedDict()
         self._shown: OrderedDict[tuple[_Key, str, Hashable], int] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -56,10 +56,10 @@ class Views:
             old = self._views.pop(key, None)
             if old is not None and stamp and old.stamp in (stamp, ""):
                 whole, digest = whole or old.whole, digest or (old.digest if old.stamp else "")
-            self._views[key] = View(stamp, whole, digest)
+            self._views[key] = FileView(stamp, whole, digest)
             _drop_oldest(self._views, self._max_views)
 
-    def last(self, session_key: str, place_key: Hashable, real_path: str) -> View | None:
+    def last(self, session_key: str, place_key: Hashable, real_path: str) -> FileView | None:
         """What the session last saw of the file; None when it has not seen it."""
         with self._lock:
             return self._views.get((session_key, place_key, real_path))
@@ -80,10 +80,10 @@ class Views:
 
 
 def digest_of(data: bytes) -> str:
-    """The SHA-256 in hex, as `View.digest` and `Environment.write_file(expected=…)` take it."""
+    """The SHA-256 in hex, as `FileView.digest` and `Environment.write_file(expected=…)` take it."""
     return hashlib.sha256(data).hexdigest()
 
 
-def _drop_oldest(kept: OrderedDict[_Key, View] | OrderedDict[tuple[_Key, str, Hashable], int], most: int) -> None:
+def _drop_oldest(kept: OrderedDict[_Key, FileView] | OrderedDict[tuple[_Key, str, Hashable], int], most: int) -> None:
     while len(kept) > most:
         kept.popitem(last=False)

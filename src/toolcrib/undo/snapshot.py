@@ -1,17 +1,97 @@
-"""Takes down what is at the paths that a call may touch, and keeps the contents."""
+"""Snapshots of the paths that a call may change: which of them undo covers, what is there, and copies of the contents.
+
+Undo covers the workspace and the user's skills, but never anything in a `.git`: an undo must not turn a repository back
+behind git's back. When a whole repository is deleted, its files come back and its `.git` does not; the journal says so.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec.structs import replace
 
-from toolcrib.undo.area import GIT, Area, How, Target
-from toolcrib.undo.packs import PackWriter
-from toolcrib.undo.states import MISSING, FileState
+from toolcrib.undo.files import MISSING, FileState, SnapshotFiles
+from toolcrib.undo.journal import PackWriter
+
+GIT = ".git"
+DEVICES = ("/dev/", "/proc/", "/sys/")
+
+How = Literal["path", "tree", "modes", "guess"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPath:
+    """A path that a call may change, delete or make."""
+
+    path: str
+    """Absolute, or from the folder of the call."""
+    how: How = "path"
+    """`path`: what is there itself; `tree`: all that is in it too; `modes`: of a tree only who may do what with it;
+    `guess`: what is in it, as far as it is little, because nobody knows what of it will be touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTargets:
+    """All that one call may touch, and what of it is not known."""
+
+    targets: tuple[TargetPath, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoScope:
+    """The folders that are kept. All of them are real paths of one place."""
+
+    files: SnapshotFiles
+    workspace: str
+    others: tuple[str, ...] = ()
+    """More folders that are kept, wherever they lie."""
+    excluded: tuple[str, ...] = ()
+    """Folders that are not kept although they lie in the workspace."""
+
+    def absolute(self, path: str, folder: str = "") -> str:
+        """The path, absolute, the folders above it free of links; what it names itself may be one."""
+        path = os.path.join(folder or self.workspace, path)  # noqa: PTH118 - of any machine
+        if path.endswith("/."):
+            return self.files.real(path)
+        path = os.path.normpath(path)
+        above, _, name = path.rpartition("/")
+        if not name:
+            return self.files.real(path)
+        return f"{self.files.real(above or '/').rstrip('/')}/{name}"
+
+    def holds(self, path: str) -> bool:
+        """Whether a placed path is one that is kept."""
+        if GIT in path.split("/"):
+            return False
+        if any(_is_at_or_in(path, folder) for folder in self.others):
+            return True
+        if any(_is_at_or_in(path, folder) for folder in self.excluded):
+            return False
+        return path != self.workspace and _is_at_or_in(path, self.workspace)
+
+    def may_enter(self, path: str) -> bool:
+        """Whether something inside a placed folder may be kept."""
+        return self.holds(path) or (path == self.workspace and bool(path))
+
+    def missing_above(self, path: str) -> list[str]:
+        """The folders above a path that do not exist, the topmost first."""
+        found: list[str] = []
+        above = path.rpartition("/")[0]
+        while above and self.holds(above) and self.files.is_missing(above):
+            found.insert(0, above)
+            above = above.rpartition("/")[0]
+        return found
+
+
+def _is_at_or_in(path: str, folder: str) -> bool:
+    return bool(folder) and (path == folder or path.startswith(folder.rstrip("/") + "/"))
+
 
 RACY_NS = 50_000_000
 """A file that changed so short a time ago may change again without a new time."""
@@ -27,7 +107,7 @@ HEAVY_FOLDERS = frozenset({"node_modules", ".venv", "venv", "__pycache__", "targ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SnapshotLimits:
     """How much of one call is kept."""
 
     max_file_bytes: int
@@ -37,28 +117,28 @@ class Limits:
     seconds: float = 10.0
 
 
-Kept = dict[str, tuple[str, int]]
+StoredContents = dict[str, tuple[str, int]]
 """Contents that are kept already, by their digest: the pack and where in it."""
 
 
-class Snapshot:
+class FileSnapshot:
     """What was at the paths of one call. Contents go into the pack, unless there is none."""
 
     def __init__(
         self,
-        area: Area,
-        limits: Limits,
+        scope: UndoScope,
+        limits: SnapshotLimits,
         *,
         pack: PackWriter | None = None,
-        kept: Kept | None = None,
-        earlier: Snapshot | None = None,
+        kept: StoredContents | None = None,
+        earlier: FileSnapshot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.states: dict[str, FileState] = {}
         self.notes: dict[str, None] = {}
-        self.newly_kept: Kept = {}
+        self.newly_kept: StoredContents = {}
         self._listed: dict[str, frozenset[str]] = {}
-        self._area, self._files, self._limits = area, area.files, limits
+        self._scope, self._files, self._limits = scope, scope.files, limits
         self._pack, self._kept = pack, kept if kept is not None else {}
         self._earlier = earlier
         self.began_ns = time.time_ns()
@@ -68,7 +148,7 @@ class Snapshot:
         self._is_full = False
         self._guesses = [GUESSED_FILES, GUESSED_BYTES]
 
-    def take_all(self, targets: Iterable[Target], folder: str) -> None:
+    def take_all(self, targets: Iterable[TargetPath], folder: str) -> None:
         """Take down everything that the targets name; what fails is noted."""
         # What is known for sure goes first: a guess must not use up what is left for it.
         ordered = sorted(targets, key=lambda one: ORDER[one.how])
@@ -91,11 +171,11 @@ class Snapshot:
         return False
 
     def _fetch(self, paths: Sequence[str], folder: str) -> None:
-        if not self._files.is_far:
+        if not self._files.is_remote:
             return
         try:
-            placed = [self._area.placed(path, folder) for path in paths if path and "\0" not in path]
-            self._files.fetch([path for path in placed if self._area.holds(path)], self._limits.max_bytes)
+            absolute = [self._scope.absolute(path, folder) for path in paths if path and "\0" not in path]
+            self._files.fetch([path for path in absolute if self._scope.holds(path)], self._limits.max_bytes)
         except OSError as error:
             self.notes[f"not kept: {error}"] = None
 
@@ -120,11 +200,11 @@ class Snapshot:
     def note(self, path: str, reason: str) -> None:
         self.notes[f"not kept: {path}: {reason}"] = None
 
-    def _take(self, target: Target, folder: str) -> None:
+    def _take(self, target: TargetPath, folder: str) -> None:
         if "\0" in target.path or not target.path:
             return
-        path = self._area.placed(target.path, folder)
-        if not self._area.may_enter(path):
+        path = self._scope.absolute(target.path, folder)
+        if not self._scope.may_enter(path):
             if GIT in path.split("/"):
                 self.note(path, "what git keeps is not touched by undo")
             return
@@ -134,15 +214,15 @@ class Snapshot:
         if state is not None and state.kind == "link" and self._earlier is None:
             # What is written goes through the link, and what lies outside is not ours to copy.
             real = self._files.real(path)
-            if self._area.holds(real) and real != path:
+            if self._scope.holds(real) and real != path:
                 self._walk(real, "path")
 
     def _take_missing_above(self, path: str) -> None:
-        for above in self._area.missing_above(path):
+        for above in self._scope.missing_above(path):
             self.states.setdefault(above, MISSING)
 
     def _walk(self, path: str, how: How) -> None:
-        if not self._area.may_enter(path):
+        if not self._scope.may_enter(path):
             if path.endswith(f"/{GIT}"):
                 self.note(path, "what git keeps is not touched by undo")
             return
@@ -152,7 +232,7 @@ class Snapshot:
         state = self._files.look(path)
         if is_guess and state.kind == "file" and (state.size > self._guesses[1] or path in self.states):
             return
-        if self._area.holds(path) and path not in self.states:
+        if self._scope.holds(path) and path not in self.states:
             self.states[path] = self._completed(path, state, how)
             if is_guess:
                 self._guesses[0] -= 1
@@ -218,7 +298,7 @@ class Snapshot:
         self._bytes += len(content)
         if self._pack is None:
             return replace(state, digest=digest, size=len(content))
-        place = self._kept.get(digest) or self.newly_kept.get(digest)
-        if place is None or not self._pack.is_there(place[0]):
-            place = self.newly_kept[digest] = self._pack.name, self._pack.add(content)
-        return replace(state, digest=digest, size=len(content), pack=place[0], offset=place[1])
+        environment = self._kept.get(digest) or self.newly_kept.get(digest)
+        if environment is None or not self._pack.is_there(environment[0]):
+            environment = self.newly_kept[digest] = self._pack.name, self._pack.add(content)
+        return replace(state, digest=digest, size=len(content), pack=environment[0], offset=environment[1])

@@ -17,10 +17,21 @@ from msgspec.structs import replace
 from toolcrib.config.files import make_folder
 from toolcrib.config.tool_settings import UndoSettings
 from toolcrib.undo import journal
-from toolcrib.undo.journal import INDEX, Began, Ended, Entry, Event, Seen
-from toolcrib.undo.packs import SUFFIX, PackWriter, packs_of, read_content, size_of
-from toolcrib.undo.snapshot import Kept, Limits, Snapshot
-from toolcrib.undo.states import FileState
+from toolcrib.undo.files import FileState
+from toolcrib.undo.journal import (
+    INDEX,
+    SUFFIX,
+    CallFinished,
+    CallStarted,
+    JournalEntry,
+    JournalEvent,
+    PackWriter,
+    PathState,
+    packs_of,
+    read_content,
+    size_of,
+)
+from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
 
 DIRECT = "direct"
 """The session of calls that belong to none."""
@@ -37,7 +48,7 @@ class _Session:
     """What a process knows of the folder of a session."""
 
     folder: Path
-    kept: Kept
+    kept: StoredContents
     used: int
     """How many bytes its packs take on the disk."""
 
@@ -56,9 +67,11 @@ class UndoStore:
 
     # Writing
 
-    def limits(self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0) -> Limits:
+    def limits(
+        self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0
+    ) -> SnapshotLimits:
         """How much of one call is kept, within what the settings allow."""
-        return Limits(
+        return SnapshotLimits(
             max_file_bytes=int(min(self._settings.max_file_mb * MEGABYTE, max_bytes)),
             max_bytes=int(min(self._settings.max_session_mb * MEGABYTE, max_bytes)),
             max_files=max_files,
@@ -68,15 +81,15 @@ class UndoStore:
     def new_pack(self, session_id: str) -> PackWriter:
         return PackWriter(self._opened(session_id).folder, secrets.token_hex(6))
 
-    def kept(self, session_id: str) -> Kept:
+    def kept(self, session_id: str) -> StoredContents:
         """The contents that a session keeps already."""
         return self._opened(session_id).kept
 
     def begin(
         self,
         session_id: str,
-        began: Began,
-        before: Snapshot,
+        started: CallStarted,
+        before: FileSnapshot,
         pack: PackWriter,
         *,
         needed: frozenset[str] = frozenset(),
@@ -87,8 +100,8 @@ class UndoStore:
         With `wait`, no power cut does either. The packs that are needed are not dropped to make room.
         """
         session = self._opened(session_id)
-        files = tuple(Seen(path=path, state=state) for path, state in before.states.items())
-        line = journal.line_for(replace(began, files=files, notes=tuple(before.notes)))
+        files = tuple(PathState(path=path, state=state) for path, state in before.states.items())
+        line = journal.line_for(replace(started, files=files, notes=tuple(before.notes)))
         is_alone = pack.is_empty
         pack.close(line, wait=wait)
         journal.append(session.folder, line, durable=is_alone, wait=wait)
@@ -99,30 +112,30 @@ class UndoStore:
                 self._prune(session.folder)
         self._make_room(session, needed | {pack.name})
 
-    def end(self, session_id: str, entry_id: str, before: Snapshot, after: Snapshot) -> None:
+    def end(self, session_id: str, entry_id: str, before: FileSnapshot, after: FileSnapshot) -> None:
         """Put on record what a call left."""
         # What was not taken down before is new only where nothing was there for sure: an undo would remove it.
         changed = [
-            Seen(path=path, state=state)
+            PathState(path=path, state=state)
             for path, state in after.states.items()
             if (not before.states[path].is_same(state) if path in before.states else before.knew_missing(path))
         ]
         notes = tuple(note for note in after.notes if note not in before.notes)
         # Not waited for: whoever loses it in a power cut has a call that was cut short, and its copies.
-        line = journal.line_for(Ended(id=entry_id, files=tuple(changed), notes=notes))
+        line = journal.line_for(CallFinished(id=entry_id, files=tuple(changed), notes=notes))
         journal.append(self._opened(session_id).folder, line, durable=False)
 
-    def say(self, session_id: str, began: Began, note: str) -> None:
+    def say(self, session_id: str, started: CallStarted, note: str) -> None:
         """Put on record that nothing is kept of a call, and why."""
-        self.append(session_id, replace(began, notes=(note,)))
-        self.append(session_id, Ended(id=began.id))
+        self.append(session_id, replace(started, notes=(note,)))
+        self.append(session_id, CallFinished(id=started.id))
 
-    def append(self, session_id: str, event: Event) -> None:
+    def append(self, session_id: str, event: JournalEvent) -> None:
         journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
 
     # Reading
 
-    def entries(self, session_id: str) -> list[Entry]:
+    def entries(self, session_id: str) -> list[JournalEntry]:
         """Every call of a session, oldest first."""
         return journal.read(self.folder_of(session_id))
 
@@ -196,7 +209,7 @@ class UndoStore:
                     continue
                 session.used -= pack.stat().st_size
                 Path(pack.path).unlink(missing_ok=True)
-                for digest in [one for one, place in session.kept.items() if place[0] == name]:
+                for digest in [one for one, environment in session.kept.items() if environment[0] == name]:
                     del session.kept[digest]
 
     def _prune(self, newest: Path) -> None:

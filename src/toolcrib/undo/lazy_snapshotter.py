@@ -1,4 +1,4 @@
-"""The keeper of files, built by the first call that may change some."""
+"""A Snapshotter that is built by the first call that may change files."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import threading
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
-from toolcrib.core.ports import FileKeeper
+from toolcrib.core.ports import FileSnapshots
 from toolcrib.core.types import Effect, ToolEntry
 
 
-def keeper_for(settings: Settings, services: Services, workspace: str) -> FileKeeper | None:
+def snapshotter_for(settings: Settings, services: Services, workspace: str) -> FileSnapshots | None:
     """What keeps files before calls change them; None where the settings or the platform say no."""
     on = settings.undo.enabled and sys.platform != "win32"
-    return _KeeperOnFirstUse(settings, services, workspace) if on else None
+    return _LazySnapshotter(settings, services, workspace) if on else None
 
 
-class _KeeperOnFirstUse:
+class _LazySnapshotter:
     """Keeps what files are before calls change them."""
 
     def __init__(self, settings: Settings, services: Services, workspace: str) -> None:
         self._options = settings, services, workspace
         self._building = threading.Lock()
-        self._built: FileKeeper | None = None
+        self._built: FileSnapshots | None = None
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
         if self._built is None:
@@ -31,18 +31,18 @@ class _KeeperOnFirstUse:
         return self._built.wants(effects, ctx)
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
-        keeper = self._keeper()
-        if keeper.wants(effects, ctx):
-            await keeper.before(entry, effects, ctx)
+        snapshotter = self._snapshotter()
+        if snapshotter.wants(effects, ctx):
+            await snapshotter.before(entry, effects, ctx)
 
     async def after(self, ctx: ToolContext, /) -> None:
-        await self._keeper().after(ctx)
+        await self._snapshotter().after(ctx)
 
-    def _keeper(self) -> FileKeeper:
+    def _snapshotter(self) -> FileSnapshots:
         with self._building:
             if self._built is None:
                 # Most processes change no files, and what reads commands would double the start of a process.
-                from toolcrib.undo.keeper import UndoKeeper  # noqa: PLC0415
+                from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
-                self._built = UndoKeeper(*self._options)
+                self._built = Snapshotter(*self._options)
             return self._built

@@ -1,4 +1,4 @@
-"""The files of another place (docker, ssh …), as undo looks at them and puts them back."""
+"""The files of another environment (docker, ssh …), as undo looks at them and puts them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.undo.states import MISSING, FileState, Kind
+from toolcrib.undo.files import MISSING, FileState, Kind
 
 T = TypeVar("T")
 
@@ -62,13 +62,13 @@ class Terminal(Protocol):
     def environment_of(self, session_key: str) -> Environment | None: ...
 
 
-class PlaceFiles:
+class RemoteFiles:
     """The files of one environment; many are fetched in one go, because every question takes a while.
 
     Called in a thread of its own; the work is done where the environment lives.
     """
 
-    is_far = True
+    is_remote = True
 
     def __init__(self, terminal: Terminal, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
         self._terminal = terminal
@@ -84,7 +84,7 @@ class PlaceFiles:
         """Folders that are known to be there."""
         self._surveyed: tuple[tuple[str, ...], tuple[str, ...], int] | None = None
 
-    def begin_anew(self) -> None:
+    def refresh(self) -> None:
         """Give the next looks the whole time, and ask for everything again."""
         self._ends = None
         self._forget()
@@ -115,7 +115,7 @@ class PlaceFiles:
         named = [(above, name) for above, _, name in parts if name]
         asked = list(dict.fromkeys([*folders, *(above or "/" for above, _ in named)]))
         words = [str(limit), str(len(asked)), *asked, *(word for pair in named for word in pair)]
-        printed = self._run(lambda place: _printed(place, ["sh", "-c", SURVEY, "sh", *words]))
+        printed = self._run(lambda environment: _printed(environment, ["sh", "-c", SURVEY, "sh", *words]))
         told, _, archive = printed.partition(AFTER_FOLDERS)
         answers = [os.fsdecode(one) for one in told.split(b"\0")]
         for folder, real, missing in zip(asked, answers[::2], answers[1::2], strict=False):
@@ -139,7 +139,7 @@ class PlaceFiles:
     def look(self, path: str) -> FileState:
         if self._is_fetched(path):
             return self._fetched[path][0] if path in self._fetched else MISSING
-        about = self._run(lambda place: place.status(BackendPath(path), follow_links=False))
+        about = self._run(lambda environment: environment.status(BackendPath(path), follow_links=False))
         if about is None:
             return MISSING
         kind = KINDS[about.kind]
@@ -151,7 +151,7 @@ class PlaceFiles:
         content = self._fetched[path][1] if path in self._fetched else None
         if content is not None:
             return content
-        content = self._run(lambda place: place.read_file(BackendPath(path), plain=True))
+        content = self._run(lambda environment: environment.read_file(BackendPath(path), plain=True))
         return content if len(content) <= limit else None
 
     def names(self, folder: str) -> list[str]:
@@ -159,7 +159,7 @@ class PlaceFiles:
             inside = f"{folder.rstrip('/')}/"
             below = (path[len(inside) :] for path in self._fetched if path.startswith(inside))
             return sorted(name for name in below if name and "/" not in name)
-        return self._run(lambda place: place.list_folder(BackendPath(folder)))
+        return self._run(lambda environment: environment.list_folder(BackendPath(folder)))
 
     def real(self, path: str) -> str:
         if path not in self._real:
@@ -170,7 +170,7 @@ class PlaceFiles:
         if self._is_fetched(path) and self.look(path).kind != "link":
             above, _, name = path.rpartition("/")
             return f"{self.real(above or '/').rstrip('/')}/{name}"
-        about = self._run(lambda place: place.status(BackendPath(path)))
+        about = self._run(lambda environment: environment.status(BackendPath(path)))
         if about is not None and about.real:
             return str(about.real)
         above, _, name = os.path.normpath(path).rpartition("/")
@@ -180,21 +180,21 @@ class PlaceFiles:
         self._forget()
         where = BackendPath(path)
         if state.kind == "folder":
-            self._run(lambda place: place.make_folder(where, mode=state.mode))
+            self._run(lambda environment: environment.make_folder(where, mode=state.mode))
         elif state.kind == "link":
-            self._run(lambda place: place.make_link(where, state.link))
+            self._run(lambda environment: environment.make_link(where, state.link))
         else:
-            self._run(lambda place: place.write_file(where, content, mode=state.mode, plain=True))
+            self._run(lambda environment: environment.write_file(where, content, mode=state.mode, plain=True))
 
     def set_access(self, path: str, state: FileState) -> None:
         self._forget()
-        if self._run(lambda place: _exit_code(place, ["chmod", f"{state.mode:o}", path])) != 0:
+        if self._run(lambda environment: _exit_code(environment, ["chmod", f"{state.mode:o}", path])) != 0:
             raise OSError("its mode could not be set")
 
     def set_time(self, path: str, state: FileState) -> None:
         """Nothing: the place has its own clock."""
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Nothing: the place waits itself, file by file."""
 
     def move(self, path: str, to: str) -> None:
@@ -204,9 +204,9 @@ class PlaceFiles:
         self._forget()
         kind = self.look(path).kind
         if kind == "folder":
-            self._run(lambda place: place.remove_folder(BackendPath(path)))
+            self._run(lambda environment: environment.remove_folder(BackendPath(path)))
         elif kind != "missing":
-            self._run(lambda place: place.remove_file(BackendPath(path), plain=True))
+            self._run(lambda environment: environment.remove_file(BackendPath(path), plain=True))
 
     def address(self) -> Mapping[str, str]:
         return self._run(_address)
@@ -230,7 +230,7 @@ class PlaceFiles:
         return done
 
 
-class Nowhere(PlaceFiles):
+class AssumedFiles(RemoteFiles):
     """A place that is not asked: every path is a file that cannot be read."""
 
     def __init__(self) -> None:
@@ -307,19 +307,19 @@ async def _exit_code(environment: Environment, argv: list[str]) -> int:
     return await process.wait()
 
 
-def place_as_json(spec: EnvironmentSpec, files: PlaceFiles) -> dict[str, Any]:
+def environment_as_json(spec: EnvironmentSpec, files: RemoteFiles) -> dict[str, Any]:
     """What the journal says of a place, so that it is found again."""
     return {"spec": msgspec.to_builtins(spec), "address": dict(files.address())}
 
 
-def place_again(place: Mapping[str, Any], terminal: Terminal | None) -> PlaceFiles:
+def reopen_environment(environment: Mapping[str, Any], terminal: Terminal | None) -> RemoteFiles:
     """The files of a place that the journal names; raises OSError with the reason when it cannot be reached."""
-    spec = msgspec.convert(place["spec"], EnvironmentSpec)
+    spec = msgspec.convert(environment["spec"], EnvironmentSpec)
     where = f"the {spec.backend} environment that the call worked in"
     if terminal is None:
         raise OSError(f"{where} cannot be opened from here")
     if spec.backend not in CAN_BE_REACHED_AGAIN:
         opened = terminal.environment_of(spec.session)
-        if opened is None or dict(opened.address()) != place.get("address"):
+        if opened is None or dict(opened.address()) != environment.get("address"):
             raise OSError(f"{where} is gone, or belongs to another process; type /undo in the chat that it belongs to")
-    return PlaceFiles(terminal, spec)
+    return RemoteFiles(terminal, spec)
