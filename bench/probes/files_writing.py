@@ -11,8 +11,8 @@ import time
 from toolcrib import Runtime
 
 ROUNDS = 9
-LINES = 16_000
-LINE = "line %09d of a file that has about a megabyte of text, nothing else\n"
+LINE = "line %09d of a file of text that is a megabyte\n"
+LINES = 1_000_000 // len(LINE % 0)
 
 
 async def write(runtime: Runtime, path: str, first: int) -> float:
