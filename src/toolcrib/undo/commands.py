@@ -53,7 +53,7 @@ def expand(files: SnapshotFiles, pattern: str) -> list[str]:
 
 
 def _fits(matcher: re.Pattern[str], part: str, name: str) -> bool:
-    # A dot in front is only matched by a dot.
+    # Only a dot matches a leading dot.
     return (not name.startswith(".") or part.startswith(".")) and matcher.match(name) is not None
 
 
@@ -194,21 +194,21 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 HIDDEN = "not kept: what a part of the command touches is only known when it runs"
 NOT_READ = "not kept: the command could not be read to its end"
 EXTENDED = re.compile(r"[?*+@!]\*")
-"""How the reader of commands writes `!(a)` and the like; any name is more than what it fits."""
+"""How the evaluator writes `!(a)` and the like; any name covers more than they match."""
 _WORDS = re.compile(r"[\w.+-]+")
-# Quotes and the like can hide a program from a look at the words.
+# Quotes and the like can hide a program from a search for words.
 _ODD = re.compile(r"[>$`\\'\"(){}*?\[\]#~!]|<<|\./")
 
 
 def may_change_files(command: str) -> bool:
-    """Whether a command line may change a file that could be kept; quick, and rather yes than no."""
+    """Whether a command line may change a file that undo covers; quick, and yes in doubt."""
     if _ODD.search(command):
         return True
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
 def targets_of_command(command: str, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
-    """What a command line may touch when it runs in a folder; nothing of it is run."""
+    """The files that a command line may change when it runs in a folder; nothing of it runs."""
     home = str(Path.home()) if is_here else scope.files.real("~")
     watcher = TargetCollector(scope, is_here=is_here)
     assessment = assess(watcher, command, cwd=cwd, home=home)
@@ -218,7 +218,7 @@ def targets_of_command(command: str, *, cwd: str, scope: UndoScope, is_here: boo
 
 
 class GlobExpander(Folder):
-    """A folder of words that looks at the disk for what a pattern stands for."""
+    """Folds words and expands patterns to the files that match them now."""
 
     def __init__(
         self, run_script: Callable[[Script, State], Data], spend: Callable[[int], None], scope: UndoScope
@@ -241,18 +241,18 @@ class GlobExpander(Folder):
 
 
 def _as_written(match: str, pattern: str, cwd: str) -> str:
-    """A match as the shell would pass it on: relative where the pattern is."""
+    """A match as the shell would pass it on: relative if the pattern is."""
     if pattern.startswith("/"):
         return match
     prefix = cwd.rstrip("/") + "/"
     if not match.startswith(prefix):
         return match
-    # Without the dot in front, a name may look like an option.
+    # Without the leading dot, a name may look like an option.
     return ("./" if pattern.startswith("./") else "") + match[len(prefix) :]
 
 
 class TargetCollector(Evaluator):
-    """Walks through a command line and takes down what each command in it would touch."""
+    """Evaluates a command line and collects the files that its commands would change."""
 
     def __init__(self, scope: UndoScope, *, is_here: bool) -> None:
         super().__init__()
@@ -267,17 +267,17 @@ class TargetCollector(Evaluator):
         self.notes[text] = None
 
     def add(self, path: str, how: How = "path") -> None:
-        """Take down an absolute path."""
+        """Collect an absolute path."""
         self.found[TargetPath(path, how)] = None
 
     def add_word(self, word: Field, state: State, how: How = "path") -> None:
-        """Take down the path that a word names, or all that a pattern stands for."""
+        """Collect the path that a word names, or everything that a pattern matches."""
         if not word.text:
             return
         path = resolve(word, state)
         self.add_path(path, state, how)
         if word.text.endswith("/") and how == "tree" and not is_pattern(path):
-            # With a slash behind it, a link stands for the folder that it points to.
+            # With a trailing slash, a link stands for the folder that it points to.
             self.add_path(f"{path}/.", state, how)
 
     def add_path(self, path: str, state: State, how: How = "path") -> None:
@@ -298,10 +298,10 @@ class TargetCollector(Evaluator):
     def _is_there(self, path: str) -> bool:
         return self.undo_scope.files.look(path).kind != "missing"
 
-    # What the evaluator meets
+    # Called by the evaluator
 
     def loop(self, node: Loop, state: State, stdin: Data | None) -> Data:
-        """A loop that reads its input goes round once for each line of it."""
+        """A loop that reads its input runs once for each line."""
         text = stdin.text if stdin is not None and node.condition is not None else None
         separator = "\0" if text and "\0" in text else "\n"
         lines = text.removesuffix(separator).split(separator) if text else []
@@ -341,7 +341,7 @@ class TargetCollector(Evaluator):
         return super().invoke(words, state, stdin, site)
 
     def _find(self, call: Call, site: Site) -> Data | None:
-        """Do what find would do with what it would find; None where that is not known."""
+        """Do what find would do with the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:
             return None
         search = read_find([word.text for word in call.words])
@@ -361,7 +361,7 @@ class TargetCollector(Evaluator):
         return Data("".join(path + separator for path in shown))
 
     def _run_script(self, words: list[Field], state: State, site: Site) -> None:
-        """Read a script of the workspace that the command runs."""
+        """Follow a script of the workspace that the command runs."""
         is_shell = words[0].text.rpartition("/")[2] in SHELLS
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words
         if not operands or (is_shell and any(word.text == "-c" for word in words)):
@@ -377,7 +377,7 @@ class TargetCollector(Evaluator):
             self.note(HIDDEN)
 
     def text_of(self, path: str) -> str:
-        """The text of a file that is there; empty where there is none that can be read."""
+        """The text of a file; empty when it cannot be read."""
         if not path.startswith("/") or UNKNOWN in path:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""The files of an environment as undo sees them: what is at a path, and how that is put back. Links are never followed."""
+"""The files of an environment as undo sees them: what is at a path, and how to restore it. Links are never followed."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ SPECIAL = "it is neither a file, a folder nor a link"
 
 
 class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was at a path. Of a file it also says where its content is kept, or why it is not."""
+    """What was at a path. For a file, also where its content is stored, or why it is not."""
 
     kind: Kind
     mode: int = 0
     """Permission bits of a file or folder."""
     owner: tuple[int, int] | None = None
-    """User and group, where the place tells."""
+    """User and group, if the environment tells."""
     size: int = 0
     digest: str = ""
-    """Of a file: the SHA-256 of its content, where it was read."""
+    """For a file that was read: the SHA-256 of its content."""
     stamp: str = ""
-    """Differs when the file was written to or replaced, as far as the place can tell."""
+    """Differs when the file was written to or replaced, as far as the environment can tell."""
     changed_ns: int = 0
     """When the content was last changed, in nanoseconds."""
     touched_ns: int = 0
-    """When anything about the file was last changed; 0 where the place does not tell."""
+    """When anything about the file was last changed; 0 if the environment does not tell."""
     link: str = ""
-    """Of a link: what it says, as it is written."""
+    """For a link: its target, as written."""
     pack: str = ""
     offset: int = 0
-    """Which pack of copies holds the content, and where in it."""
+    """The pack that holds the content, and the offset in it."""
     not_kept: str = ""
     """Why there is no copy, as part of a sentence."""
 
     @property
     def has_copy(self) -> bool:
-        """Whether the content, if there is one, was kept."""
+        """Whether the content, if there is any, was stored."""
         return self.kind != "file" or bool(self.pack) or (self.size == 0 and not self.not_kept)
 
     def is_same(self, other: FileState) -> bool:
-        """Whether both describe the same thing; mode and owner count too."""
+        """Whether both describe the same thing, mode and owner included."""
         if self.kind != other.kind:
             return False
         if self.kind in ("missing", "special"):
@@ -62,7 +62,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self._same_access(other) and (self.kind == "folder" or self.has_content_of(other))
 
     def has_content_of(self, other: FileState) -> bool:
-        """Whether two files hold the same bytes, as far as that is known."""
+        """Whether two files have the same content, as far as is known."""
         if self.kind != "file" or other.kind != "file" or self.size != other.size:
             return False
         if self.digest and other.digest:
@@ -82,17 +82,17 @@ if sys.platform != "win32":
 
 
 class SnapshotFiles(Protocol):
-    """The files of one place. Paths are absolute; every method raises OSError, and may block."""
+    """The files of one environment. Paths are absolute; every method may block and raise OSError."""
 
     is_remote: bool
-    """Every question takes a while, so that `fetch` is worth its price."""
+    """Whether every call takes a while, so that `fetch` is worth its cost."""
 
     def refresh(self) -> None:
-        """Forget what was seen so far: something has run since."""
+        """Forget what was seen so far, because something has run since."""
         ...
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Look at these paths and all below them in one go, where that is quicker and not more than so many bytes."""
+        """Look at these paths and everything below them at once, if that is quicker and within `limit` bytes."""
         ...
 
     def look(self, path: str) -> FileState:
@@ -116,7 +116,7 @@ class SnapshotFiles(Protocol):
         ...
 
     def put(self, path: str, state: FileState, content: bytes) -> None:
-        """Make the path a file, folder or link as described, in one step; a file or link that is there is replaced."""
+        """Make the path a file, folder or link as described, atomically; an existing file or link is replaced."""
         ...
 
     def set_access(self, path: str, state: FileState) -> None:
@@ -124,19 +124,19 @@ class SnapshotFiles(Protocol):
         ...
 
     def set_time(self, path: str, state: FileState) -> None:
-        """Give a file that was gone the time of its last change back, where the place can do that."""
+        """Restore the modification time of a file that was deleted, if the environment can do that."""
         ...
 
     def sync(self) -> None:
-        """Wait until everything that was put is on the disk, where there is one to wait for."""
+        """Wait until everything that was restored is on the disk."""
         ...
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another name; nothing must be there."""
+        """Rename a file; nothing may exist at the new path."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, a link or an empty folder; nothing there is no error."""
+        """Remove a file, a link or an empty folder; a missing path is no error."""
         ...
 
 
@@ -146,17 +146,17 @@ class LocalFiles:
     is_remote = False
 
     def refresh(self) -> None:
-        """Nothing: every look is a new one."""
+        """Nothing to do: every look is a new one."""
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Nothing: every look is quick."""
+        """Nothing to do: every look is quick."""
 
     def look(self, path: str) -> FileState:
         try:
             about = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
-        except ValueError as error:  # A zero byte: no path of this machine.
+        except ValueError as error:  # A zero byte, which no path can have.
             raise OSError(str(error)) from error
         if stat.S_ISLNK(about.st_mode):
             return FileState(kind="link", link=os.readlink(path))  # noqa: PTH115 - what it says, unchanged
@@ -194,11 +194,11 @@ class LocalFiles:
     def put(self, path: str, state: FileState, content: bytes) -> None:
         with _spot(path, make_folders=True) as spot:
             if state.kind == "folder":
-                # Open for the owner until everything in it is back; its own mode comes last.
+                # Open for the owner until its content is back; its own mode comes last.
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(spot.name, OWNER_FOLDER, dir_fd=spot.folder)
                 return
-            # Always the same name, so that what a killed process left half is removed by the next one.
+            # Always the same name, so that the next process removes what a killed one left.
             temporary = spot.beside(f".{hashlib.sha256(os.fsencode(spot.name)).hexdigest()[:16]}.undo")
             _unlink(temporary)
             try:
@@ -215,7 +215,7 @@ class LocalFiles:
             try:
                 descriptor = spot.open(os.O_RDONLY)
             except PermissionError:
-                # Closed even to its owner, who may still open it up.
+                # Even the owner may not open it, but may change its mode.
                 os.chmod(spot.name, state.mode, dir_fd=spot.folder)
                 return
             try:
@@ -224,7 +224,7 @@ class LocalFiles:
                 os.close(descriptor)
 
     def sync(self) -> None:
-        # Once for all: waiting for each of thousands of files would take minutes.
+        # Once for all files: a sync for each of thousands would take minutes.
         os.sync()
 
     def move(self, path: str, to: str) -> None:
@@ -250,12 +250,12 @@ class LocalFiles:
 
 @contextlib.contextmanager
 def _spot(path: str, *, make_folders: bool = False) -> Iterator[Spot]:
-    """The place of a path; a link on the way, also one that was put there just now, is an OSError."""
+    """The location of a path; a link on the way, even a new one, raises OSError."""
     try:
         with spot_of(path, make_folders=make_folders) as spot:
             yield spot
     except PathChanged as error:
-        raise OSError("a link to another place is in the way") from error
+        raise OSError("a link is in the way") from error
 
 
 def _unlink(spot: Spot) -> None:

@@ -46,26 +46,26 @@ from toolcrib.undo.store import DROPPED, UndoStore
 
 What = Literal["restored", "removed", "refused"]
 IN_THE_WAY = "other files are in it now"
-NO_CONTENT = "only its mode was kept, and its content is not what it was"
+NO_CONTENT = "only its mode was saved, and its content has changed"
 NOT_MOVED = "it could not be moved back"
-LINKED = "its folder is now a link to another place"
+LINKED = "its folder is now a link"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneFile:
-    """What became of a path when changes were taken back, or would become of it."""
+    """What an undo did to a path, or would do."""
 
     path: str
     what: What
     reason: str = ""
-    """Why it was left as it is, with `refused`."""
+    """Why it was left alone, for `refused`."""
     size: int = 0
     kind: str = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreStep:
-    """A path that is to become what it was."""
+    """A path to restore."""
 
     path: str
     target: FileState
@@ -73,19 +73,19 @@ class RestoreStep:
 
 
 class Restorer:
-    """Puts the files of one place back out of the copies of one session."""
+    """Restores files of one environment from the copies of one session."""
 
     def __init__(self, files: SnapshotFiles, store: UndoStore, session_id: str, folders: frozenset[str]) -> None:
         self._files = files
         self._store = store
         self._session_id = session_id
         self._folders = folders
-        """What is to become a folder again, whatever it is now."""
+        """Paths that become folders again, whatever they are now."""
         self._moved: dict[str, str] = {}
-        """Where files stand now that are moved back."""
+        """The current paths of files that are moved back."""
 
     def find_moved(self, steps: Sequence[RestoreStep]) -> None:
-        """Find files that no copy was kept of and that only stand elsewhere now: they are moved back."""
+        """Find files without a copy that were only moved: they are moved back."""
         made = {step.now.stamp: step for step in steps if step.target.kind == "missing" and step.now.kind == "file"}
         for step in steps:
             source = made.get(step.target.stamp) if step.target.stamp and not self._has_copy(step.target) else None
@@ -96,7 +96,7 @@ class Restorer:
         return state.has_copy and self._store.is_kept(self._session_id, state)
 
     def why_impossible(self, step: RestoreStep) -> str:
-        """Why a path cannot be put back whatever anybody says; "" when it can."""
+        """Why a path cannot be restored even by force; "" when it can."""
         target = step.target
         if target.kind == "special" or step.now.kind == "special":
             return SPECIAL
@@ -111,21 +111,21 @@ class Restorer:
         return "" if self._store.is_kept(self._session_id, target) else DROPPED
 
     def _makes_way(self, path: str) -> bool:
-        """Whether the link in the way to a path goes when the folder that it stands for comes back."""
+        """Whether a link on the way to a path goes away when the folder that it replaced is restored."""
         above = path.rpartition("/")[0]
         while above and not is_plain(self._files, above):
             above = above.rpartition("/")[0]
         return above in self._folders
 
     def restore(self, steps: Sequence[RestoreStep]) -> list[UndoneFile]:
-        """Put the paths back; what fails is refused with the reason, and left as it is."""
+        """Restore the paths; a path that fails is left alone, and reported with the reason."""
         done: dict[str, UndoneFile] = {}
         deepest_first = sorted(steps, key=lambda step: step.path.count("/"), reverse=True)
         going = [step for step in deepest_first if _must_go(step)]
         coming = [step for step in reversed(deepest_first) if step.target.kind != "missing"]
         for step in reversed(deepest_first):
             if step.now.kind == "folder" and step.now.mode & OWNER_FOLDER != OWNER_FOLDER:
-                # Closed to us, and what is in it must be reached; its own mode comes last.
+                # We may not enter it, but have to reach its content; its own mode comes last.
                 with contextlib.suppress(OSError):
                     self._files.set_access(step.path, replace(step.now, mode=step.now.mode | OWNER_FOLDER))
         sources = {self._moved[step.path]: step for step in steps if step.path in self._moved}
@@ -142,7 +142,7 @@ class Restorer:
         for step in coming:
             if step.path not in done or (done[step.path].what != "refused" and step.path not in self._moved):
                 self._try(step, done, self._put)
-        # Who may do what with a folder comes last: it may be closed to us.
+        # The mode of a folder comes last: it may lock us out.
         for step in deepest_first:
             if step.target.kind == "folder" and done[step.path].what != "refused":
                 self._try(step, done, self._close)
@@ -176,7 +176,7 @@ class Restorer:
             return
         self._files.put(step.path, target, self._store.content(self._session_id, target))
         if step.now.kind == "missing" and target.kind == "file":
-            # As if it had never been gone. One that was changed keeps the time of now: what was built from it is old.
+            # As if never deleted. A changed file gets the current time, because what was built from it is stale.
             self._files.set_time(step.path, target)
 
     def _close(self, step: RestoreStep) -> None:
@@ -184,13 +184,13 @@ class Restorer:
 
 
 def is_plain(files: SnapshotFiles, path: str) -> bool:
-    """Whether no link is on the way to a path."""
+    """Whether there is no link on the way to a path."""
     above = path.rpartition("/")[0] or "/"
     return files.real(above) == above
 
 
 def _must_go(step: RestoreStep) -> bool:
-    """Whether what is there now has to be removed first. A file or link is replaced by another in one step."""
+    """Whether the current file has to be removed first. Files and links replace each other atomically."""
     if step.now.kind == "missing":
         return False
     if step.target.kind == "missing":
@@ -207,7 +207,7 @@ class UnknownCall(UnknownName):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoResult:
-    """What was taken back, or would be."""
+    """What was undone or redone, or would be."""
 
     calls: tuple[CallRecord, ...] = ()
     """Newest first."""
@@ -219,7 +219,7 @@ class UndoResult:
 
 
 class FileHistory:
-    """The changes of files of one home. Safe from any thread."""
+    """The file changes of all sessions of one home. Thread-safe."""
 
     def __init__(
         self,
@@ -232,15 +232,15 @@ class FileHistory:
         self.store = UndoStore(folder, settings, clock=clock)
         self._terminal = terminal
 
-    # Looking
+    # Inspect
 
     def calls(self, session_id: str, folder: str = "") -> list[CallRecord]:
-        """The calls that changed files, or may have; oldest first. With a folder, those that did so in it."""
+        """The calls that changed files, or may have, oldest first; with a folder, those that did so in it."""
         found = calls_in(self.store.entries(session_id), lambda entry, path: self._now(self._files_of(entry), path))
         return [one for one in found if not folder or _any_in(folder, [file.path for file in one.files])]
 
     def changed(self, session_id: str) -> list[ChangedFile]:
-        """The files that are not what they were before the session, in the order of their first change."""
+        """The files that differ from what they were before the session, in the order of their first change."""
         found: list[ChangedFile] = []
         entries = [one for one in self.store.entries(session_id) if one.is_call]
         for path, changes in by_path(changes_of(entries)).items():
@@ -274,13 +274,13 @@ class FileHistory:
         except OSError:
             old = new = None
         if old is None or new is None:
-            return f"{wanted} differs, and cannot be shown as text.\n"
+            return f"{wanted} differs, but cannot be shown as text.\n"
         old_name, new_name = ("/dev/null" if state.kind == "missing" else wanted for state in (before, now))
         lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def latest_session(self, folder: str, *, undone_too: bool = False) -> str | None:
-        """The session that changed files in a folder last; one that was taken back as a whole only if wanted."""
+        """The last session that changed files in a folder; fully undone ones count only with `undone_too`."""
         latest: tuple[float, str] | None = None
         for session_id in self.store.sessions():
             for entry in self.store.entries(session_id):
@@ -290,19 +290,19 @@ class FileHistory:
                     latest = max(latest or (0.0, ""), (entry.started.at, session_id))
         return latest[1] if latest is not None else None
 
-    # Taking back
+    # Undo and redo
 
     def undo_calls(
         self, session_id: str, count: int = 1, *, folder: str = "", force: bool = False, dry_run: bool = False
     ) -> UndoResult:
-        """Take back the latest calls that changed files, or that did so in a folder."""
+        """Undo the latest calls that changed files, or that did so in a folder."""
         chosen = [one for one in reversed(self.calls(session_id, folder)) if one.can_be_undone][:count]
         return self._undo_records(session_id, chosen, force=force, dry_run=dry_run)
 
     def undo_to(
         self, session_id: str, call_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False
     ) -> UndoResult:
-        """Take back everything from the latest call back to the one of that id, and that one too."""
+        """Undo everything from the latest call back to the one with this id, inclusive."""
         calls = self.calls(session_id, folder)
         at = next((number for number, one in enumerate(calls) if call_id in (one.call_id, *one.entry_ids)), None)
         if at is None:
@@ -312,19 +312,19 @@ class FileHistory:
         return self._undo_records(session_id, chosen, force=force, dry_run=dry_run)
 
     def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
-        """Take back what the session, or one turn of it, did to files; what somebody else changed since is refused."""
+        """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
         entries = self.store.entries(session_id)
         chosen = [one for one in entries if one.is_call and turn_id in (None, one.started.turn_id)]
         return self._restore_calls(session_id, entries, chosen, UNDO, force=force)
 
     def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> UndoResult:
-        """Take back the latest undo, or the latest in a folder."""
+        """Redo: undo the latest undo, or the latest in a folder."""
         entries = self.store.entries(session_id)
         undos = [one for one in entries if one.started.tool == UNDO and changes_of([one])]
         undos = [one for one in undos if not folder or _any_in(folder, one.changed_paths())]
         if not undos:
             return UndoResult()
-        # One that was cut short and the one that finished it are one.
+        # An undo that was cut short and the one that finished it count as one.
         latest = set(undos[-1].started.undoes)
         chosen = [one for one in undos if not latest.isdisjoint(one.started.undoes)]
         files = self._restore_calls(session_id, entries, chosen, REDO, force=force, dry_run=dry_run)
@@ -374,14 +374,14 @@ class FileHistory:
         return reopen_environment(entry.started.environment, self._terminal() if self._terminal is not None else None)
 
     def _now(self, files: SnapshotFiles, path: str) -> FileState:
-        """What is at a path now, its digest included."""
+        """What is at a path now, with its digest."""
         present = FileSnapshot(_anywhere(files), self.store.limits())
         present.take_paths([path])
         return present.states.get(path, FileState(kind="special"))
 
 
 class _Restoration:
-    """The taking back of calls that worked in one place."""
+    """Undoes calls that worked in one environment."""
 
     def __init__(
         self,
@@ -398,7 +398,7 @@ class _Restoration:
         self._changes = by_path(changes_of(chosen))
         keys = set(self._keys(list(self._changes)))
         self._resumed = [one for one in unfinished if not keys.isdisjoint(one.started.undoes)]
-        """Earlier attempts at the same that were cut short."""
+        """Earlier attempts at the same undo that were cut short."""
         self._begun = {path for one in self._resumed for path in one.before}
         self._others = by_path(others)
         folders = frozenset(path for path, changes in self._changes.items() if changes[0].before.kind == "folder")
@@ -435,12 +435,12 @@ class _Restoration:
         return self._in_order(done)
 
     def _in_order(self, files: list[UndoneFile]) -> list[UndoneFile]:
-        """In the order of the first change of each path."""
+        """The files in the order of their first change."""
         places = {path: environment for environment, path in enumerate(self._changes)}
         return sorted(files, key=lambda one: places[one.path])
 
     def _plan(self, present: FileSnapshot, *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
-        """What is to be done, and what must not be."""
+        """What to restore, and what to leave alone."""
         steps: list[RestoreStep] = []
         refused: list[UndoneFile] = []
         wanted = [
@@ -466,7 +466,7 @@ class _Restoration:
         return tuple(change.key for path in paths for change in self._changes[path])
 
     def _mark(self, refused: Sequence[str]) -> None:
-        """Put on record which changes do not count any more, and which do again."""
+        """Record which changes are undone, and which are redone."""
         left = set(refused)
         paths = [path for path in self._changes if path not in left]
         keys = self._keys(paths)
@@ -478,12 +478,12 @@ class _Restoration:
 
 
 def _anywhere(files: SnapshotFiles) -> UndoScope:
-    """What the journal names was in the workspace of its call; no folder is looked for again."""
+    """All paths: what the journal names was in scope when its call ran."""
     return UndoScope(files=files, workspace="/")
 
 
 def _without_implied_folders(files: Sequence[UndoneFile]) -> list[UndoneFile]:
-    """The outcome without the folders that came or went with something in them."""
+    """The files without the folders that came or went with something in them."""
     above = {one.path.rpartition("/")[0] for one in files}
     return [one for one in files if one.kind != "folder" or one.what == "refused" or one.path not in above]
 
@@ -493,13 +493,13 @@ def _environment_key(entry: JournalEntry) -> str:
 
 
 def _any_in(folder: str, paths: Sequence[str]) -> bool:
-    """Whether one of the paths is a folder or in it."""
+    """Whether one of the paths is this folder or in it."""
     inside = f"{LocalFiles().real(folder).rstrip('/')}/"
     return any(f"{path}/".startswith(inside) for path in paths)
 
 
 def _is_half_done(step: RestoreStep) -> bool:
-    """Whether a path may be what an undo leaves in the middle of its work; no content is lost where it goes on."""
+    """Whether a path may be in the state that an interrupted undo leaves; going on loses no content."""
     return step.now.kind == "missing" or step.now.kind == step.target.kind == "folder"
 
 
@@ -510,7 +510,7 @@ def _would(step: RestoreStep) -> UndoneFile:
 
 
 def _text(content: bytes | None) -> str | None:
-    """The content as text that can be compared; None when it is none, or too much."""
+    """The content as text to compare; None when it is binary or too long."""
     if content is None or b"\0" in content or len(content) > MAX_COMPARED_CHARS:
         return None
     try:

@@ -5,8 +5,8 @@
 
 A pack is written before the call runs, with a copy of the journal line at its end: what a power cut takes from the
 journal is found in the packs. A call without its second line was cut short. A killed process loses nothing of what was
-written. A power cut may, until the disk has it: toolcrib asks for that before the call runs and does not wait, because a
-disk may take longer than the call.
+written. A power cut may, until the disk has it: toolcrib starts the sync before the call runs and does not wait for
+it, because a disk may take longer than the call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARK = b"toolcrib"
 
 
 class PackWriter:
-    """Takes the contents of one call. Nothing of it counts before `close`."""
+    """Collects the contents of one call. They count only after `close`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -42,10 +42,10 @@ class PackWriter:
         self._descriptor: int | None = None
 
     def add(self, content: bytes) -> int:
-        """Where in the pack the content begins."""
+        """Append a content; return its offset."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
-        # To its place, so that what a full disk cut short is written over by the next.
+        # At its offset, so that the next content overwrites what a full disk cut short.
         offset, left = os.lseek(self._descriptor, self.size, os.SEEK_SET), memoryview(content)
         while left:
             left = left[os.write(self._descriptor, left) :]
@@ -53,7 +53,7 @@ class PackWriter:
         return offset
 
     def is_there(self, name: str) -> bool:
-        """Whether a pack of the same session is there; another process may have dropped it to make room."""
+        """Whether a pack of the same session exists; another process may have dropped it to make room."""
         return name == self.name or self._path.with_name(f"{name}{SUFFIX}").exists()
 
     @property
@@ -61,7 +61,7 @@ class PackWriter:
         return self._descriptor is None
 
     def close(self, line: bytes = b"", *, wait: bool = False) -> None:
-        """Put the line at the end, and have all of it brought to the disk; wait for that only if told to."""
+        """Append the journal line and sync to disk; wait for that only if told to."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
@@ -77,14 +77,14 @@ class PackWriter:
         bring_to_disk(descriptor, wait=wait)
 
     def discard(self) -> None:
-        """Remove what was written: nothing refers to it."""
+        """Remove the pack: nothing refers to it."""
         with contextlib.suppress(OSError):
             self.close()
         self._path.unlink(missing_ok=True)
 
 
 def bring_to_disk(descriptor: int, *, wait: bool) -> None:
-    """Have what was written brought to the disk, and close the descriptor."""
+    """Sync what was written to disk, and close the descriptor."""
     if wait:
         _sync(descriptor)
     else:
@@ -93,7 +93,7 @@ def bring_to_disk(descriptor: int, *, wait: bool) -> None:
 
 def _sync(descriptor: int) -> None:
     try:
-        # A disk that fails here is noticed when the copy is read: its digest is checked.
+        # A disk failure shows when the copy is read, because its digest is checked.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -101,7 +101,7 @@ def _sync(descriptor: int) -> None:
 
 
 def read_content(folder: Path, pack: str, offset: int, size: int) -> bytes:
-    """A content out of a pack; raises FileNotFoundError when it was dropped, OSError when it is cut short."""
+    """A content from a pack; raises FileNotFoundError when it was dropped, OSError when it is cut short."""
     if size == 0:
         return b""
     with (folder / f"{pack}{SUFFIX}").open("rb") as stream:
@@ -113,7 +113,7 @@ def read_content(folder: Path, pack: str, offset: int, size: int) -> bytes:
 
 
 def line_of(folder: Path, pack: str) -> bytes:
-    """The line of the journal at the end of a pack; empty when the pack is not whole."""
+    """The journal line at the end of a pack; empty when the pack is incomplete."""
     try:
         with (folder / f"{pack}{SUFFIX}").open("rb") as stream:
             stream.seek(-_END.size, os.SEEK_END)
@@ -153,18 +153,18 @@ def size_of(folder: Path) -> int:
 INDEX = "index.jsonl"
 MAX_BYTES = 32_000_000
 UNDO, REDO = "toolcrib undo", "toolcrib redo"
-"""Stand as the tool of an entry that is itself the taking back of others; no tool can be called so."""
+"""The tool names of undos and redos in the journal; no real tool can have them."""
 
 
 class PathState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A path, and what was there."""
+    """A path and what was there."""
 
     path: str
     state: FileState
 
 
 class CallStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="before", tag_field="event"):
-    """A call that is about to run, with what it may touch, as it was."""
+    """A call that is about to run, with the state of the paths that it may change."""
 
     id: str
     at: float
@@ -175,16 +175,16 @@ class CallStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     turn_id: str = ""
     workspace: str = ""
     environment: dict[str, Any] | None = msgspec.field(default=None, name="place")
-    """The spec of the environment that the files are in; None means this machine."""
+    """The spec of the environment of the files; None means this machine."""
     files: tuple[PathState, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is not kept, and why."""
+    """What was not saved, and why."""
     undoes: tuple[tuple[str, str], ...] = msgspec.field(default=(), name="takes_back")
-    """Of an undo: which changes, as the entry and the path."""
+    """For an undo: the changes that it undoes, each as entry and path."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="after", tag_field="event"):
-    """The same files after the call; those that it made and nobody knew of before are among them."""
+    """The same paths after the call, and those that it created."""
 
     id: str
     files: tuple[PathState, ...] = ()
@@ -192,19 +192,19 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class CallDetached(msgspec.Struct, frozen=True, kw_only=True, tag="runs on", tag_field="event"):
-    """A call whose command goes on in the background: nobody sees its end."""
+    """A call whose command goes on in the background, so that its end is unknown."""
 
     id: str
 
 
 class ChangesUndone(msgspec.Struct, frozen=True, kw_only=True, tag="undone", tag_field="event"):
-    """Changes that do not count any more, as the entry and the path."""
+    """Changes that were undone, each as entry and path."""
 
     changes: tuple[tuple[str, str], ...]
 
 
 class ChangesRedone(msgspec.Struct, frozen=True, kw_only=True, tag="redone", tag_field="event"):
-    """Changes that count again."""
+    """Changes that were redone, each as entry and path."""
 
     changes: tuple[tuple[str, str], ...]
 
@@ -214,19 +214,19 @@ JournalEvent = CallStarted | CallFinished | CallDetached | ChangesUndone | Chang
 
 @dataclass(slots=True)
 class JournalEntry:
-    """One call, as the journal tells it."""
+    """One call, as the journal describes it."""
 
     started: CallStarted
     order: int
     before: dict[str, FileState]
     after: dict[str, FileState] | None = None
-    """None for a call whose end nobody saw."""
+    """None for a call whose end is unknown."""
     ended_order: int = -1
     notes: tuple[str, ...] = ()
     runs_on: bool = False
     """Its command went on in the background."""
     undone: set[str] = field(default_factory=set)
-    """The paths that were put back."""
+    """The paths that were restored."""
 
     @property
     def id(self) -> str:
@@ -237,7 +237,7 @@ class JournalEntry:
         return self.started.tool not in (UNDO, REDO)
 
     def changed_paths(self) -> list[str]:
-        """What the call really changed; of one that was cut short, all that it may have."""
+        """The paths that the call changed; for one that was cut short, all that it may have changed."""
         if self.after is None:
             return list(self.before)
         return [path for path, state in self.before.items() if not state.is_same(self.after.get(path, state))]
@@ -245,13 +245,13 @@ class JournalEntry:
 
 def line_for(event: JournalEvent) -> bytes:
     """An event as a line of the journal."""
-    # With escapes, because a path may hold bytes that are no characters.
+    # ASCII with escapes, because a path may contain bytes that are not text.
     return json.dumps(msgspec.to_builtins(event)).encode("ascii")
 
 
 def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> None:
-    """Put a line on record; where durable, it is brought to the disk, and waited for only if told to."""
-    # The line feed in front keeps this line whole after one that a killed process left half.
+    """Append a line; if durable, sync it to disk, and wait for that only if told to."""
+    # The leading line feed keeps this line intact after one that a killed process left incomplete.
     written = b"\n" + line + b"\n"
     descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_FILE)
     try:
@@ -267,7 +267,7 @@ def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> N
 
 
 def shorten(folder: Path) -> None:
-    """Drop the older half of a journal that has grown too long, with the packs that only it speaks of."""
+    """Drop the older half of a journal that has grown too long, with the packs that only this half refers to."""
     index = folder / INDEX
     try:
         if index.stat().st_size <= MAX_BYTES:
@@ -293,7 +293,7 @@ def read(folder: Path) -> list[JournalEntry]:
     entries = _entries(events)
     lost = pack_names(folder) - entries.keys()
     if lost:
-        # What a power cut or a kill took from the journal stands in the packs.
+        # What a power cut or a kill took from the journal is in the packs.
         for event in _events([line_of(folder, pack) for pack in lost]):
             events.insert(_position_of(event, events), event)
         entries = _entries(events)
@@ -301,7 +301,7 @@ def read(folder: Path) -> list[JournalEntry]:
 
 
 def _position_of(lost: JournalEvent, events: Sequence[JournalEvent]) -> int:
-    """Where an event belongs: before what began later, and before what is said of it."""
+    """Where an event belongs: before calls that started later, and before other events of its call."""
     for environment, event in enumerate(events):
         if isinstance(event, CallStarted) and isinstance(lost, CallStarted) and event.at > lost.at:
             return environment
@@ -327,7 +327,7 @@ def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
 
 
 def _complete(entries: dict[str, JournalEntry]) -> None:
-    """Fill in the digests of large files that calls left: the next call that touched one has read it."""
+    """Fill in the digests of large files that calls left: the next call that changed one has read it."""
     seen: dict[tuple[str, str, int], str] = {}
     for entry in reversed(entries.values()):
         for path, state in (entry.after or {}).items():
@@ -344,7 +344,7 @@ def _end(entry: JournalEntry, event: CallFinished, order: int) -> None:
     entry.ended_order = order
     entry.notes = (*entry.notes, *event.notes)
     for path in entry.after:
-        # What was found only afterwards is what the call made.
+        # The call created what only appeared afterwards.
         entry.before.setdefault(path, FileState(kind="missing"))
 
 
@@ -362,7 +362,7 @@ def _mark(entries: dict[str, JournalEntry], event: ChangesUndone | ChangesRedone
 def _events(lines: Iterable[bytes]) -> list[JournalEvent]:
     found: list[JournalEvent] = []
     for line in lines:
-        # A line may be half: a killed process left it so.
+        # A killed process may leave an incomplete line.
         with contextlib.suppress(ValueError, msgspec.MsgspecError):
             found += [msgspec.convert(json.loads(line), JournalEvent)] if line else []
     return found

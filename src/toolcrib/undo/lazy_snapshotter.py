@@ -12,13 +12,13 @@ from toolcrib.core.types import Effect, ToolEntry
 
 
 def snapshotter_for(settings: Settings, services: Services, workspace: str) -> FileSnapshots | None:
-    """What keeps files before calls change them; None where the settings or the platform say no."""
+    """What snapshots files before calls change them; None if the settings or the platform rule it out."""
     on = settings.undo.enabled and sys.platform != "win32"
     return _LazySnapshotter(settings, services, workspace) if on else None
 
 
 class _LazySnapshotter:
-    """Keeps what files are before calls change them."""
+    """Snapshots files before calls change them."""
 
     def __init__(self, settings: Settings, services: Services, workspace: str) -> None:
         self._options = settings, services, workspace
@@ -41,7 +41,7 @@ class _LazySnapshotter:
     def _snapshotter(self) -> FileSnapshots:
         with self._building:
             if self._built is None:
-                # Most processes change no files, and what reads commands would double the start of a process.
+                # Most processes change no files, and the shell evaluator would double their start-up time.
                 from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
 
                 self._built = Snapshotter(*self._options)

@@ -22,7 +22,7 @@ GIT_HEADER = re.compile(r"^diff --git (?P<old>\S+) (?P<new>\S+)$", re.MULTILINE)
 
 
 def names_in_patch(text: str, strip: int | None) -> list[str]:
-    """The paths in the headers of a unified diff, with so many leading parts taken off; None tries the usual ones."""
+    """The paths in the headers of a unified diff, without `strip` leading parts; None tries the usual numbers."""
     written = [match["name"].strip('"').rstrip() for match in HEADER.finditer(text)]
     for match in GIT_HEADER.finditer(text):
         written += [match["old"], match["new"]]
@@ -42,13 +42,13 @@ def names_in_patch(text: str, strip: int | None) -> list[str]:
 
 
 MAX_OVERLAID = 5_000
-HIDDEN_IN_CODE = "not kept: which files the code changes is only known when it runs"
+HIDDEN_IN_CODE = "not kept: it is unknown until the code runs which files it changes"
 QUOTED = re.compile(r"""(["'])([^"'\n]{1,200})\1""")
 HOST = re.compile(r"[\w.@-]+:(?!/\w:)|rsync://")
 
 
 class TargetSink(Protocol):
-    """Who takes down what is touched."""
+    """Collects the files that programs change."""
 
     undo_scope: UndoScope
     is_here: bool
@@ -66,12 +66,12 @@ class TargetSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """One command, and who wants to know what it touches."""
+    """One command, and where the files that it changes are collected."""
 
     watcher: TargetSink
     call: Call
     input: str
-    """The file that its standard input is redirected from; empty where there is none."""
+    """The file that its standard input is redirected from; empty if there is none."""
 
     @property
     def operands(self) -> list[Field]:
@@ -155,7 +155,7 @@ def _over(watch: ProgramCall, sources: list[Field], target: Field, *, in_folder:
 
 
 def _overlay(watch: ProgramCall, source: str, environment: str, target: Field) -> None:
-    """What is at a place, and at everything below it that the source puts something over."""
+    """A path, and everything below it that the source overwrites."""
     state = watch.call.state
     watch.watcher.add_path(environment, state)
     if watch.has("-b", "--backup"):
@@ -186,7 +186,7 @@ def _below(watch: ProgramCall, folder: str, prefix: str, left: list[int]) -> Ite
 
 
 def _in_place(watch: ProgramCall) -> None:
-    """sed, perl, ruby, awk and others, where they change files in their place."""
+    """sed, perl, ruby, awk and others, when they edit files in place."""
     program, words = watch.call.program, [word.text for word in watch.call.words]
     if program in ("sed", "gsed"):
         # A suffix or more letters may follow: `-i.bak`, `-ni`, `-Ei`.
@@ -202,7 +202,7 @@ def _in_place(watch: ProgramCall) -> None:
             watch.add(watch.operands)
         _code(watch)
     else:
-        # What stands behind the letter is the ending of a copy: `-i.orig`, `-pi`.
+        # The letter may be followed by the suffix of a copy: `-i.orig`, `-pi`.
         found = next((match for word in words if (match := re.match(r"-[a-hj-zA-Z]*i(.*)", word))), None)
         if found is not None:
             _with_backup(watch, watch.operands, found[1])
@@ -231,7 +231,7 @@ def _with_backup(watch: ProgramCall, files: list[Field], suffix: str) -> None:
 
 
 def _compress(watch: ProgramCall) -> None:
-    """gzip and its kin put a file in the place of another."""
+    """gzip and its kin replace one file by another."""
     if watch.has("-c", "--stdout", "-t", "--test", "-l", "--list"):
         return
     suffixes = {"gzip": ".gz", "gunzip": ".gz", "bzip2": ".bz2", "bunzip2": ".bz2", "xz": ".xz", "unxz": ".xz"}
@@ -259,7 +259,7 @@ def _patch(watch: ProgramCall) -> None:
         watch.add(word for word in watch.operands[:1] if word.text not in words[after : after + 1] or not after)
     names = names_in_patch(text, strip)
     if not names and not watch.operands[:1]:
-        watch.watcher.note("not kept: which files the patch changes is only known when it runs")
+        watch.watcher.note("not kept: it is unknown until the patch runs which files it changes")
         watch.add([Field(".")], "guess")
     for name in names:
         for path in (name, f"{name}.orig", f"{name}.rej"):
@@ -281,7 +281,7 @@ def _unpack(watch: ProgramCall) -> None:
         if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
             watch.add([Field(words[1])])
         return
-    watch.watcher.note("not kept: what an archive puts over is only known when it is unpacked")
+    watch.watcher.note("not kept: it is unknown until the archive is unpacked which files it overwrites")
     watch.add([folder], "guess")
 
 

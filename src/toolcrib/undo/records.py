@@ -1,4 +1,4 @@
-"""What the calls of a session did to files, as values, and whether that can be undone without losing somebody's work."""
+"""What the calls of a session did to files, and whether that can be undone without losing anybody's work."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal, TypeVar
 from toolcrib.undo.files import SPECIAL, FileState
 from toolcrib.undo.journal import JournalEntry
 
-CUT_SHORT = "the call was cut short, so that it is not known whether what is there now is its doing"
-RUNS_ON = "the command went on in the background, so that it is not known whether what is there now is its doing"
-CHANGED_SINCE = "somebody else changed it since"
-LATER = "a later call of this session changed it too; take that back first"
+CUT_SHORT = "the call was cut short, so it is unknown whether the call left this"
+RUNS_ON = "the command went on in the background, so it is unknown whether the command left this"
+CHANGED_SINCE = "it has changed since"
+LATER = "a later call of this session changed it, too; undo that first"
 
 
 @dataclass(frozen=True, slots=True)
 class PathChange:
-    """One path and one call."""
+    """What one call did to one path."""
 
     entry: JournalEntry
     path: str
@@ -28,7 +28,7 @@ class PathChange:
 
     @property
     def after(self) -> FileState | None:
-        """What the call left; None where nobody saw its end."""
+        """What the call left; None if its end is unknown."""
         return None if self.entry.after is None else self.entry.after.get(self.path, self.before)
 
     @property
@@ -37,7 +37,7 @@ class PathChange:
 
 
 def changes_of(entries: Sequence[JournalEntry]) -> list[PathChange]:
-    """What calls did and was not taken back, oldest first."""
+    """The changes that were not undone, oldest first."""
     return [PathChange(one, path) for one in entries for path in one.changed_paths() if path not in one.undone]
 
 
@@ -49,7 +49,7 @@ def by_path(changes: Sequence[PathChange]) -> dict[str, list[PathChange]]:
 
 
 def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[PathChange]) -> str:
-    """Why a path must not be taken back unasked; "" when it may. `others` are later changes that are not chosen."""
+    """Why a path must not be restored without force; "" when it may. `others` are changes that are not to be undone."""
     if now.kind == "special":
         return SPECIAL
     unseen = [change for change in changes if change.after is None]
@@ -64,7 +64,7 @@ def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[
 
 
 def _is_unbroken(changes: Sequence[PathChange]) -> bool:
-    """Whether each call found what the one before it had left. A call inside another finds it in the middle."""
+    """Whether each call found what the one before had left. A call inside another one finds an intermediate state."""
     events = [(change.entry.order, True, change.before) for change in changes]
     events += [(change.entry.ended_order, False, change.after or change.before) for change in changes]
     running, left = 0, None
@@ -82,7 +82,7 @@ Now = Literal["old", "new"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFile:
-    """A file that is not what it was."""
+    """A file that differs from what it was."""
 
     path: str
     kind: Kind
@@ -101,10 +101,10 @@ class FileRecord:
     is_folder: bool = False
     undone: bool = False
     not_kept: str = ""
-    """Why it cannot be put back."""
+    """Why it cannot be restored."""
     now: Now | None = None
-    """Of a call that was cut short: whether the file is what it was before (`old`), or was changed, by the call or by
-    somebody else since (`new`)."""
+    """For a call that was cut short: whether the file is what it was before (`old`), or has changed, by the call or
+    since (`new`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +118,13 @@ class CallRecord:
     turn_id: str
     files: tuple[FileRecord, ...]
     notes: tuple[str, ...]
-    """What of it is not kept."""
+    """What was not saved."""
     finished: bool
     """False when the call was cut short, or its command went on in the background."""
     runs_on: bool
     """Its command went on in the background."""
     environment: str
-    """The backend that the files are in; empty for this machine."""
+    """The backend of the files; empty for this machine."""
     entry_ids: tuple[str, ...]
 
     @property
@@ -137,7 +137,7 @@ class CallRecord:
 
 
 def calls_in(entries: Sequence[JournalEntry], now: Callable[[JournalEntry, str], FileState]) -> list[CallRecord]:
-    """The calls that a journal tells of, oldest first. Entries of one call, one inside the other, are one record."""
+    """The calls in a journal, oldest first. Nested entries of one call are one record."""
     groups: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         if entry.is_call:
@@ -192,7 +192,7 @@ def _file_record(entry: JournalEntry, path: str, now: Callable[[JournalEntry, st
 
 
 def _would_be_folder(entry: JournalEntry, path: str, after: FileState) -> bool:
-    """Whether a path that a call did not come to make is only the folder of another one."""
+    """Whether a path that a call did not create would only have been the folder of another one."""
     is_missing = entry.before[path].kind == after.kind == "missing"
     return is_missing and any(other.startswith(f"{path}/") for other in entry.before)
 

@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 KINDS: dict[str, Kind] = {"file": "file", "folder": "folder", "link": "link", "other": "special"}
 CAN_BE_REACHED_AGAIN = frozenset({"ssh"})
-"""Places that are still there when the process that used them is gone."""
+"""Environments that outlive the process that used them."""
 UNDO_SECONDS = 120.0
 END = b"\0\4\0"
-"""Printed last, so that the output is known to be whole."""
+"""Printed last, to mark the output as complete."""
 SURVEY = r"""
 limit=$1 folders=$2; shift 2
 real() {  # r: the folder, as far as it is there without links; the x keeps line breaks at the end of a name
@@ -39,7 +39,7 @@ done
 count=$# IFS=
 while [ "$count" -gt 0 ]; do
     real "$1"
-    # Unquoted, so that a pattern stands for what it fits.
+    # Unquoted, so that the shell expands patterns.
     [ -n "$rest" ] || set -- "$@" "${r%/}"/$2
     shift 2; count=$((count - 2))
 done
@@ -47,13 +47,13 @@ printf '\0\4'
 tar -cf - "$@" 2>/dev/null | head -c "$limit"
 printf '\0\4\0'
 """
-"""Says what is behind the links of folders, and gives an archive of what is in them by these names."""
+"""Resolves the links of folders, and archives the named files in them."""
 AFTER_FOLDERS = b"\0\4"
 Fetched = tuple[FileState, bytes | None]
 
 
 class Terminal(Protocol):
-    """A TerminalService, as far as undo needs it."""
+    """The part of TerminalService that undo needs."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
 
@@ -63,9 +63,9 @@ class Terminal(Protocol):
 
 
 class RemoteFiles:
-    """The files of one environment; many are fetched in one go, because every question takes a while.
+    """The files of one environment; fetches many at once, because every call takes a while.
 
-    Called in a thread of its own; the work is done where the environment lives.
+    Called in a thread of its own; the work runs on the loop of the environment.
     """
 
     is_remote = True
@@ -76,16 +76,16 @@ class RemoteFiles:
         self._seconds = seconds
         self._ends: float | None = None
         self._real: dict[str, str] = {}
-        """What paths are behind their links; asked once, because every question takes a while."""
+        """Real paths, each resolved once, because every call takes a while."""
 
         self._fetched: dict[str, Fetched] = {}
         self._roots: tuple[str, ...] = ()
         self._there: set[str] = set()
-        """Folders that are known to be there."""
+        """Folders that are known to exist."""
         self._surveyed: tuple[tuple[str, ...], tuple[str, ...], int] | None = None
 
     def refresh(self) -> None:
-        """Give the next looks the whole time, and ask for everything again."""
+        """Restart the time limit, and fetch everything again."""
         self._ends = None
         self._forget()
         if self._surveyed is not None:
@@ -98,9 +98,9 @@ class RemoteFiles:
         self._roots = ()
 
     def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
-        """Ask in one go where folders really are and what is at paths, as far as that is not more than so many bytes.
+        """Find out at once where folders really are and what is at paths, up to `limit` bytes.
 
-        Both are absolute, as they were written; a folder may be `~`.
+        Both are absolute, as written; a folder may be `~`.
         """
         self._surveyed = tuple(folders), tuple(paths), limit
         self._survey(*self._surveyed)
@@ -123,7 +123,7 @@ class RemoteFiles:
             self._real[real or "/"] = real or "/"
             self._there.add(real or "/")
             if missing:
-                # Nothing is there, nor below it.
+                # Nothing exists there or below.
                 self._roots = (*self._roots, f"{real}/{missing.split('/')[1]}")
         found = read_archive(archive)
         if found is not None:
@@ -192,13 +192,13 @@ class RemoteFiles:
             raise OSError("its mode could not be set")
 
     def set_time(self, path: str, state: FileState) -> None:
-        """Nothing: the place has its own clock."""
+        """Nothing to do: the environment has its own clock."""
 
     def sync(self) -> None:
-        """Nothing: the place waits itself, file by file."""
+        """Nothing to do: the environment syncs each file itself."""
 
     def move(self, path: str, to: str) -> None:
-        raise OSError("files of this place are not moved back")
+        raise OSError("files of this environment are not moved back")
 
     def remove(self, path: str) -> None:
         self._forget()
@@ -212,7 +212,7 @@ class RemoteFiles:
         return self._run(_address)
 
     def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
-        """What the work gives; the time begins when the place has answered for the first time."""
+        """Run some work; the time limit starts when the environment first answers."""
 
         async def bounded(environment: Environment) -> T:
             if self._ends is None:
@@ -231,11 +231,11 @@ class RemoteFiles:
 
 
 class AssumedFiles(RemoteFiles):
-    """A place that is not asked: every path is a file that cannot be read."""
+    """Stands in for an environment without asking it: every path is a file that cannot be read."""
 
     def __init__(self) -> None:
         self.was_read = False
-        """Whether it takes a look at contents to know more."""
+        """Whether a content was needed to know more."""
 
     def look(self, path: str) -> FileState:
         return FileState(kind="file")
@@ -256,7 +256,7 @@ async def _address(environment: Environment) -> Mapping[str, str]:
 
 
 async def _printed(environment: Environment, argv: list[str]) -> bytes:
-    """What a program prints, up to the mark at its end."""
+    """What a program prints, up to the end mark."""
     output = bytearray()
     is_whole = asyncio.Event()
 
@@ -275,7 +275,7 @@ async def _printed(environment: Environment, argv: list[str]) -> bytes:
 
 
 def read_archive(archive: bytes) -> dict[str, Fetched] | None:
-    """What an archive says of paths, with the contents of files; None when it is cut short."""
+    """The paths in an archive, with the contents of files; None when it is cut short."""
     found: dict[str, Fetched] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
@@ -283,7 +283,7 @@ def read_archive(archive: bytes) -> dict[str, Fetched] | None:
                 found[f"/{member.name.strip('/')}"] = _fetched(opened, member)
             is_whole = opened.offset + 2 * tarfile.BLOCKSIZE <= len(archive)
     except tarfile.ReadError:
-        # Nothing that was asked for is there, or the archive is no archive.
+        # None of the paths exists, or this is no archive.
         return {} if not archive.strip(b"\0") else None
     return found if is_whole else None
 
@@ -294,7 +294,7 @@ def _fetched(opened: tarfile.TarFile, member: tarfile.TarInfo) -> Fetched:
         return FileState(kind="folder", mode=mode), None
     if member.issym():
         return FileState(kind="link", link=member.linkname), None
-    # A second name of a file stands in the archive as a hint to the first.
+    # In the archive, a second name of a file refers to the first.
     source = opened.extractfile(member) if member.isreg() or member.islnk() else None
     if source is None:
         return FileState(kind="special"), None
@@ -308,12 +308,12 @@ async def _exit_code(environment: Environment, argv: list[str]) -> int:
 
 
 def environment_as_json(spec: EnvironmentSpec, files: RemoteFiles) -> dict[str, Any]:
-    """What the journal says of a place, so that it is found again."""
+    """How the journal identifies an environment."""
     return {"spec": msgspec.to_builtins(spec), "address": dict(files.address())}
 
 
 def reopen_environment(environment: Mapping[str, Any], terminal: Terminal | None) -> RemoteFiles:
-    """The files of a place that the journal names; raises OSError with the reason when it cannot be reached."""
+    """The files of an environment in the journal; raises OSError with the reason when it cannot be reached."""
     spec = msgspec.convert(environment["spec"], EnvironmentSpec)
     where = f"the {spec.backend} environment that the call worked in"
     if terminal is None:

@@ -26,18 +26,18 @@ How = Literal["path", "tree", "modes", "guess"]
 
 @dataclass(frozen=True, slots=True)
 class TargetPath:
-    """A path that a call may change, delete or make."""
+    """A path that a call may change, delete or create."""
 
     path: str
-    """Absolute, or from the folder of the call."""
+    """Absolute, or relative to the folder of the call."""
     how: How = "path"
-    """`path`: what is there itself; `tree`: all that is in it too; `modes`: of a tree only who may do what with it;
-    `guess`: what is in it, as far as it is little, because nobody knows what of it will be touched."""
+    """`path`: only this path; `tree`: everything below it, too; `modes`: only the permissions of a tree; `guess`: a
+    limited part of what is below, because it is unknown what will change."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallTargets:
-    """All that one call may touch, and what of it is not known."""
+    """Everything that one call may change, and notes on what is unknown."""
 
     targets: tuple[TargetPath, ...] = ()
     notes: tuple[str, ...] = ()
@@ -45,17 +45,17 @@ class CallTargets:
 
 @dataclass(frozen=True, kw_only=True)
 class UndoScope:
-    """The folders that are kept. All of them are real paths of one place."""
+    """The folders that undo covers: real paths of one environment."""
 
     files: SnapshotFiles
     workspace: str
     others: tuple[str, ...] = ()
-    """More folders that are kept, wherever they lie."""
+    """More folders that are covered, wherever they are."""
     excluded: tuple[str, ...] = ()
-    """Folders that are not kept although they lie in the workspace."""
+    """Folders in the workspace that are not covered."""
 
     def absolute(self, path: str, folder: str = "") -> str:
-        """The path, absolute, the folders above it free of links; what it names itself may be one."""
+        """The absolute path with the links in the folders above it resolved; the path itself may be a link."""
         path = os.path.join(folder or self.workspace, path)  # noqa: PTH118 - of any machine
         if path.endswith("/."):
             return self.files.real(path)
@@ -66,7 +66,7 @@ class UndoScope:
         return f"{self.files.real(above or '/').rstrip('/')}/{name}"
 
     def holds(self, path: str) -> bool:
-        """Whether a placed path is one that is kept."""
+        """Whether undo covers an absolute path."""
         if GIT in path.split("/"):
             return False
         if any(_is_at_or_in(path, folder) for folder in self.others):
@@ -76,7 +76,7 @@ class UndoScope:
         return path != self.workspace and _is_at_or_in(path, self.workspace)
 
     def may_enter(self, path: str) -> bool:
-        """Whether something inside a placed folder may be kept."""
+        """Whether undo may cover something in an absolute folder."""
         return self.holds(path) or (path == self.workspace and bool(path))
 
     def missing_above(self, path: str) -> list[str]:
@@ -94,21 +94,21 @@ def _is_at_or_in(path: str, folder: str) -> bool:
 
 
 RACY_NS = 50_000_000
-"""A file that changed so short a time ago may change again without a new time."""
+"""A file that changed this recently may change again without a new timestamp."""
 LARGE_BYTES = 256_000
-"""From here on, the time that a digest takes is worth saving."""
+"""From this size on, computing a digest is worth avoiding."""
 GUESSED_FILES = 500
 GUESSED_BYTES = 16_000_000
 HASHED_AFTERWARDS_BYTES = 64_000_000
-"""Beyond so much, what a call left is known by its time alone."""
+"""Beyond this, what a call left is identified by its timestamp alone."""
 ORDER: dict[How, int] = {"tree": 0, "path": 1, "modes": 2, "guess": 3}
 HEAVY_FOLDERS = frozenset({"node_modules", ".venv", "venv", "__pycache__", "target", ".tox", ".mypy_cache"})
-"""Not looked into where it is a guess that something in them is touched: they can be made again."""
+"""Skipped by guesses: they can be rebuilt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotLimits:
-    """How much of one call is kept."""
+    """How much is saved for one call."""
 
     max_file_bytes: int
     max_bytes: int
@@ -118,11 +118,11 @@ class SnapshotLimits:
 
 
 StoredContents = dict[str, tuple[str, int]]
-"""Contents that are kept already, by their digest: the pack and where in it."""
+"""Stored contents by their digest: the pack and the offset in it."""
 
 
 class FileSnapshot:
-    """What was at the paths of one call. Contents go into the pack, unless there is none."""
+    """What was at the paths of one call. Contents go into the pack, if there is one."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class FileSnapshot:
         self._guesses = [GUESSED_FILES, GUESSED_BYTES]
 
     def take_all(self, targets: Iterable[TargetPath], folder: str) -> None:
-        """Take down everything that the targets name; what fails is noted."""
-        # What is known for sure goes first: a guess must not use up what is left for it.
+        """Record everything that the targets name; note what fails."""
+        # What is certain goes first: guesses must not use up its limits.
         ordered = sorted(targets, key=lambda one: ORDER[one.how])
         self._fetch([one.path for one in ordered if one.how in ("path", "tree")], folder)
         for target in ordered:
@@ -160,7 +160,7 @@ class FileSnapshot:
                 self.note(target.path, error.strerror or str(error))
 
     def knew_missing(self, path: str) -> bool:
-        """Whether nothing was at a path that was not taken down itself; False where that is not certain."""
+        """Whether nothing was at a path that was not recorded itself; False when that is uncertain."""
         while path:
             above, _, name = path.rpartition("/")
             if above in self.states and self.states[above].kind != "folder":
@@ -180,7 +180,7 @@ class FileSnapshot:
             self.notes[f"not kept: {error}"] = None
 
     def take_paths(self, paths: Iterable[str]) -> None:
-        """Take down what is at paths that were looked at before; behind a link nothing is at the path itself."""
+        """Record what is at paths that were recorded before; a path behind a link counts as missing."""
         wanted = list(paths)
         self._fetch(wanted, "")
         real: dict[str, str] = {}
@@ -206,13 +206,13 @@ class FileSnapshot:
         path = self._scope.absolute(target.path, folder)
         if not self._scope.may_enter(path):
             if GIT in path.split("/"):
-                self.note(path, "what git keeps is not touched by undo")
+                self.note(path, "undo does not cover the data of git")
             return
         self._take_missing_above(path)
         self._walk(path, target.how)
         state = self.states.get(path)
         if state is not None and state.kind == "link" and self._earlier is None:
-            # What is written goes through the link, and what lies outside is not ours to copy.
+            # Writes go through the link, but files out of scope are not copied.
             real = self._files.real(path)
             if self._scope.holds(real) and real != path:
                 self._walk(real, "path")
@@ -224,7 +224,7 @@ class FileSnapshot:
     def _walk(self, path: str, how: How) -> None:
         if not self._scope.may_enter(path):
             if path.endswith(f"/{GIT}"):
-                self.note(path, "what git keeps is not touched by undo")
+                self.note(path, "undo does not cover the data of git")
             return
         is_guess = how == "guess"
         if not self._has_time(path) or (is_guess and self._guesses[0] <= 0):
@@ -256,7 +256,7 @@ class FileSnapshot:
         return False
 
     def _completed(self, path: str, state: FileState, how: How) -> FileState:
-        """The state with the digest of a file, and where its content is kept."""
+        """The state with the digest of a file and where its content is stored."""
         if state.kind != "file" or how == "modes":
             return state
         known = self._known(path, state)
@@ -266,28 +266,28 @@ class FileSnapshot:
             return state
         if state.size > self._limits.max_file_bytes:
             limit = self._limits.max_file_bytes / 1_000_000
-            return replace(state, not_kept=f"it was larger than {limit:g} MB, so that no copy was kept")
+            return replace(state, not_kept=f"it was larger than {limit:g} MB, so no copy was saved")
         if self._pack is not None and self._bytes + state.size > self._limits.max_bytes:
             return replace(state, not_kept="there was no room for another copy")
         try:
             content = self._files.read(path, self._limits.max_file_bytes)
         except OSError:
-            return replace(state, not_kept="it could not be read, so that no copy was kept")
+            return replace(state, not_kept="it could not be read, so no copy was saved")
         if content is None:
-            return replace(state, not_kept="it grew while it was looked at")
+            return replace(state, not_kept="it grew while it was read")
         return self._with_content(state, content)
 
     def _known(self, path: str, state: FileState) -> str:
-        """The digest of a file that is certainly the one that was read earlier; "" where it must be read again."""
+        """The digest of a file that has certainly not changed since it was read; "" when it must be read again."""
         earlier = self._earlier.states.get(path) if self._earlier is not None else None
         if self._earlier is None or earlier is None or not state.touched_ns:
             return ""
         same = (state.stamp, state.touched_ns, state.size) == (earlier.stamp, earlier.touched_ns, earlier.size)
-        # Right after a change, the clock of the disk is too coarse to tell the next one.
+        # Right after a change, file timestamps are too coarse to show the next one.
         return earlier.digest if same and self._earlier.began_ns - state.touched_ns > RACY_NS else ""
 
     def _is_new(self, path: str, state: FileState) -> bool:
-        """Whether a large file is certainly not what it was, so that its time alone says what the call left."""
+        """Whether a large file has certainly changed, so that its timestamp suffices to identify it."""
         if self._earlier is None or state.size < LARGE_BYTES or not state.stamp:
             return False
         earlier = self._earlier.states.get(path)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 KEPT_KINDS = frozenset({"write", "delete", "exec"})
 SUMMARY_CHARS = 200
-# Another place is asked over a connection, so that less is kept there.
+# Another environment is reached over a connection, so less is saved there.
 THERE_FILES = 300
 THERE_BYTES = 8_000_000
 THERE_SECONDS = 2.0
@@ -35,7 +35,7 @@ CANCEL_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class _OpenCall:
-    """A call that runs, and what was taken down before it."""
+    """A running call, and the snapshot from before it."""
 
     session_id: str
     entry_id: str
@@ -48,7 +48,7 @@ class _OpenCall:
 
 
 class Snapshotter:
-    """Keeps the files of one Runtime's calls. Nothing that goes wrong here reaches a call."""
+    """Snapshots the files that one Runtime's calls change. No failure here reaches a call."""
 
     def __init__(self, settings: Settings, services: Services, workspace: str) -> None:
         self.store = UndoStore(settings.home.undo_dir, settings.undo)
@@ -69,7 +69,7 @@ class Snapshotter:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The thread cannot be stopped, and `after` must find what it did.
+            # The thread cannot be stopped, and `after` must find its result.
             await asyncio.wait([work], timeout=CANCEL_SECONDS)
             raise
 
@@ -96,7 +96,7 @@ class Snapshotter:
             effects, UndoScope(files=assumed, workspace=workspace), folder or workspace, is_here=False
         )
         if not words.targets and not words.notes and not assumed.was_read:
-            # Most commands with a quote in them change nothing, and it takes a while to ask another place.
+            # Most commands with a quote in them change nothing, and asking another environment takes a while.
             return
         terminal = self._services.get("terminal")
         spec = terminal.whereabouts(ctx).spec
@@ -142,7 +142,7 @@ class Snapshotter:
         except BaseException as error:
             pack.discard()
             if isinstance(error, OSError):
-                # Where the disk is full, the room that the copies took is enough for a line that says so.
+                # On a full disk, the space of the discarded copies is enough for a line that says so.
                 self.store.say(ctx.session_id, started, f"not kept: {error.strerror or error}")
             raise
         opened = _OpenCall(
@@ -177,7 +177,7 @@ class Snapshotter:
     def _scope(
         self, effects: tuple[Effect, ...], ctx: ToolContext, files: SnapshotFiles, *, is_here: bool
     ) -> tuple[UndoScope, str]:
-        """What is kept, and the folder that relative paths start from."""
+        """What undo covers, and the folder that relative paths start from."""
         folder = next((effect.cwd for effect in effects if effect.cwd), "")
         if is_here:
             workspace = files.real(ctx.cwd or self._workspace or str(Path.cwd()))
@@ -191,10 +191,10 @@ class Snapshotter:
 
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
-    """Call the function; no call of a tool fails because its files cannot be kept."""
+    """Call the function; a tool call must not fail because its files cannot be saved."""
     _, error = attempt(function, *arguments)
     if error is not None:
-        logger.warning("what %s touches cannot be kept for undo: %s", name, error, exc_info=error)
+        logger.warning("cannot snapshot the files that %s changes: %s", name, error, exc_info=error)
 
 
 def _call_targets(effects: tuple[Effect, ...], scope: UndoScope, folder: str, *, is_here: bool) -> CallTargets:
@@ -209,13 +209,13 @@ def _call_targets(effects: tuple[Effect, ...], scope: UndoScope, folder: str, *,
         elif effect.target:
             path = os.path.join(start, os.path.expanduser(effect.target) if is_here else effect.target)  # noqa: PTH118, PTH111
             targets.append(TargetPath(path, "tree" if effect.kind == "delete" else "path"))
-    # Elsewhere a guess would take longer than the call; the note says that something is not kept.
+    # In another environment a guess would take longer than the call; a note says that something is not saved.
     chosen = [one for one in targets if is_here or one.how != "guess"]
     return CallTargets(tuple(dict.fromkeys(chosen)), tuple(dict.fromkeys(notes)))
 
 
 def _look_again(opened: _OpenCall) -> FileSnapshot:
-    """What is there after a call: what was taken down before it, and what it made."""
+    """The state after a call: of the paths recorded before it, and of what it created."""
     after = FileSnapshot(opened.scope, opened.limits, earlier=opened.before)
     after.take_all(opened.targets, opened.folder)
     after.take_paths(path for path in opened.before.states if path not in after.states)
@@ -229,7 +229,7 @@ def _look_again(opened: _OpenCall) -> FileSnapshot:
 
 
 def _summary(tool: str, effects: tuple[Effect, ...]) -> str:
-    """The call in one line: the command, or what it does to which paths."""
+    """The call in one line: its command, or what it does to which paths."""
     parts = [effect.target if effect.kind == "exec" else f"{effect.kind} {effect.target}" for effect in effects]
     text = " ".join(", ".join(parts).split()) or tool
     return text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 1]}…"

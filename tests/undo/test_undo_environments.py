@@ -79,7 +79,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         yield make
 
 
-@pytest.mark.parametrize("place", ["sandbox", "docker", "ssh"])
+@pytest.mark.parametrize("environment", ["sandbox", "docker", "ssh"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -105,7 +105,7 @@ def test_commands_are_taken_back_there(make_there: MakeThere, environment: str, 
     assert there.run(LOOK) == changed
 
 
-@pytest.mark.parametrize("place", ["docker", "ssh"])
+@pytest.mark.parametrize("environment", ["docker", "ssh"])
 def test_a_file_that_a_tool_wrote_there_is_taken_back(make_there: MakeThere, environment: str) -> None:
     """The tools that edit files work in the place, and so does undo."""
     there = make_there(environment)
