@@ -33,7 +33,7 @@ _NO_HEADING = re.compile(r"[\s\d,.…+-]*")
 
 
 class PatchError(ToolcribError):
-    """The text is no patch; says in which line of it, and what was expected."""
+    """The text is not a patch; the message names the line and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,20 @@ class HunkLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Hunk:
-    """Lines of a file, as they are and as they should be."""
+    """Lines of a file as they are, and as they should become."""
 
     number: int
     """Counted from 1 in its file."""
     lines: tuple[HunkLine, ...]
     headings: tuple[str, ...] = ()
-    """Lines that stand above it, the outer one first."""
+    """Lines somewhere above it, the outer one first."""
     at_end: bool = False
-    """Its last old line is the last one of the file."""
+    """Whether its last old line is the last one of the file."""
     old_line: int | None = None
     """Where its first old line was in the file that the patch was made for; for a hunk without old lines, the line
     that it follows."""
     new_is_open: bool | None = None
-    """Whether its last new line has no line end; None where the patch does not say."""
+    """Whether its last new line has no line end; None if the patch does not say."""
 
     @property
     def old(self) -> tuple[str, ...]:
@@ -78,10 +78,10 @@ class FileChange:
     path: str
     hunks: tuple[Hunk, ...] = ()
     content: str = ""
-    """Of an added file."""
+    """For an added file."""
     move_to: str = ""
     mode: int | None = None
-    """The permission bits that the file gets, where the patch says so."""
+    """The permission bits that the file gets, if the patch says so."""
 
     def touched(self) -> Iterator[tuple[Literal["write", "delete"], str]]:
         """The paths that this writes and deletes, in a fixed order."""
@@ -95,7 +95,7 @@ class FileChange:
 
 
 def heading_of(line: str) -> tuple[str, ...]:
-    """The line of the file that a line with `@@` names; none where it has only numbers or dots."""
+    """The line of the file that a line with `@@` names; none if it has only numbers or dots."""
     heading = line[2:].removeprefix(" ").rstrip().removesuffix("@@").rstrip()
     return () if _NO_HEADING.fullmatch(heading) else (heading,)
 
@@ -113,7 +113,7 @@ class PatchLines:
         return self.at < len(self.lines)
 
     def look(self, ahead: int = 0) -> str:
-        """The next line, or one further ahead; empty behind the end."""
+        """The next line, or one further ahead; empty after the end."""
         return self.lines[self.at + ahead] if self.at + ahead < len(self.lines) else ""
 
     def take(self) -> str:
@@ -126,7 +126,7 @@ class PatchLines:
         return self.lines[at] if at < len(self.lines) else ""
 
     def error(self, expected: str, *, back: int = 0) -> PatchError:
-        """What to raise about the line that comes next, or that was taken `back` lines ago."""
+        """The error for the next line, or for the one `back` lines before it."""
         at = self.at - back
         line = self.lines[at] if 0 <= at < len(self.lines) else ""
         shown = line if len(line) <= 80 else line[:80] + "…"
@@ -134,7 +134,7 @@ class PatchLines:
 
 
 def _next_text(lines: list[str]) -> list[int]:
-    """For each line the number of the first one from it on that is not blank."""
+    """For each line, the number of the first non-blank one from there on."""
     found = [len(lines)] * len(lines)
     following = len(lines)
     for at in range(len(lines) - 1, -1, -1):
@@ -154,7 +154,7 @@ _NUMBERS = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
 def _looks_like_v4a(lines: list[str]) -> bool:
-    """Whether a line of this format stands in it; in a diff such lines would have a sign before them."""
+    """Whether there is a line of this format; in a diff such lines would have a sign."""
     return any(_begins_v4a(line) for line in lines)
 
 
@@ -177,7 +177,7 @@ def _parse_v4a(lines: list[str]) -> tuple[FileChange, ...]:
 
 
 def _inside_v4a(lines: list[str]) -> Iterator[str]:
-    """The lines from the first to the last that count: what models put around a patch, or between two, becomes blank.
+    """The lines of the patch: what models put around a patch, or between two, becomes blank.
 
     Blank, not gone: messages name lines by their number.
     """
@@ -240,7 +240,7 @@ def _v4a_hunks(reader: PatchLines) -> tuple[Hunk, ...]:
 
 
 def _more_of_hunk(reader: PatchLines) -> bool:
-    """Whether empty lines here belong to a hunk: something of it follows them."""
+    """Whether empty lines here belong to a hunk, because more of it follows."""
     return reader.next_text().startswith((" ", "-", "+", "\t"))
 
 
@@ -294,7 +294,7 @@ _PLAIN_MODE = re.compile(r"100(\d{3})$")
 
 
 def _looks_like_unified(lines: list[str]) -> bool:
-    """Whether there is a header of this format at the beginning of a line."""
+    """Whether a line starts with a header of this format."""
     return any(_GIT.match(line) for line in lines) or any(
         line.startswith("--- ") and following.startswith("+++ ") for line, following in itertools.pairwise(lines)
     )
@@ -312,7 +312,7 @@ def _parse_unified(lines: list[str]) -> tuple[FileChange, ...]:
         if line.startswith("@@"):
             raise reader.error("a hunk stands before the '--- ' and '+++ ' lines that name its file", back=1)
         if changes and line.startswith(("+", "-", " ")) and line.strip() not in ("-", "--"):
-            # Behind a hunk that has ended; the signature of a mailed patch is `-- ` and a version.
+            # After a hunk; the signature of a mailed patch is `-- ` and a version.
             raise reader.error("expected a hunk or the next file", back=1)
     if not changes:
         raise PatchError("the diff changes no file; begin with '--- a/PATH' and '+++ b/PATH'")
@@ -321,7 +321,7 @@ def _parse_unified(lines: list[str]) -> tuple[FileChange, ...]:
 
 @dataclass
 class _Header:
-    """What the lines above the hunks of one file say."""
+    """The header of one file."""
 
     old: str = ""
     new: str = ""
@@ -382,7 +382,7 @@ def _header(reader: PatchLines) -> _Header:
 
 
 def _extended(line: str, header: _Header) -> bool:
-    """Take down one line of a git header; False where the header is over."""
+    """Read one line of a git header; False when the header is over."""
     word, _, rest = line.partition(" ")
     if line.startswith(("index ", "similarity index ", "dissimilarity index ", "old mode ")):
         return True
@@ -414,7 +414,7 @@ def _mode(header: _Header, reader: PatchLines, back: int) -> int | None:
 
 
 def _names(header: _Header) -> tuple[str, str]:
-    """The two names without the prefixes that git puts before them."""
+    """The two names without the prefixes of git."""
     old, new = header.old, header.new
     has_prefixes = (old in (NO_FILE, "") or old.startswith("a/")) and (new in (NO_FILE, "") or new.startswith("b/"))
     return (old.removeprefix("a/"), new.removeprefix("b/")) if has_prefixes else (old, new)
@@ -427,7 +427,7 @@ def _path(name: str, reader: PatchLines, back: int) -> str:
 
 
 def _git_names(line: str) -> tuple[str, str]:
-    """Both names of a `diff --git` line; they are the same but for the prefix, else other lines name them."""
+    """Both names of a `diff --git` line; they differ only in the prefix, otherwise other lines name them."""
     rest = line[len("diff --git ") :].rstrip()
     quoted = re.fullmatch(r'("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)', rest)
     if quoted is not None:
@@ -438,7 +438,7 @@ def _git_names(line: str) -> tuple[str, str]:
 
 
 def _name(rest: str) -> str:
-    """A name behind `--- `; a tab and a time may follow it."""
+    """The name after `--- `; a tab and a time may follow it."""
     return _unquoted(rest.rstrip() if rest.startswith('"') else rest.partition("\t")[0].strip())
 
 
@@ -450,7 +450,7 @@ def _unquoted(name: str) -> str:
         code = match[1]
         return chr(int(code, 8) & 0xFF if len(code) == 3 else _LETTERS.get(code, ord(code)))
 
-    # Each escape is a byte of UTF-8; what stands as it is, is taken as its bytes, too.
+    # Each escape is a byte of UTF-8; other characters stand for their bytes, too.
     octets = name[1:-1].encode("utf-8", "surrogatepass").decode("latin-1")
     return _ESCAPE.sub(character, octets).encode("latin-1").decode("utf-8", "replace")
 
@@ -497,14 +497,14 @@ def _unified_hunk(reader: PatchLines, number: int) -> Hunk:
         left.count(lines[-1].sign)
     if all(one.sign == " " for one in lines):
         raise reader.error(f"hunk {number} changes nothing; mark lines with '-' and '+'", back=len(lines) + 1)
-    # Where the numbers are wrong, empty lines behind the hunk may be none of it.
+    # If the numbers are wrong, empty lines after the hunk may not belong to it.
     while blank and not left.is_over:
         left.uncount(lines.pop().sign)
         blank -= 1
     return Hunk(
         number=number,
         lines=tuple(lines),
-        # Some write a line of the file here, as V4A has it; git only puts one behind the numbers.
+        # Some write a line of the file here, as in V4A; git only puts one after the numbers.
         headings=heading_of(heading) if ranges is None else (),
         old_line=int(ranges[1]) if ranges is not None else None,
         # Only the last line of a file can lack a line end.
@@ -514,7 +514,7 @@ def _unified_hunk(reader: PatchLines, number: int) -> Hunk:
 
 
 class _Left:
-    """How many lines of a hunk are still to come, by its heading. A heading that is wrong about it decides nothing."""
+    """How many lines of a hunk are still to come, according to its heading, which may be wrong."""
 
     def __init__(self, ranges: re.Match[str] | None) -> None:
         self._old, self._new = (int(ranges[2] or 1), int(ranges[4] or 1)) if ranges is not None else (-1, -1)
@@ -533,11 +533,11 @@ class _Left:
 
     @property
     def is_over(self) -> bool:
-        """Also true for the line `-- ` of a mailed patch, which is none of the hunk."""
+        """Also true for the line `-- ` of a mailed patch, which is not part of the hunk."""
         return self._old == self._new == 0
 
 
-# Either
+# Both formats
 
 
 MAX_PATCH_CHARS = 10_000_000
@@ -553,5 +553,5 @@ def parse_patch(text: str) -> tuple[FileChange, ...]:
     if _looks_like_unified(lines):
         return _parse_unified(lines)
     raise PatchError(
-        "the text is no patch; begin with '*** Begin Patch' and '*** Update File: PATH', or send a unified diff"
+        "the text is not a patch; begin with '*** Begin Patch' and '*** Update File: PATH', or send a unified diff"
     )

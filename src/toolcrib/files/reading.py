@@ -32,17 +32,17 @@ class ShowLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLines:
-    """Some lines, made readable."""
+    """Some lines, formatted for the model."""
 
     content: str
     lines: int
-    """How many of the given ones are in it."""
+    """How many of the given lines it contains."""
     cut: bool
-    """A line in it is not complete."""
+    """Whether it contains an incomplete line."""
 
 
 def show(lines: Sequence[str], first: int, limits: ShowLimits, *, last_goes_on: bool = False) -> ShownLines:
-    """As many lines as fit, at least one; `last_goes_on` says that more of the last one exists than is given."""
+    """As many lines as fit, at least one; with `last_goes_on`, the last line is longer than what is given."""
     shown: list[str] = []
     used, cut = 0, False
     for index, line in enumerate(lines):
@@ -67,7 +67,7 @@ def _one(number: int, line: str, max_length: int, goes_on: bool) -> tuple[str, b
 
 
 def part_as_text(data: bytes, *, is_cut: bool) -> tuple[str, str]:
-    """The text of some lines of a file, and the encoding that it was taken for."""
+    """The text of some lines of a file, and the encoding that was assumed."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(data, final=not is_cut), "utf-8"
     except UnicodeDecodeError:
@@ -75,7 +75,7 @@ def part_as_text(data: bytes, *, is_cut: bool) -> tuple[str, str]:
 
 
 def split_lines(text: str) -> tuple[list[str], str]:
-    """The lines without their ends, and the end that they have: lf, crlf, mixed, cr; lf where there is none.
+    """The lines without their ends, and which ends they have: lf, crlf, mixed or cr; lf if there are none.
 
     A text whose lines end with CR alone has no other line ends: CR inside of lines is part of them otherwise.
     """
@@ -92,9 +92,9 @@ def split_lines(text: str) -> tuple[list[str], str]:
 
 
 MAX_IMAGE_BYTES = 3_750_000
-"""Larger images are refused by the servers of models: they count the five megabytes that Base64 makes of this."""
+"""Model servers refuse larger images: in Base64 this becomes their limit of five megabytes."""
 MAX_WHOLE_BYTES = 32 * MEGABYTE
-"""Of a file whose lines cannot be found by their bytes, so that all of it is read."""
+"""The limit for a file that must be read as a whole, because its lines cannot be found by their bytes."""
 BYTES_PER_CHAR = 4
 LEAST_BYTES = 1024 * 1024
 
@@ -108,11 +108,11 @@ class ReadRequest:
     first: int
     count: int
     repeats_are_short: bool
-    """The answer goes to a model, which has seen the last one; a script has not."""
+    """Whether the result goes to a model, which has seen the last one; a script has not."""
 
 
 class FileReader:
-    """What `read_file` remembers and goes by. One for each Runtime; used from any loop."""
+    """Reads files for one Runtime, on any loop."""
 
     def __init__(self, settings: Settings, views: FileViews) -> None:
         output = settings.tool_output
@@ -127,7 +127,7 @@ class FileReader:
         return file_effects("read", [args["path"]], ctx)
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
-        """What the model gets for the arguments of one call."""
+        """The result of one call, as the model gets it."""
         terminal = ctx.services.get("terminal")
         where: Whereabouts = terminal.whereabouts(ctx)
         try:
@@ -166,7 +166,7 @@ class FileReader:
             return tool_error(f"{path!r} cannot be read: {in_words(error, path)}")
 
     async def _read_file(self, request: ReadRequest, path: BackendPath, environment: Environment) -> str | JsonObject:
-        # What a file is stands in its first bytes; of most, the first lines are those that are asked for.
+        # The first bytes tell what a file is, and the first lines are usually the ones requested.
         count, max_bytes = (request.count, self._max_bytes) if request.first == 1 else (64, file_types.HEAD_BYTES)
         part = await environment.read_lines(path, first=1, count=count, max_bytes=max_bytes, plain=True)
         head = part.data[: file_types.HEAD_BYTES]
@@ -177,7 +177,7 @@ class FileReader:
         ):
             return answer
         if binary := file_types.binary_type(head):
-            note = "binary content is not shown; look into it with commands in the terminal"
+            note = "binary content is not shown; inspect it with commands in the terminal"
             return tool_result(path=path, binary=True, type=binary, size=part.status.size, note=note)
         if file_types.is_wide(head) or (b"\r" in head and b"\n" not in part.data):
             return await self._whole_text(request, path, environment, part)
@@ -188,12 +188,12 @@ class FileReader:
         return self._lines(request, path, part)
 
     def _lines(self, request: ReadRequest, path: BackendPath, part: FileSlice) -> str:
-        """Lines that were found by their bytes."""
+        """Lines of a file in which lines can be found by their bytes."""
         is_cut = len(part.data) == self._max_bytes and not part.at_end and not part.data.endswith(b"\n")
         text, encoding = part_as_text(part.data, is_cut=is_cut)
         if request.first == 1 and text.startswith("\ufeff"):
             text, encoding = text[1:], "utf-8-sig"
-        # No model can be sent a zero byte in the middle of a text.
+        # A zero byte in the middle of a text cannot be sent to a model.
         lines, line_ends = split_lines(text.replace("\0", "\ufffd"))
         digest = digest_of(part.data) if request.first == 1 and part.at_end else ""
         found = FoundLines(
@@ -230,19 +230,19 @@ class FileReader:
         part: FileSlice,
         kind: file_types.DocumentKind,
     ) -> str:
-        """Lines of the text of a document; empty where it must be read as it is, to be put right."""
+        """Lines of the text of a document; empty for a broken notebook, which must be read as it is to be repaired."""
         key = (request.spec, path, part.status.stamp)
         text = self._documents.known(key) if part.status.stamp else None
         if text is None:
             data = await _everything(path, environment, part, MAX_DOCUMENT_BYTES)
             if data is None:
-                return tool_error(f"{path!r} has {part.status.size} bytes, too many for its text to be taken out")
+                return tool_error(f"{path!r} has {part.status.size} bytes, too many to extract its text")
             try:
                 text = await self._documents.text(kind, data, key)
             except DocumentFailed as error:
                 if kind == "ipynb":
                     return ""
-                return tool_error(f"the text of {path!r} cannot be had: {error}")
+                return tool_error(f"cannot extract the text of {path!r}: {error}")
         lines, _ = split_lines(text.text)
         facts = {"document": kind, **({"note": text.note} if text.note else {})}
         return self._answer(request, path, part.status, _found(lines, request, facts=facts))
@@ -256,11 +256,11 @@ class FileReader:
         data = await _everything(path, environment, part, MAX_IMAGE_BYTES)
         if data is None:
             return tool_error(
-                f"the image {path!r} has {part.status.size} bytes, and models take {MAX_IMAGE_BYTES} at most; "
+                f"the image {path!r} has {part.status.size} bytes, but models accept at most {MAX_IMAGE_BYTES}; "
                 "make a smaller copy with a command in the terminal, and read that"
             )
         if file_types.is_cut_off(media_type, data):
-            note = "it is not shown: its end is missing, so it is damaged or not complete yet"
+            note = "it is not shown, because its end is missing: it is damaged or still being written"
             return tool_result(path=path, binary=True, type=media_type, size=len(data), note=note)
         about = tool_result(path=path, type=media_type, size=len(data))
         address = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
@@ -293,8 +293,8 @@ class FileReader:
         return tool_result({**answer, "content": shown.content})
 
     def _is_repeat(self, request: ReadRequest, path: BackendPath, status: FileStatus) -> bool:
-        """Whether the model got this very part last time; every other time it gets it again, as it may have lost it."""
-        # Files that the kernel makes up have no size, and change without a sign.
+        """Whether the model got this part last time; every other time it gets it again, because it may have lost it."""
+        # Kernel files have no size, and change without notice.
         if not request.repeats_are_short or not status.stamp or not status.size:
             return False
         part = (request.first, request.count)
@@ -304,21 +304,21 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLines:
-    """The lines that were asked for, and what is known about the text that they are from."""
+    """The requested lines, and what is known about the text that they come from."""
 
     lines: Sequence[str]
     total: int | None
     at_end: bool
     last_goes_on: bool = False
-    """Of the last line, only the beginning is there."""
+    """Whether the last line is incomplete."""
     digest: str = ""
-    """Of all bytes of the file, where they were at hand."""
+    """The digest of the whole file, if all of it was read."""
     facts: JsonObject = field(default_factory=dict)
-    """More for the answer."""
+    """More keys for the result."""
 
 
 def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", facts: JsonObject) -> FoundLines:
-    """The part of all lines that was asked for."""
+    """The requested part of all lines."""
     end = request.first - 1 + request.count
     return FoundLines(
         lines=lines[request.first - 1 : end],
@@ -330,18 +330,18 @@ def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", fact
 
 
 def _facts(encoding: str, line_ends: str) -> JsonObject:
-    """What is not usual about a text."""
+    """What is unusual about a text."""
     facts = {"encoding": encoding, "line_ends": line_ends}
     return {name: value for name, value in facts.items() if value not in ("utf-8", "lf")}
 
 
 def _unchanged(request: ReadRequest, path: BackendPath) -> str:
-    note = "nothing has changed since you read these lines; if you do not have them any more, read them once more"
+    note = "nothing has changed since you read these lines; if you no longer have them, read them again"
     return tool_result(unchanged=True, path=path, first_line=request.first, note=note)
 
 
 async def _everything(path: BackendPath, environment: Environment, part: FileSlice, max_bytes: int) -> bytes | None:
-    """All of a file; None when it is larger than that."""
+    """All of a file; None when it is larger than `max_bytes`."""
     if part.first == 1 and part.at_end:
         return part.data if len(part.data) <= max_bytes else None
     if part.status.size > max_bytes:

@@ -1,4 +1,4 @@
-"""The file tools of one Runtime, as their handlers call them."""
+"""The service behind the file tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolcrib.files.views import FileViews
 
 
 class FileService:
-    """What `read_file`, `write_file`, `patch` and `search_files` ask. One for each Runtime; used from any loop."""
+    """Does the work of `read_file`, `write_file`, `patch` and `search_files` for one Runtime, on any loop."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self.settings = settings
@@ -45,5 +45,5 @@ class FileService:
 
 
 def build(settings: Settings, services: Services) -> FileService:
-    """The service `files` of a Runtime."""
+    """Build the service `files` of a Runtime."""
     return FileService(settings, services)
