@@ -18,7 +18,7 @@ from run import Row, print_table
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.runtime import Runtime
-from toolcrib.undo.keeper import UndoKeeper
+from toolcrib.undo.snapshotter import Snapshotter
 
 MEGABYTE = 1_000_000
 REPEATS = 60
@@ -40,11 +40,11 @@ async def measure(folder: Path) -> list[Row]:
     workspace.mkdir()
     async with Runtime(home=folder / "home", workspace=workspace) as runtime:
         ctx = runtime.context(session_id="bench", cwd=str(workspace))
-        keeper = UndoKeeper(runtime.settings, ctx.services, str(workspace))
-        return [*await write_rows(keeper, ctx, workspace), *await command_rows(keeper, ctx)]
+        snapshotter = Snapshotter(runtime.settings, ctx.services, str(workspace))
+        return [*await write_rows(snapshotter, ctx, workspace), *await command_rows(snapshotter, ctx)]
 
 
-async def write_rows(keeper: UndoKeeper, ctx: ToolContext, workspace: Path) -> list[Row]:
+async def write_rows(snapshotter: Snapshotter, ctx: ToolContext, workspace: Path) -> list[Row]:
     """Ours and the bare write in turns, so that other work on the machine meets both."""
     target, entry = workspace / "file", tool("write_file")
     effects = (Effect("write", str(target)),)
@@ -53,13 +53,13 @@ async def write_rows(keeper: UndoKeeper, ctx: ToolContext, workspace: Path) -> l
         # On the disk before the clock starts: whoever waits for the disk next would wait for this too.
         written_ms(target, os.urandom(MEGABYTE))
         content = os.urandom(MEGABYTE)
-        began = time.perf_counter()
-        await keeper.before(entry, effects, ctx)
-        kept = time.perf_counter() - began
+        started = time.perf_counter()
+        await snapshotter.before(entry, effects, ctx)
+        kept = time.perf_counter() - started
         target.write_bytes(content)
-        began = time.perf_counter()
-        await keeper.after(ctx)
-        ours.append((kept + time.perf_counter() - began) * 1000)
+        started = time.perf_counter()
+        await snapshotter.after(ctx)
+        ours.append((kept + time.perf_counter() - started) * 1000)
         bare.append(written_ms(workspace / f"bare{number}", content))
     mine, disk = statistics.median(ours), statistics.median(bare)
     ratio = f"{mine / disk:.1f} (best {min(ours) / min(bare):.1f})"
@@ -73,26 +73,26 @@ def shown(taken: list[float]) -> str:
 
 def written_ms(path: Path, content: bytes) -> float:
     """How long the disk takes for a new file of that content, until it is there for sure."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     with path.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    return (time.perf_counter() - began) * 1000
+    return (time.perf_counter() - started) * 1000
 
 
-async def command_rows(keeper: UndoKeeper, ctx: ToolContext) -> list[Row]:
+async def command_rows(snapshotter: Snapshotter, ctx: ToolContext) -> list[Row]:
     """Commands that change nothing."""
     plain, read = Effect("exec", "ls -la src"), Effect("exec", "grep -n 'x' \"$HOME\" | head -3")
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(COMMANDS):
-        keeper.wants((plain,), ctx)
-    quick = (time.perf_counter() - began) / COMMANDS * 1e6
+        snapshotter.wants((plain,), ctx)
+    quick = (time.perf_counter() - started) / COMMANDS * 1e6
     entry = tool("terminal")
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(COMMANDS):
-        await keeper.before(entry, (read,), ctx)
-    slow = (time.perf_counter() - began) / COMMANDS * 1000
+        await snapshotter.before(entry, (read,), ctx)
+    slow = (time.perf_counter() - started) / COMMANDS * 1000
     return [
         Row("  a plain command that changes no file", f"{quick:.1f} µs", "", "", "≤ 50 µs", quick <= 50),
         Row("  a command that is read and changes no file", f"{slow:.2f} ms", "", "", "≤ 2 ms", slow <= 2),

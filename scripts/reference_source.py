@@ -62,7 +62,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib.providers.create", "providers/create.py", ("create_provider",)),
     ("toolcrib.sessions.store", "sessions/store.py", ("SessionStore",)),
     ("toolcrib.sessions.records", "sessions/records.py", ("Session", "StoredMessage")),
-    ("toolcrib.undo.history", "undo/history.py", ("FileHistory", "Undone")),
+    ("toolcrib.undo.history", "undo/history.py", ("FileHistory", "UndoResult")),
     ("toolcrib.undo.records", "undo/records.py", ("CallRecord", "FileRecord")),
     ("toolcrib.testing", "providers/scripted.py", ("ScriptedProvider", "says", "calls", "call")),
     ("toolcrib.testing", "testing/__init__.py", ("isolated_runtime", "ScriptedApprover", "ListRecorder")),

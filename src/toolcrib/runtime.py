@@ -45,7 +45,7 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
 from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
-from toolcrib.undo.first_use import keeper_for
+from toolcrib.undo.lazy_snapshotter import snapshotter_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
@@ -132,7 +132,7 @@ class Runtime:
             recorder=recorder,
             store=self.results,
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            keeper=keeper_for(self.settings, self._services, self.workspace),
+            snapshots=snapshotter_for(self.settings, self._services, self.workspace),
             restricted=restricted_tools(self.settings.approvals.rules),
         )
 

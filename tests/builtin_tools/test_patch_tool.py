@@ -385,7 +385,7 @@ def test_a_handler_does_only_what_was_agreed_to(calls: EditCalls) -> None:
     for effects in (None, (), (Effect("delete", str(calls.folder / "a")),)):
         ctx = calls.runtime.context(effects=effects)
         answer = calls.runtime.bridge.run(files.patch({"mode": "patch", "patch": text}, ctx))
-        assert "agreed" in answer
+        assert "approved" in answer
     assert calls.files() == {}
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,7 @@ import pytest
 from toolcrib.core.environments import BackendPath
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.files.commit import Step, commit
-from toolcrib.files.editing import EditRefused, Present
-from toolcrib.files.writing import put
+from toolcrib.files.editing import EditRefused, FileEdit, FileVersion, commit, put
 
 
 class Disturbed:
@@ -61,10 +60,11 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def step(path: Path, new: str | None, mode: int | None = None) -> Step:
+def step(path: Path, new: str | None, mode: int | None = None) -> FileEdit:
     data = path.read_bytes() if path.exists() else None
     now = path.stat().st_mode & 0o777 if path.exists() else None
-    return Step(Present(path=BackendPath(str(path)), data=data, mode=now), None if new is None else new.encode(), mode)
+    before = FileVersion(path=BackendPath(str(path)), data=data, mode=now)
+    return FileEdit(before, replace(before, data=None if new is None else new.encode()), mode)
 
 
 def overwrite(path: Path) -> None:
@@ -76,7 +76,7 @@ def state(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def steps(folder: Path) -> list[Step]:
+def steps(folder: Path) -> list[FileEdit]:
     return [
         step(folder / "c", None),
         step(folder / "a", "new a\n"),
@@ -148,7 +148,7 @@ async def test_a_mode_is_taken_back_as_well(place: LocalEnvironment, folder: Pat
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
 
-async def test_what_cannot_be_taken_back_is_named(place: LocalEnvironment, folder: Path) -> None:
+async def test_what_cannot_be_restored_is_named(place: LocalEnvironment, folder: Path) -> None:
     """The state of each file is told, also when even the way back is blocked."""
 
     async def fail(count: int, path: str) -> None:
@@ -160,7 +160,7 @@ async def test_what_cannot_be_taken_back_is_named(place: LocalEnvironment, folde
 
     told = {Path(path).name: said for path, said in caught.value.details["files"].items()}  # type: ignore[attr-defined]
     assert told["c"] == told["d"] == "as before"
-    assert "could not be put back" in told["a"]
+    assert "could not be restored" in told["a"]
     assert state(folder) == {**BEFORE, "a": "new a\n", "b": "new b\n"}
 
 
@@ -214,7 +214,11 @@ async def test_a_link_that_turns_up_at_the_last_moment_is_not_followed(
             moved.symlink_to(elsewhere if swapped == "folder" else elsewhere / "a")
 
     there: Any = Disturbed(place, swap)
-    work = put(planned.before, b"new\n", there) if edit == "put" else commit([planned], there)
+    work = (
+        put(planned.before, replace(planned.before, data=b"new\n"), there)
+        if edit == "put"
+        else commit([planned], there)
+    )
     with pytest.raises(EditRefused):
         await work
 

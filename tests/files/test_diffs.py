@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.files import diffs
-from toolcrib.files.diffs import unified_diff
+from toolcrib.files.diffs import DiffTooLarge, unified_diff
 from toolcrib.files.hunks import with_hunks
-from toolcrib.files.patch_text import parse_patch
+from toolcrib.files.patch_parsing import parse_patch
 from toolcrib.files.text_files import TextFile
 
 some_lines = st.lists(st.sampled_from(["a", "b", "c", "", "d d"]), max_size=15)
@@ -52,7 +52,7 @@ def test_a_small_change_in_a_large_file_is_a_small_diff() -> None:
 @pytest.mark.parametrize("line", ["x", "x" * 10_000])
 def test_a_long_diff_is_cut(line: str) -> None:
     """A diff never fills the context of a model; it says how much is missing."""
-    diff = unified_diff("", f"{line}\n" * 30_000, "f")
+    diff = unified_diff("", f"{line}\n" * (300_000 // len(line) // 2), "f")
 
     assert len(diff) <= diffs.MAX_CHARS + 2 * diffs.MAX_LINE_CHARS
     assert diff.rstrip().endswith("more lines")
@@ -60,7 +60,13 @@ def test_a_long_diff_is_cut(line: str) -> None:
 
 def test_very_different_large_files_are_not_compared_line_by_line() -> None:
     """Beyond a number of comparisons the change is one block."""
-    before = "".join(f"a {number}\n" for number in range(20_000))
-    after = "".join(f"b {number}\n" for number in range(20_000))
+    before = "".join(f"a {number}\n" for number in range(15_000))
+    after = "".join(f"b {number}\n" for number in range(15_000))
 
-    assert "@@ -1,20000 +1,20000 @@" in unified_diff(before, after, "f")
+    assert "@@ -1,15000 +1,15000 @@" in unified_diff(before, after, "f")
+
+
+def test_a_change_that_is_too_long_is_not_compared() -> None:
+    """A diff of hundreds of kilobytes would take longer than the write, and nobody would see most of it."""
+    with pytest.raises(DiffTooLarge):
+        unified_diff(None, "a line\n" * 100_000, "f")

@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from toolcrib.files.documents import DocumentFailed, Documents, failure, take_text
-from toolcrib.files.kinds import DocumentKind, document_kind
+from toolcrib.files.documents import DocumentFailed, DocumentTexts, failure, take_text
+from toolcrib.files.file_types import DocumentKind, document_kind
 
 LIMIT_SECONDS = 40
 
@@ -188,7 +188,7 @@ def test_a_missing_package_is_named_with_what_to_run() -> None:
 
 async def test_a_text_is_kept_for_the_next_part() -> None:
     """The same version is not read again, another one is not known."""
-    documents = Documents()
+    documents = DocumentTexts()
 
     text = await documents.text("ipynb", b'{"cells": []}', "version 1")
 

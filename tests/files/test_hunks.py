@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.files.hunks import HunksDoNotFit, with_hunks
-from toolcrib.files.patch_text import parse_patch
+from toolcrib.files.patch_parsing import parse_patch
 from toolcrib.files.text_files import TextFile
 
 
@@ -46,7 +46,7 @@ def test_hunks_are_applied_in_their_order() -> None:
 
 def test_an_ambiguous_hunk_is_refused_with_its_places() -> None:
     """A hunk that fits at two places is applied at none."""
-    assert "hunk 1: its lines stand at several places (lines 1, 3)" in misfit("x\ny\nx\n", "@@", "-x", "+z")
+    assert "hunk 1: its lines match in several places (lines 1, 3)" in misfit("x\ny\nx\n", "@@", "-x", "+z")
 
 
 def test_hunks_against_the_order_of_the_file_are_refused() -> None:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.patch_format import FileChange, HunkLine, PatchError
-from toolcrib.files.patch_text import parse_patch
+from toolcrib.files.patch_parsing import FileChange, HunkLine, PatchError, parse_patch
 
 
 def v4a(*lines: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.replacing import NoMatch, SeveralMatches, replaced
+from toolcrib.files.patching import NoMatch, SeveralMatches, replaced
 from toolcrib.files.text_files import TextFile
 
 small = st.text(st.sampled_from("ab\n"), max_size=12)

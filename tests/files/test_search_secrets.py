@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.approval.paths import SECRET_ANYWHERE, SECRET_IN_HOME
-from toolcrib.files.search_query import PARTS_OF_SECRETS, NameFilter, Query
+from toolcrib.files.search_query import PARTS_OF_SECRETS, FileSearchQuery, NameFilter
 
 IN_HOME = re.compile(rf"\A(?:{SECRET_IN_HOME.pattern})", re.IGNORECASE)
 PATHS = st.one_of(st.from_regex(SECRET_ANYWHERE), st.from_regex(IN_HOME))
@@ -25,7 +25,7 @@ def test_every_secret_path_holds_a_part_that_is_looked_for_first(path: str) -> N
 def test_a_folder_that_is_secret_itself_hides_what_is_in_it() -> None:
     """What counts is the whole path, also where the search begins inside."""
     secret = r"/\.aws/(?:credentials)"
-    names = NameFilter(Query(pattern="x", secret=secret), "/home/anna/.aws", b"./credentials\0001\n")
+    names = NameFilter(FileSearchQuery(pattern="x", secret=secret), "/home/anna/.aws", b"./credentials\0001\n")
 
     assert not names.admits(b"credentials")
     assert not names.admits_all
@@ -33,7 +33,7 @@ def test_a_folder_that_is_secret_itself_hides_what_is_in_it() -> None:
 
 def test_ordinary_paths_need_not_be_asked_about() -> None:
     """A tree without anything that could be a secret costs nothing."""
-    names = NameFilter(Query(pattern="x", secret=r"/\.env$"), "/work", b"./src/main.py\0001\n")
+    names = NameFilter(FileSearchQuery(pattern="x", secret=r"/\.env$"), "/work", b"./src/main.py\0001\n")
 
     assert names.admits_all
     assert names.admits(b"src/main.py")

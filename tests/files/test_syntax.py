@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.syntax import PYTHON, known_by_name, problem_in
+from toolcrib.files.syntax import PYTHON, problem_in, with_language_suffix
 
 GOOD = [
     ("a.py", "x = 1\n"),
@@ -87,4 +87,4 @@ def test_any_text_gets_an_answer(path: str, text: str) -> None:
 )
 def test_a_script_without_an_ending_is_known_by_its_first_line(path: str, first_line: str, name: str) -> None:
     """Only where it says which language it is in."""
-    assert known_by_name(path, f"{first_line}\nx\n") == name
+    assert with_language_suffix(path, f"{first_line}\nx\n") == name

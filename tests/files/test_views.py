@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from toolcrib.files.views import Views, digest_of
+from toolcrib.files.views import FileViews, digest_of
 
 
 def test_each_session_place_and_path_has_a_view_of_its_own() -> None:
     """What one session saw in one place says nothing about another session, place or path."""
-    views = Views()
+    views = FileViews()
 
     views.seen("s", "docker", "/f", "1", whole=True)
 
@@ -19,7 +19,7 @@ def test_each_session_place_and_path_has_a_view_of_its_own() -> None:
 
 def test_a_part_of_a_version_that_was_seen_whole_takes_nothing_away() -> None:
     """Who has seen all of a version has still seen all of it after reading some lines of it again."""
-    views = Views()
+    views = FileViews()
 
     views.seen("s", "p", "/f", "1", whole=True, digest="d")
     views.seen("s", "p", "/f", "1", whole=False)
@@ -35,7 +35,7 @@ def test_a_part_of_a_version_that_was_seen_whole_takes_nothing_away() -> None:
 
 def test_content_decides_where_it_is_known() -> None:
     """A file that was touched but has the same content is what was seen; without a digest, the stamp decides."""
-    views = Views()
+    views = FileViews()
     views.seen("s", "p", "/f", "1", whole=True, digest=digest_of(b"x"))
     views.seen("s", "p", "/g", "1", whole=False)
     whole, part = views.last("s", "p", "/f"), views.last("s", "p", "/g")
@@ -51,7 +51,7 @@ def test_content_decides_where_it_is_known() -> None:
 
 def test_what_is_forgotten_counts_as_not_seen() -> None:
     """Forgetting a file twice is harmless."""
-    views = Views()
+    views = FileViews()
     views.seen("s", "p", "/f", "1", whole=True)
 
     views.forget("s", "p", "/f")
@@ -62,7 +62,7 @@ def test_what_is_forgotten_counts_as_not_seen() -> None:
 
 def test_the_oldest_views_are_dropped() -> None:
     """A session that reads without end does not fill the memory."""
-    views = Views(max_views=2)
+    views = FileViews(max_views=2)
 
     for name in ("/a", "/b", "/a", "/c"):
         views.seen("s", "p", name, "1", whole=True)
@@ -75,7 +75,7 @@ def test_the_oldest_views_are_dropped() -> None:
 
 def test_repeats_are_counted_for_each_part_of_each_version() -> None:
     """The same lines of another version, or other lines of this one, are no repeat."""
-    views = Views()
+    views = FileViews()
 
     times = [views.times_shown("s", "p", "/f", stamp, part) for stamp, part in (("1", 0), ("1", 0), ("1", 1), ("2", 0))]
 

@@ -14,10 +14,9 @@ from undo_work import SESSION, Work, working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.undo import journal
-from toolcrib.undo.area import Area, Target
-from toolcrib.undo.disk import Disk
+from toolcrib.undo.files import LocalFiles
 from toolcrib.undo.history import FileHistory, UnknownCall
-from toolcrib.undo.snapshot import GUESSED_FILES, Limits, Snapshot
+from toolcrib.undo.snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import MAX_SESSIONS
 
 
@@ -626,10 +625,10 @@ def test_a_huge_tree_is_one_note(tmp_path: Path) -> None:
     """What is beyond the limit is told once, not for each file."""
     for name in range(20):
         (tmp_path / f"f{name:02}").touch()
-    limits = Limits(max_file_bytes=1, max_bytes=1, max_files=5)
-    snapshot = Snapshot(Area(files=Disk(), workspace=str(tmp_path)), limits)
+    limits = SnapshotLimits(max_file_bytes=1, max_bytes=1, max_files=5)
+    snapshot = FileSnapshot(UndoScope(files=LocalFiles(), workspace=str(tmp_path)), limits)
 
-    snapshot.take_all([Target(".", "tree")], str(tmp_path))
+    snapshot.take_all([TargetPath(".", "tree")], str(tmp_path))
 
     assert len(snapshot.states) == 5
     assert len(snapshot.notes) == 1

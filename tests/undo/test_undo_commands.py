@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from undo_work import SESSION, Work
 
-from toolcrib.undo.area import Area
-from toolcrib.undo.commands import may_change_files, touched_by_command
-from toolcrib.undo.disk import Disk
+from toolcrib.undo.commands import may_change_files, targets_of_command
+from toolcrib.undo.files import LocalFiles
+from toolcrib.undo.snapshot import UndoScope
 
 
 def fill(folder: Path) -> None:
@@ -190,7 +190,9 @@ def test_a_command_is_taken_back_byte_for_byte(work: Work, command: str) -> None
 
 def targets(folder: Path, command: str) -> dict[str, str]:
     """What the reading of a command says it touches, by the name inside the folder; nothing is run."""
-    found = touched_by_command(command, cwd=str(folder), area=Area(files=Disk(), workspace=str(folder)), is_here=True)
+    found = targets_of_command(
+        command, cwd=str(folder), scope=UndoScope(files=LocalFiles(), workspace=str(folder)), is_here=True
+    )
     inside = [one for one in found.targets if one.path.startswith(f"{folder}/") or one.path == str(folder)]
     widest_last = sorted(inside, key=lambda one: one.how == "tree")
     return {one.path[len(str(folder)) + 1 :]: one.how for one in widest_last}

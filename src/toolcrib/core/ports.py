@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # Only named here: a process that asks nothing does not load them.
     from toolcrib.core.approvals import Answer, ApprovalRequest
 
-__all__ = ["Approver", "FileKeeper", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
+__all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
 
 
 class Invoker(Protocol):
@@ -60,7 +60,7 @@ class Recorder(Protocol):
     def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None: ...
 
 
-class FileKeeper(Protocol):
+class FileSnapshots(Protocol):
     """Keeps what files are before a call changes them, so that they can be put back. No call fails for it."""
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:

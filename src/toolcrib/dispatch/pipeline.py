@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext, current_context
-from toolcrib.core.ports import FileKeeper, Gate, Recorder, ResultStore
+from toolcrib.core.ports import FileSnapshots, Gate, Recorder, ResultStore
 from toolcrib.core.types import ALLOW, SEARCH_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolEntry, ToolResult, Verdict
 from toolcrib.dispatch import outcome, tool_hooks
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -80,7 +80,7 @@ class Pipeline:
         recorder: Recorder,
         store: ResultStore,
         limits: Limits,
-        keeper: FileKeeper | None = None,
+        snapshots: FileSnapshots | None = None,
         restricted: Sequence[str] = (),
     ) -> None:
         """`restricted` names, with wildcards, tools that the gate judges whatever they say about themselves."""
@@ -90,7 +90,7 @@ class Pipeline:
         self.recorder = recorder
         self.store = store
         self.limits = limits
-        self.keeper = keeper
+        self.snapshots = snapshots
         self._restricted = tuple(restricted)
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
@@ -201,9 +201,9 @@ class Pipeline:
         if verdict.decision != "allow":
             raise Refused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
-            if effects and self.keeper is not None and self.keeper.wants(effects, ctx):
+            if effects and self.snapshots is not None and self.snapshots.wants(effects, ctx):
                 call.kept = True
-                await self._guarded(edge.wait(self.keeper.before(entry, effects, ctx)), entry.name)
+                await self._guarded(edge.wait(self.snapshots.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -284,8 +284,8 @@ class Pipeline:
     async def _finish(self, call: _Attempt, result: ToolResult) -> ToolResult:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
-        if call.kept and self.keeper is not None:
-            await self._guarded(call.edge.wait(self.keeper.after(ctx)), entry.name)
+        if call.kept and self.snapshots is not None:
+            await self._guarded(call.edge.wait(self.snapshots.after(ctx)), entry.name)
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
             if content is not result.content:

@@ -138,10 +138,10 @@ def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
     try:
         data, at_end = host_lines.take_lines(descriptor, first, count, max_bytes)
         total = None
-        if about.st_size <= host_lines.COUNTED_BYTES:
-            total = host_lines.count_lines(descriptor)
-        elif at_end and data:
+        if at_end and data:
             total = first - 1 + data.count(b"\n") + (not data.endswith(b"\n"))
+        elif about.st_size <= host_lines.COUNTED_BYTES:
+            total = host_lines.count_lines(descriptor)
     finally:
         os.close(descriptor)
     status = status_of(about, os.path.normpath(path))

@@ -41,7 +41,9 @@ def replace_file(path: str, fill: Fill, mode: int | None = None, expected: str |
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         if not _replaced(spot, old, fill, mode, expected):
             _fill_in_place(spot, fill, mode, expected)
-        spot.sync_folder()
+        if old is None:
+            # A new name must reach the disk, too. After a power cut, an old one has either content, the old or the new.
+            spot.sync_folder()
 
 
 def _replaced(spot: Spot, old: os.stat_result | None, fill: Fill, mode: int | None, expected: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Takes the text out of a document: a program of its own, because what it reads may be made to harm its reader.
+"""Extracts the text of a document, in a separate process because a document may be made to attack its reader.
 
 Run as `python -I document_text.py KIND MEMORY_BYTES CPU_SECONDS MAX_CHARS` with the document on standard input. Prints
 one line of JSON ({"note": …} or {"error": …} or {"missing": package}), then the text. Imports nothing of toolcrib.
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 class _Unreadable(Exception):
-    """A document that has no text for a reason that is plain."""
+    """A document without text, for a known reason."""
 
 
 def _answer(head: dict[str, str], text: str = "") -> int:
@@ -53,7 +53,7 @@ def _limited(pieces: Iterator[str], max_chars: int) -> tuple[str, str]:
         kept.append(piece[:left])
         left -= len(piece) + 1
         if left <= 0:
-            return "\n".join(kept), f"only the first {max_chars} characters of its text were taken"
+            return "\n".join(kept), f"only the first {max_chars} characters of its text are included"
     return "\n".join(kept), ""
 
 
@@ -124,7 +124,7 @@ def read_xlsx(file: BinaryIO) -> Iterator[str]:
         yield f"--- sheet {sheet.title} ---"
         twin = formulas[sheet.title]
         for one in (sheet, twin):
-            # The size that a file claims is not believed.
+            # Don't trust the size that a file claims.
             one.reset_dimensions()
         rows = itertools.zip_longest(sheet.iter_rows(values_only=True), twin.iter_rows(values_only=True), fillvalue=())
         for number, (row, source) in enumerate(rows, 1):

@@ -1,4 +1,4 @@
-"""The text of PDFs, notebooks and office files, taken out by a process of its own, with limits on time and memory."""
+"""The text of PDFs, notebooks and office files, extracted by a separate process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolcrib.core.errors import ToolcribError
-from toolcrib.files.kinds import DocumentKind
+from toolcrib.files.file_types import DocumentKind
 
 MEGABYTE = 1024 * 1024
 MAX_DOCUMENT_BYTES = 50 * MEGABYTE
@@ -22,24 +22,24 @@ MAX_TEXT_CHARS = 10_000_000
 MEMORY_BYTES = 1024 * MEGABYTE
 SECONDS = 30
 KEPT_CHARS = 20_000_000
-"""How much text is kept for the next part that is asked for."""
+"""How much text is cached for the next part that is read."""
 INSTALL = "pip install 'toolcrib[documents]'"
 _PROGRAM = Path(__file__).with_name("document_text.py")
 
 
 class DocumentFailed(ToolcribError):
-    """A document has no text that can be had; says why, as the end of a sentence about it."""
+    """The text of a document cannot be extracted; the message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
     text: str
     note: str = ""
-    """What is odd about it, for the model."""
+    """A remark for the model."""
 
 
-class Documents:
-    """Texts of documents, the last ones kept by a key that names a version. Safe from any thread."""
+class DocumentTexts:
+    """Extracts the texts of documents, and caches the latest by version. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, DocumentText] = OrderedDict()
@@ -90,7 +90,7 @@ def take_text(
 
 
 def failure(said: Mapping[str, str]) -> DocumentFailed | None:
-    """What the reader could not do, by the first line of its answer."""
+    """The failure that the first line of the reader's output reports, if any."""
     if "missing" in said:
         return DocumentFailed(f"that needs the package {said['missing']!r}; run: {INSTALL}")
     return DocumentFailed(said["error"]) if "error" in said else None

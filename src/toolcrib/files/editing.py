@@ -1,27 +1,30 @@
-"""What every edit of a file has in common: what is there now, whether the model knows that, and what came of it."""
+"""Edits of files: what is there now, whether the model has seen that, the write itself, and what the model is told.
+
+`write_file` is here as a whole. `patch` uses the same steps, and commits the edits of several files all or none.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+import posixpath
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolcrib.approval.paths import PathScope, SensitivePaths
-from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
-from toolcrib.core.errors import ToolcribError
+from toolcrib.core.errors import PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.files.checkers import has_checker, problem_found
-from toolcrib.files.diffs import unified_diff
-from toolcrib.files.paths import at_target
-from toolcrib.files.refusals import in_words
-from toolcrib.files.syntax import MAX_CHECKED_BYTES, is_checked, known_by_name, problem_in
-from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, line_count
-from toolcrib.files.views import View, Views, digest_of
+from toolcrib.files.diffs import DiffTooLarge, unified_diff
+from toolcrib.files.paths import at_target, file_effects, in_words
+from toolcrib.files.syntax import find_problem
+from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, in_place_of, line_count
+from toolcrib.files.views import FileView, FileViews, digest_of
 from toolcrib.processes.service import session_key_of
+from toolcrib.registry.results import tool_error, tool_result
 from toolcrib.terminal.whereabouts import Whereabouts
 
 T = TypeVar("T")
@@ -29,10 +32,13 @@ T = TypeVar("T")
 MAX_EDITED_BYTES = 32 * 1024 * 1024
 EVERY_LINE = 2**31 - 1
 HIDDEN_DIFF = "the diff is not shown, because the file may hold secrets"
+LONG_DIFF = "the diff is not shown, because the change is too large"
+SAME_CONTENT = "the file already has exactly this content; nothing was written"
+AS_BEFORE = "as before"
 
 
 class EditRefused(ToolcribError):
-    """An edit that was not made; nothing has changed. `details` are further keys of the answer."""
+    """An edit that was not made; nothing has changed. `details` are further keys of the result."""
 
     def __init__(self, message: str, **details: object) -> None:
         super().__init__(message)
@@ -40,164 +46,374 @@ class EditRefused(ToolcribError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Present:
-    """What is at a path before an edit."""
+class FileVersion:
+    """A file before or after an edit. What can be computed from its content is computed once."""
 
     path: BackendPath
     data: bytes | None = None
-    """None: there is nothing."""
+    """None: there is no file."""
     mode: int | None = None
     stamp: str = ""
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
-        """As `expected` of Environment wants it."""
+        """As `Environment.write_file(expected=…)` takes it."""
         return "" if self.data is None else digest_of(self.data)
 
-    def text(self) -> TextFile:
-        """Raises EditRefused for what is no text, and for what is not there."""
+    @functools.cached_property
+    def _decoded(self) -> TextFile | NotText:
+        try:
+            return decoded(self.data or b"")
+        except NotText as error:
+            return error
+
+    @property
+    def text(self) -> str | None:
+        """The text as a model sees it; None for a missing or binary file."""
+        return self._decoded.text if self.data is not None and isinstance(self._decoded, TextFile) else None
+
+    @property
+    def is_binary(self) -> bool:
+        return not isinstance(self._decoded, TextFile)
+
+    @functools.cached_property
+    def line_count(self) -> int:
+        return (self.data or b"").count(b"\n") if self.text is None else line_count(self.text)
+
+    def as_text_file(self) -> TextFile:
+        """Raises EditRefused for a binary or missing file."""
         if self.data is None:
             raise EditRefused(f"there is no file {self.path!r}")
-        try:
-            return decoded(self.data)
-        except NotText as error:
-            raise EditRefused(f"{self.path!r} cannot be edited as text: {error}") from error
+        if isinstance(self._decoded, NotText):
+            raise EditRefused(f"{self.path!r} cannot be edited as text: {self._decoded}") from self._decoded
+        return self._decoded
 
-    def filled_with(self, file: TextFile) -> bytes:
-        """The bytes that the file would have; raises EditRefused for a text that cannot be written."""
+    def edited(self, file: TextFile) -> FileVersion:
+        """The version with this text; raises EditRefused when the text cannot be encoded."""
         try:
-            return file.encoded()
+            return FileVersion(path=self.path, data=file.encoded())
         except NotEncodable as error:
             raise EditRefused(f"{self.path!r} was not written: {error}") from error
 
 
 class Editor:
-    """Edits of one call. Acts on the effects that were agreed to, in the place where the session works."""
+    """The edits of one call: acts on the effects that were approved, in the environment of the session."""
 
-    def __init__(self, ctx: ToolContext, views: Views) -> None:
+    def __init__(self, ctx: ToolContext, views: FileViews) -> None:
         self._terminal = ctx.services.get("terminal")
         self._where: Whereabouts = self._terminal.whereabouts(ctx)
         self._session = session_key_of(ctx)
         self._views = views
 
     async def work(self, work: Callable[[Environment], Awaitable[T]]) -> T:
-        """What `work` gives in the place of the session."""
+        """Do some work in the environment of the session."""
         result: T = await self._terminal.work_in(self._where.spec, work)
         return result
 
     def name_of(self, path: str) -> str:
-        """A path as people call it: relative to the folder that the session is in, if it lies there."""
+        """A path relative to the current folder of the session, if it is in it."""
         folder = self._where.folder.rstrip("/") + "/"
         return path.removeprefix(folder) if folder != "/" else path
 
-    async def look(self, effect: Effect, environment: Environment) -> Present:
-        """What the effect would change; raises EditRefused for anything but a file of a decent size, or nothing."""
+    async def look(self, effect: Effect, environment: Environment) -> FileVersion:
+        """The file that the effect would change; raises EditRefused for anything but a file of moderate size."""
         if effect.kind == "delete":
             await _refuse_link(effect, environment)
-        return await at_target(effect, environment, lambda path: _present(path, environment))
+        return await at_target(effect, environment, lambda path: _current(path, environment))
 
-    def seen(self, present: Present) -> View | None:
-        """What the model has seen of the file as it is; raises EditRefused where it has seen another version."""
-        view = self._views.last(self._session, self._where.spec, present.path)
-        if view is None or present.data is None:
+    def check_seen(self, current: FileVersion) -> FileView | None:
+        """What the model has seen of the current version; raises EditRefused when it has seen another one."""
+        view = self._views.last(self._session, self._where.spec, current.path)
+        if view is None or current.data is None:
             return None
-        if not view.is_of(present.stamp, present.digest):
-            raise EditRefused(f"{present.path!r} has changed since you last read it; read it again, then edit it")
-        # By its content from now on, which somebody may write again without a change.
+        if not view.is_of(current.stamp, current.digest):
+            raise EditRefused(f"{current.path!r} has changed since you last read it; read it again, then edit it")
+        # Identify it by its content from now on: somebody may write the same content again.
         self._views.seen(
-            self._session, self._where.spec, present.path, present.stamp, view.whole, digest=present.digest
+            self._session, self._where.spec, current.path, current.stamp, view.whole, digest=current.digest
         )
         return view
 
-    def knows(self, path: BackendPath, data: bytes | None, *, whole: bool) -> None:
-        """Take down what the model knows after an edit."""
-        view = self._views.last(self._session, self._where.spec, path)
-        if data is None:
-            self._views.forget(self._session, self._where.spec, path)
+    def remember(self, new: FileVersion, *, whole: bool) -> None:
+        """Note what the model knows about a file after an edit."""
+        view = self._views.last(self._session, self._where.spec, new.path)
+        if new.data is None:
+            self._views.forget(self._session, self._where.spec, new.path)
         elif whole or view is not None:
             whole = whole or (view is not None and view.whole)
-            self._views.seen(self._session, self._where.spec, path, "", whole, digest=digest_of(data))
+            self._views.seen(self._session, self._where.spec, new.path, "", whole, digest=new.digest)
 
-    async def shown_diff(self, old: Present, new: bytes | None, new_path: str = "") -> JsonObject:
-        """The key `diff` of an answer, or a `note` why there is none."""
-        if holds_secrets(old.path) or holds_secrets(new_path or old.path):
+    async def diff(self, old: FileVersion, new: FileVersion) -> JsonObject:
+        """The key `diff` of a result, or a `note` that says why there is none."""
+        if holds_secrets(old.path) or holds_secrets(new.path):
             return {"note": HIDDEN_DIFF}
-        before, after = text_of(old.data), text_of(new)
-        if (before is None) != (old.data is None) or (after is None) != (new is None):
+        if old.is_binary or new.is_binary:
             return {}
-        names = self.name_of(old.path), self.name_of(new_path)
-        diff = await asyncio.to_thread(unified_diff, before, after, *names)
+        moved_to = self.name_of(new.path) if new.path != old.path else ""
+        try:
+            diff = await asyncio.to_thread(unified_diff, old.text, new.text, self.name_of(old.path), moved_to)
+        except DiffTooLarge:
+            return {"note": LONG_DIFF}
         return {"diff": diff} if diff else {}
 
 
-async def _present(path: BackendPath, environment: Environment) -> Present:
+async def _current(path: BackendPath, environment: Environment) -> FileVersion:
     try:
         part = await environment.read_lines(path, first=1, count=EVERY_LINE, max_bytes=MAX_EDITED_BYTES, plain=True)
     except (FileNotFoundError, NotADirectoryError):
-        return Present(path=path)
+        return FileVersion(path=path)
     except OSError as error:
         raise EditRefused(f"{path!r} cannot be edited: {in_words(error, path)}") from error
     if not part.at_end:
         megabytes = MAX_EDITED_BYTES // (1024 * 1024)
         raise EditRefused(f"{path!r} is larger than {megabytes} MB; edit it with a command in the terminal")
-    return Present(path=path, data=part.data, mode=part.status.mode, stamp=part.status.stamp)
+    return FileVersion(path=path, data=part.data, mode=part.status.mode, stamp=part.status.stamp)
 
 
 async def _refuse_link(effect: Effect, environment: Environment) -> None:
-    """What would be deleted is the link itself, of which a patch cannot know the content."""
+    """Deleting a link deletes the link itself, and a patch cannot know its content."""
     status = await environment.status(BackendPath(effect.target), follow_links=False)
     if status is not None and status.kind == "link":
         raise EditRefused(f"{effect.target!r} is a link; remove or move it with a command in the terminal")
 
 
-def text_of(data: bytes | None) -> str | None:
-    """The text as a model sees it; None where there is none."""
-    if data is None:
-        return None
-    try:
-        return decoded(data).text
-    except NotText:
-        return None
-
-
-def lines_in(data: bytes) -> int:
-    text = text_of(data)
-    return data.count(b"\n") if text is None else line_count(text)
-
-
 def holds_secrets(path: str) -> bool:
-    """Whether reading the file would be asked about, so that an edit does not show what was in it."""
+    """Whether reading the file would need an approval, so that an edit must not show its content."""
     place = PathScope(cwd="/", workspace="", home=str(Path.home()), real=str)
     return SensitivePaths("").is_secret(path, place)
 
 
-async def found_problem(path: str, old: bytes | None, new: bytes, environment: Environment) -> str:
+async def syntax_problem(old: FileVersion, new: FileVersion, environment: Environment) -> str:
     """What a syntax check says about a file that was written; empty when there is nothing to say."""
-    problem = await _checked(path, new, environment)
-    if not problem or problem.startswith("not checked") or old is None:
+    problem = await _check(new.path, new, environment)
+    if not problem or problem.startswith("not checked") or old.data is None:
         return problem
-    before = await _checked(path, old, environment)
+    before = await _check(new.path, old, environment)
     if before and not before.startswith("not checked"):
         return f"{problem}; the file did not pass before this edit, either"
     return problem
 
 
-async def _checked(path: str, data: bytes, environment: Environment) -> str:
-    text = text_of(data) if len(data) <= MAX_CHECKED_BYTES else None
-    if text is None:
-        return ""
-    path = known_by_name(path, text)
-    # The edit is made: whatever goes wrong now must not look as if it had failed.
-    if has_checker(path):
-        said, error = await attempt_async(problem_found(path, text, environment))
-    elif is_checked(path):
-        said, error = await asyncio.to_thread(attempt, problem_in, path, text)
-    else:
-        return ""
-    return f"not checked: {type(error).__name__}" if error is not None else said or ""
+async def _check(path: str, version: FileVersion, environment: Environment) -> str:
+    return "" if version.text is None else await find_problem(path, version.text, environment)
 
 
 def joined_notes(*notes: str) -> JsonObject:
-    """The key `note` of an answer, if there is anything to say."""
+    """The key `note` of a result, if there is anything to say."""
     said = "; ".join(filter(None, notes))
     return {"note": said} if said else {}
+
+
+# write_file
+
+
+def write_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
+    """A write to the path of a call; none for an impossible path, which the call itself reports."""
+    try:
+        return file_effects("write", [args["path"]], ctx)
+    except ToolcribError:
+        return ()
+
+
+async def write_file(args: JsonObject, ctx: ToolContext, views: FileViews) -> str:
+    """The result of one call, as the model gets it."""
+    editor = Editor(ctx, views)
+    try:
+        effect = approved_write(args["path"], ctx)
+        return tool_result(await editor.work(lambda environment: _write(args["content"], effect, editor, environment)))
+    except EditRefused as error:
+        return tool_error(error, **error.details)
+    except ToolcribError as error:
+        return tool_error(error)
+
+
+def approved_write(path: str, ctx: ToolContext) -> Effect:
+    """The one write that was approved."""
+    if ctx.effects is None or len(ctx.effects) != 1 or ctx.effects[0].kind != "write":
+        # Raises the reason why the effect could not be determined.
+        file_effects("write", [path], ctx)
+        raise EditRefused("nobody has approved a write to this path; call the tool again")
+    return ctx.effects[0]
+
+
+async def _write(content: str, effect: Effect, editor: Editor, environment: Environment) -> JsonObject:
+    old = await editor.look(effect, environment)
+    new, notes = _new_version(content, old)
+    if new.data == old.data:
+        editor.remember(new, whole=True)
+        return {"path": old.path, "changed": False, "note": SAME_CONTENT}
+    if old.data is not None:
+        view = editor.check_seen(old)
+        if view is None or not view.whole:
+            how = "had not been read" if view is None else "had been read only in part"
+            notes.append(f"replaced an existing {_size_of(old)} that {how} in this session")
+    await put(old, new, environment)
+    editor.remember(new, whole=True)
+    return await describe(old, new, notes, editor, environment)
+
+
+def _new_version(content: str, old: FileVersion) -> tuple[FileVersion, list[str]]:
+    """The file to write, and what to say about it."""
+    if old.is_binary:
+        return old.edited(TextFile(content)), []
+    file = old.as_text_file() if old.data is not None else TextFile("")
+    new = in_place_of(content, file)
+    kept = {"\r\n": "CRLF", "\r": "CR"}.get(file.line_end, "")
+    notes = [f"its {kept} line ends were kept"] if kept and new.raw != content else []
+    try:
+        return FileVersion(path=old.path, data=new.encoded()), notes
+    except NotEncodable as error:
+        if file.encoding.name.startswith("utf-"):
+            raise EditRefused(f"{old.path!r} was not written: {error}") from error
+        return old.edited(TextFile(new.raw)), [*notes, f"it is UTF-8 now: {error}"]
+
+
+def _size_of(old: FileVersion) -> str:
+    if old.is_binary:
+        return f"binary file of {len(old.data or b'')} bytes"
+    return f"file of {old.line_count} line{'s' * (old.line_count != 1)}"
+
+
+async def put(old: FileVersion, new: FileVersion, environment: Environment) -> None:
+    """Write a file that must not have changed meanwhile; raises EditRefused when nothing was written."""
+    try:
+        await environment.write_file(old.path, new.data or b"", expected=old.digest, plain=True)
+    except PathChanged as error:
+        raise EditRefused(f"nothing was written: {error}") from error
+    except OSError as error:
+        raise EditRefused(f"{old.path!r} could not be written: {in_words(error, old.path)}") from error
+
+
+async def describe(
+    old: FileVersion, new: FileVersion, notes: list[str], editor: Editor, environment: Environment
+) -> JsonObject:
+    """The result for one file that was written."""
+    diff = await editor.diff(old, new)
+    problem = await syntax_problem(old, new, environment)
+    return {
+        "path": old.path,
+        **({"created": True} if old.data is None else {"changed": True}),
+        "bytes": len(new.data or b""),
+        "lines": new.line_count,
+        **({"diff": diff["diff"]} if "diff" in diff else {}),
+        **({"check": problem} if problem else {}),
+        **joined_notes(*notes, str(diff.get("note", ""))),
+    }
+
+
+# Several files, all or none
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """One file that will change."""
+
+    before: FileVersion
+    after: FileVersion
+    mode: int | None = None
+    """The mode that it gets; None keeps the one it has."""
+
+    @property
+    def path(self) -> BackendPath:
+        return self.before.path
+
+    @property
+    def deletes(self) -> bool:
+        return self.after.data is None
+
+
+async def commit(edits: Sequence[FileEdit], environment: Environment) -> None:
+    """Make all edits; raises EditRefused that says in which state each file is, usually the one before.
+
+    A cancellation waits for the end: half of a patch is worse than all of it.
+    """
+    await _to_its_end(_commit(edits, environment))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def _commit(edits: Sequence[FileEdit], environment: Environment) -> None:
+    # A moved file is at its new path before it leaves the old one.
+    ordered = sorted(edits, key=lambda edit: edit.deletes)
+    begun: list[FileEdit] = []
+    folders: list[BackendPath] = []
+    for edit in ordered:
+        begun.append(edit)
+        try:
+            if edit.before.data is None:
+                folders += await _missing_folders(edit.path, environment)
+            await _apply(edit, environment)
+        except (OSError, ToolcribError) as error:
+            states = {one.path: AS_BEFORE for one in edits}
+            states.update(await _roll_back(begun, folders, environment))
+            raise EditRefused(_failure(edit, error, states), files=states) from error
+
+
+async def _apply(edit: FileEdit, environment: Environment) -> None:
+    expected = edit.before.digest
+    if edit.after.data is None:
+        await environment.remove_file(edit.path, expected=expected, plain=True)
+    else:
+        await environment.write_file(edit.path, edit.after.data, mode=edit.mode, expected=expected, plain=True)
+
+
+def _failure(edit: FileEdit, error: BaseException, states: dict[BackendPath, str]) -> str:
+    verb = "removed" if edit.deletes else "written"
+    what = f"{edit.path!r} could not be {verb}: {in_words(error, edit.path)}"
+    if all(state == AS_BEFORE for state in states.values()):
+        return f"{what}; all files of the patch are as before"
+    left = ", ".join(f"{path!r} is {state}" for path, state in states.items() if state != AS_BEFORE)
+    return f"{what}; the others are as before, but {left}"
+
+
+async def _missing_folders(path: BackendPath, environment: Environment) -> list[BackendPath]:
+    """The folders above a file that will be created with it, the innermost first."""
+    missing = []
+    folder = BackendPath(posixpath.dirname(path))
+    while folder not in ("", "/") and await environment.status(folder) is None:
+        missing.append(folder)
+        folder = BackendPath(posixpath.dirname(folder))
+    return missing
+
+
+async def _roll_back(
+    begun: Sequence[FileEdit], folders: Sequence[BackendPath], environment: Environment
+) -> dict[BackendPath, str]:
+    """Undo the edits of files that nobody else has touched; return the state of each file."""
+    states = {}
+    for edit in reversed(begun):
+        try:
+            states[edit.path] = await _restore(edit, environment)
+        except (OSError, ToolcribError) as error:
+            states[edit.path] = f"not as before, and could not be restored ({in_words(error, edit.path)})"
+    for folder in sorted(folders, key=len, reverse=True):
+        try:
+            await environment.remove_folder(folder)
+        except (OSError, ToolcribError):
+            # Something else is in it by now, or it was never created.
+            continue
+    return states
+
+
+async def _restore(edit: FileEdit, environment: Environment) -> str:
+    try:
+        now = digest_of(await environment.read_file(edit.path, plain=True))
+    except (FileNotFoundError, NotADirectoryError):
+        now = ""
+    before = edit.before
+    if now == before.digest and (edit.mode is None or edit.after.data != before.data):
+        return AS_BEFORE
+    if now != edit.after.digest:
+        return "changed by somebody else meanwhile, and left alone"
+    if before.data is None:
+        await environment.remove_file(edit.path, expected=now, plain=True)
+    else:
+        await environment.write_file(edit.path, before.data, mode=before.mode, expected=now, plain=True)
+    return AS_BEFORE

@@ -1,4 +1,4 @@
-"""Puts the hunks of a patch into a file: each where its old lines stand, at exactly one place, or not at all."""
+"""Applies the hunks of a patch to a file: each in the one place where its old lines match, or not at all."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolcrib.files.near_matches import NearMatch, near_matches
-from toolcrib.files.patch_format import Hunk, HunkLine
+from toolcrib.files.patch_parsing import Hunk, HunkLine
 from toolcrib.files.text_files import TextFile
 
 MAX_PLACES = 1_000
-"""A hunk that fits at more places than this is ambiguous without a closer look."""
+"""A hunk that matches in more places than this is ambiguous in any case."""
 MAX_LISTED = 10
 MAX_COMPARED_CHARS = 2_000_000_000
-"""How much is looked through for all hunks of one file."""
+"""How much is searched for all hunks of one file."""
 MAX_EXPLAINED = 5
-"""For so many misfits of one file near matches are looked for, which takes time."""
+"""How many misfits of one file get near matches, which take time to find."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Misfit:
 
 
 class HunksDoNotFit(Exception):
-    """Not every hunk has its one place."""
+    """Some hunks do not match in exactly one place."""
 
     def __init__(self, misfits: Sequence[Misfit]) -> None:
         super().__init__("; ".join(f"hunk {one.hunk}: {one.problem}" for one in misfits))
@@ -37,7 +37,7 @@ class HunksDoNotFit(Exception):
 
 
 def with_hunks(file: TextFile, hunks: Sequence[Hunk]) -> TextFile:
-    """The file with all hunks applied, in their order; raises HunksDoNotFit with every one that has no one place."""
+    """The file with all hunks applied in order; raises HunksDoNotFit with every hunk that has no single place."""
     if len(hunks) * len(file.text) > MAX_COMPARED_CHARS:
         raise HunksDoNotFit([Misfit(1, "there are too many hunks for a file of this size; use write_file")])
     lines = _Lines(file.text)
@@ -83,12 +83,12 @@ class _Lines:
         self._framed = "\n" + text + "\n" * self.is_open
 
     def places_of(self, block: Sequence[str], first: int) -> list[int]:
-        """The numbers of the lines, from `first` on, at which these lines stand; at most MAX_PLACES."""
+        """The line numbers, from `first` on, where these lines match; at most MAX_PLACES."""
         text, sought = self._framed, "\n" + "\n".join(block) + "\n"
         found = text.find(sought, self.starts[min(first, len(self.lines))])
         places: list[int] = []
         while found >= 0 and len(places) < MAX_PLACES:
-            # The line end in front of a line stands, here, where the line begins in the text.
+            # Here, the line end before a line is where the line starts in the text.
             places.append(bisect.bisect_left(self.starts, found))
             found = text.find(sought, found + 1)
         return places
@@ -97,7 +97,7 @@ class _Lines:
         return at >= 0 and self.lines[at : at + len(block)] == list(block)
 
     def end_of_scope(self, at: int) -> int:
-        """The first line behind `at` that is not indented deeper than that line."""
+        """The first line after `at` that is not indented deeper."""
         depth = _indentation(self.lines[at])
         for number in range(at + 1, len(self.lines)):
             if self.lines[number].strip() and _indentation(self.lines[number]) <= depth:
@@ -110,7 +110,7 @@ def _indentation(line: str) -> int:
 
 
 def _places(lines: _Lines, hunk: Hunk) -> list[int]:
-    """The lines at which a hunk may begin."""
+    """The lines where a hunk may start."""
     old = hunk.old
     if not old:
         return _places_without_context(lines, hunk)
@@ -140,9 +140,9 @@ def _places_without_context(lines: _Lines, hunk: Hunk) -> list[int]:
 
 
 def _scopes(lines: _Lines, headings: Sequence[str], *, may_be_part: bool) -> Iterator[tuple[int, int]]:
-    """From behind each line that is the last heading, inside the others, to the end of what it heads.
+    """The ranges from each line that is the last heading, inside the others, to the end of its block.
 
-    Models leave off the end of a heading, which does no harm where lines of context tell the place, too.
+    Models cut off the end of a heading, which does no harm if context lines tell the place, too.
     """
     scopes = [(0, len(lines.lines))]
     for heading in headings:
@@ -156,7 +156,7 @@ def _scopes(lines: _Lines, headings: Sequence[str], *, may_be_part: bool) -> Ite
 
 
 def _assigned(lines: _Lines, hunks: Sequence[Hunk], places: Sequence[list[int]]) -> list[int]:
-    """The one place of each hunk, given that they are in order and do not overlap."""
+    """The place of each hunk, given that they are in order and do not overlap."""
     lost = [hunk for hunk, found in zip(hunks, places, strict=True) if not found]
     if lost:
         raise HunksDoNotFit([_without_place(lines, hunk, number < MAX_EXPLAINED) for number, hunk in enumerate(lost)])
@@ -174,26 +174,26 @@ def _assigned(lines: _Lines, hunks: Sequence[Hunk], places: Sequence[list[int]])
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How far a hunk reaches from the line where it begins."""
+    """How far a hunk reaches from its first line."""
 
     number: int
     changed_from: int
-    """The first line that others may not have as context; 0 where contexts may not overlap at all."""
+    """The first line that others may not use as context; 0 if contexts may not overlap."""
     changed_to: int
     """The line behind the last such line."""
     length: int
 
     def free_behind(self, start: int, following: _Extent) -> int:
-        """Where the next hunk may begin, if this one begins at `start`."""
+        """Where the next hunk may start if this one starts at `start`."""
         return max(start + self.changed_to, start + self.length - following.changed_from)
 
     def latest_before(self, following: _Extent, start: int) -> int:
-        """Where this one may begin at the latest, if the next one begins at `start`."""
+        """Where this one may start at the latest if the next one starts at `start`."""
         return min(start - self.changed_to, start + following.changed_from - self.length)
 
 
 def _extent(hunk: Hunk, shares_context: bool) -> _Extent:
-    """With shared context, lines that one hunk ends with may be those that the next one begins with."""
+    """With shared context, the last lines of one hunk may be the first ones of the next."""
     length = len(hunk.old)
     if not shares_context:
         return _Extent(hunk.number, 0, length, length)
@@ -207,21 +207,21 @@ def _context_lines(lines: Sequence[HunkLine]) -> int:
 
 
 def _by_number(lines: _Lines, hunk: Hunk, found: list[int]) -> list[int]:
-    """The place that the line number of a diff names, if the hunk fits there."""
+    """The place that the line number of a diff names, if the hunk matches there."""
     if hunk.old_line is not None and hunk.old and lines.has_at(hunk.old, hunk.old_line - 1):
         return [hunk.old_line - 1]
     return found
 
 
 def _in_order(hunks: Sequence[_Extent], places: Sequence[list[int]]) -> list[int]:
-    """Each hunk as early and as late as it can be: where both are the same, there is one way to apply all."""
+    """Place each hunk as early and as late as possible: if both agree, there is only one way to apply all."""
     earliest: list[int] = []
     for number, (hunk, found) in enumerate(zip(hunks, places, strict=True)):
         free = hunks[number - 1].free_behind(earliest[-1], hunk) if number else 0
         at = bisect.bisect_left(found, free)
         if at == len(found):
             line = found[-1] + 1
-            problem = f"its lines stand only in line {line}, not below those of the hunk above; join the two"
+            problem = f"its lines match only in line {line}, not below the hunk before it; join the two"
             raise HunksDoNotFit([Misfit(hunk.number, problem + ", or put them in the order of the file")])
         earliest.append(found[at])
     latest = [places[-1][-1]] if places else []
@@ -239,7 +239,7 @@ def _in_order(hunks: Sequence[_Extent], places: Sequence[list[int]]) -> list[int
 
 def _ambiguous(hunk: _Extent, found: Sequence[int]) -> Misfit:
     listed = ", ".join(str(place + 1) for place in found[:MAX_LISTED]) + (" …" if len(found) > MAX_LISTED else "")
-    return Misfit(hunk.number, f"its lines stand at several places (lines {listed}); add lines around it, or a heading")
+    return Misfit(hunk.number, f"its lines match in several places (lines {listed}); add context lines, or a heading")
 
 
 def _without_place(lines: _Lines, hunk: Hunk, is_explained: bool) -> Misfit:
@@ -252,18 +252,20 @@ def _without_place(lines: _Lines, hunk: Hunk, is_explained: bool) -> Misfit:
         return Misfit(hunk.number, "it only adds lines and does not say where; add a line of the file that it follows")
     where = lines.places_of(hunk.old, 0)[:MAX_LISTED]
     if where and hunk.at_end:
-        return Misfit(hunk.number, f"its lines stand in line {where[0] + 1}, not at the end of the file")
+        return Misfit(hunk.number, f"its lines match in line {where[0] + 1}, not at the end of the file")
     if where:
         listed = ", ".join(str(place + 1) for place in where)
         lines_are = f"line {listed}" if len(where) == 1 else f"lines {listed}"
-        problem = f"its lines stand in {lines_are}, but not below {hunk.headings[-1].strip()!r}"
+        problem = f"its lines match in {lines_are}, but not below {hunk.headings[-1].strip()!r}"
         return Misfit(hunk.number, problem, near(hunk.headings[-1]))
     return Misfit(hunk.number, "its lines do not occur in the file", near("\n".join(hunk.old)))
 
 
 def _changed(lines: list[_Line], hunks: Sequence[Hunk], starts: Sequence[int], usual_end: str) -> Iterator[_Line]:
-    """The lines of the file with the hunks in it. Lines of context stay as they are; new ones get the line ends of
-    those that they replace, one by one, and the usual one beyond those."""
+    """The lines of the file with the hunks applied.
+
+    Context lines stay as they are; new lines get the line ends of those that they replace, and then the usual one.
+    """
     at = 0
     for hunk, start in zip(hunks, starts, strict=True):
         before = _context_lines(hunk.lines)
@@ -284,7 +286,7 @@ def _changed(lines: list[_Line], hunks: Sequence[Hunk], starts: Sequence[int], u
 
 
 def _with_file_end(lines: list[_Line], *, was_open: bool, says_open: bool | None, usual_end: str) -> Iterator[_Line]:
-    """Only the last line may lack a line end: where it did before, or where the patch says so."""
+    """Only the last line may lack a line end: if it did before, or if the patch says so."""
     for line in lines[:-1]:
         yield line if line.end else _Line(line.text, usual_end)
     for line in lines[-1:]:

@@ -18,14 +18,14 @@ from toolcrib.files.text_files import as_lf
 
 MAX_PROPOSALS = 3
 MAX_EFFORT = 80_000_000
-"""Enough for a file of ten megabytes; of larger ones nothing is proposed."""
+"""Enough for a file of ten megabytes; larger ones get no proposals."""
 MAX_SHOWN_LINES = 40
 MAX_SHOWN_CHARS = 2_000
 MAX_COMPARED_CHARS = 300
-"""Only so much of two lines is compared letter by letter."""
+"""At most this much of two lines is compared letter by letter."""
 MAX_COMPARED_LINES = 100
 MAX_OCCURRENCES = 50
-"""A line that occurs more often than this says nothing about the place."""
+"""A line that occurs more often than this does not help to locate anything."""
 MIN_SHARED_LINES = 0.5
 MIN_LIKENESS = 0.6
 
@@ -46,7 +46,7 @@ NUMBERS = "no line numbers and bars in the file; read_file puts them before the 
 
 
 class Effort:
-    """Counts the work of one search: characters looked at. `spend` says whether there is enough left."""
+    """Counts the work of one search in characters; `spend` says whether any is left."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -61,7 +61,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class NearMatch:
-    """Some lines of a file, as they are, and how they differ from what was looked for."""
+    """Some lines of a file, and how they differ from the wanted text."""
 
     first_line: int
     """Counted from 1."""
@@ -69,7 +69,7 @@ class NearMatch:
     why: str
 
     def as_json(self) -> dict[str, object]:
-        """For the answer to a model: the lines word for word, so that it can use them."""
+        """For the result: the lines word for word, so that the model can use them."""
         text = "\n".join(self.lines[:MAX_SHOWN_LINES])
         cut = len(self.lines) > MAX_SHOWN_LINES or len(text) > MAX_SHOWN_CHARS
         shown = text[:MAX_SHOWN_CHARS] + ("\n… (cut)" if cut else "")
@@ -103,14 +103,14 @@ def near_matches(text: str, wanted: str, effort: Effort | None = None) -> tuple[
 
 
 def _skeleton(line: str) -> str:
-    """What is left of a line when white space, case, the kind of quotes and look-alikes do not count."""
+    """A line without white space, case, kinds of quotes and look-alikes."""
     if not line.isascii():
         line = unicodedata.normalize("NFKC", line.translate(_LOOK_ALIKES))
     return "".join(line.split()).replace("\\", "").replace('"', "'").replace("`", "'").lower()
 
 
 def _in_other_words(spoken: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """From where to where the wanted lines stand, each the same but for its form, with other empty ones between them.
+    """The ranges where the wanted lines match except for their form, and for empty lines between them.
 
     The outer ones may be parts of lines.
     """
@@ -129,7 +129,7 @@ def _in_other_words(spoken: Sequence[str], wanted: Sequence[str]) -> Iterator[tu
 
 
 def _with_most_lines(spoken: Sequence[str], wanted: Sequence[str], effort: Effort) -> Iterator[int]:
-    """Where the most of several wanted lines stand in the right distance from each other."""
+    """Where most of the wanted lines match at the right distance from each other."""
     telling = {line for line in wanted if len(line) > 2}
     if len(telling) < 2:
         return
@@ -145,14 +145,14 @@ def _with_most_lines(spoken: Sequence[str], wanted: Sequence[str], effort: Effor
     needed = max(2, MIN_SHARED_LINES * len(telling))
     chosen: list[int] = []
     for start, count in votes.most_common(10 * MAX_PROPOSALS):
-        # Places that overlap are the same place, a line further.
+        # Overlapping places are the same place, one line further.
         if count >= needed and all(abs(start - other) >= len(wanted) for other in chosen):
             chosen.append(start)
             yield start
 
 
 def _likest_lines(lines: Sequence[str], wanted: Sequence[str], effort: Effort) -> Iterator[int]:
-    """The lines most like the most telling wanted one: first those that share words with it, then letter by letter."""
+    """The lines most similar to the most distinctive wanted one: by shared words first, then letter by letter."""
     sought = max(wanted, key=lambda line: len(line.strip())).strip()[:MAX_COMPARED_CHARS]
     words = set(_WORD.findall(sought.lower()))
     if not words:
@@ -163,7 +163,7 @@ def _likest_lines(lines: Sequence[str], wanted: Sequence[str], effort: Effort) -
         if common:
             shared.append((-common, number))
     if not shared:
-        # A typing error in the only word: lines of about the same length are compared.
+        # For a typo in the only word, compare lines of about the same length.
         room = max(4, len(sought) // 2)
         shared = [(0, number) for number, line in enumerate(lines) if abs(len(line.strip()) - len(sought)) <= room]
     compared: list[tuple[float, int]] = []
@@ -188,7 +188,7 @@ def difference(wanted: Sequence[str], actual: Sequence[str]) -> str:
         wanted, actual = [line for line in wanted if line.strip()], [line for line in actual if line.strip()]
         kinds["empty lines" if len(actual) == len(wanted) else "other number of lines"] = None
     for number, (want, have) in enumerate(zip(wanted, actual, strict=False)):
-        # The outer lines may be meant in part, so what stands around that part is no difference.
+        # The outer lines may be meant in part, so what surrounds that part is no difference.
         have = have.lstrip() if number == 0 and not _indentation(want) else have
         have = have.rstrip() if number == len(wanted) - 1 and want.rstrip() == want else have
         if _stands_in(have, want, is_first=number == 0, is_last=number == len(wanted) - 1):
@@ -203,14 +203,14 @@ def difference(wanted: Sequence[str], actual: Sequence[str]) -> str:
 
 
 def _stands_in(have: str, want: str, *, is_first: bool, is_last: bool) -> bool:
-    """Whether a line of the file is as wanted; the first one may begin and the last one end with more."""
+    """Whether a line of the file matches; the first one may start with more, and the last one end with more."""
     if is_first and is_last:
         return want.strip() != "" and want in have
     return have.endswith(want) if is_first else have.startswith(want) if is_last else have == want
 
 
 def _kinds(want: str, have: str) -> Iterator[str]:
-    """The kinds of difference between two lines that have the same words; nothing where the words differ."""
+    """The kinds of differences between two lines with the same words; nothing if the words differ."""
     if _skeleton(want) not in _skeleton(have):
         return
     if _indentation(want) != _indentation(have) and have.strip().startswith(want.strip()[:1]):

@@ -1,21 +1,24 @@
-"""What all file tools share: from the path that a model writes to the effect, and from the effect to the file.
+"""From the path that a model writes to the effect, from the effect to the file, and what to say when that fails.
 
-Effects are computed once and agreed to; the handler acts on their targets and nothing else. On this machine a target is
-the real path, so that acting on it with `plain=True` fails where a link was put in its way. Of another place only the
-text is known beforehand: there the handler looks first, and a link that leads elsewhere is named, not followed.
+Effects are computed once and approved; the handler acts on their targets and nothing else. On this machine a target is
+the real path, so that acting on it with `plain=True` fails when a link was put in its way. In another environment only
+the text is known beforehand: there the handler looks first, and names a link that leads elsewhere instead of following
+it.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from toolcrib.approval.paths import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
+from toolcrib.config.paths import Home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
-from toolcrib.core.errors import PathChanged, UsageError
+from toolcrib.core.errors import PathChanged, UsageError, nearest_names
 from toolcrib.core.types import Effect, EffectKind
 from toolcrib.terminal.whereabouts import Whereabouts
 
@@ -23,25 +26,25 @@ T = TypeVar("T")
 
 
 def file_effects(kind: EffectKind, paths: Iterable[str], ctx: ToolContext) -> tuple[Effect, ...]:
-    """The effects of doing `kind` to these paths, in the place where the session of `ctx` works.
+    """The effects of doing `kind` to these paths, in the environment of the session of `ctx`.
 
-    Raises UsageError for what can be no path.
+    Raises UsageError for impossible paths.
     """
     where: Whereabouts = ctx.services.get("terminal").whereabouts(ctx)
     return tuple(where.effect(kind, target_path(kind, path, where)) for path in paths)
 
 
 def target_path(kind: EffectKind, path: str, where: Whereabouts) -> str:
-    """The path that an effect names: the real one on this machine, elsewhere the absolute text where that is known.
+    """The path that an effect names: on this machine the real one, elsewhere the absolute text if it is known.
 
-    What is deleted is a link itself, so only the links above it are followed.
+    Deleting a link deletes the link itself, so only the links above it are followed.
     """
     check_path(path)
     if not where.is_here:
         if _is_in_home(path) or not (where.folder or path.startswith("/")):
             return path
         return posixpath.join(where.folder, path)
-    # Of `~name` only the shell makes a home: it may be the name of a file.
+    # Only the shell takes `~name` for a home; here it may be the name of a file.
     path = os.path.expanduser(path) if _is_in_home(path) else os.path.join(where.folder, path)  # noqa: PTH111, PTH118
     try:
         if kind == "delete":
@@ -57,24 +60,24 @@ def _is_in_home(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Raises UsageError for what no file system takes as a path."""
+    """Raises UsageError for what no file system accepts as a path."""
     if not path.strip():
         raise UsageError("the path is empty; name a file")
     if "\0" in path:
-        raise UsageError(f"the path {path!r} holds a zero byte, which no path can; leave it out")
+        raise UsageError(f"the path {path!r} contains a zero byte, which no path can; leave it out")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise UsageError(f"the path {path!r} holds half a character, which no path can; leave it out") from None
+        raise UsageError(f"the path {path!r} contains half a character, which no path can; leave it out") from None
 
 
 async def at_target(effect: Effect, environment: Environment, act: Callable[[BackendPath], Awaitable[T]]) -> T:
-    """What `act`, which acts with `plain=True`, gives for the path of an effect; raises PathChanged like `target_of`.
+    """Call `act`, which works with `plain=True`, on the path of an effect; raises PathChanged like `target_of`.
 
-    Most paths have no links, and `act` finds out by itself: only then is asked where they lead, which takes time.
+    Most paths have no links, and `act` fails if there is one: only then it is worth the time to follow them.
     """
     path = effect.target
-    # What follows a link need not be what `..` leaves.
+    # Behind a link, `..` need not lead back.
     if environment.kind == "local" or (path.startswith("/") and path == posixpath.normpath(path)):
         try:
             return await act(BackendPath(path))
@@ -85,13 +88,13 @@ async def at_target(effect: Effect, environment: Environment, act: Callable[[Bac
 
 
 async def target_of(effect: Effect, environment: Environment) -> BackendPath:
-    """The path to act on with `plain=True`; raises PathChanged, naming the real path, where links lead elsewhere."""
+    """The path to act on with `plain=True`; raises PathChanged, naming the real path, if links lead elsewhere."""
     if environment.kind == "local":
         return BackendPath(effect.target)
     path = posixpath.join(environment.cwd or "/", await _without_tilde(effect.target, environment))
     real = await _real_path(path, environment)
     if real != path and real != posixpath.normpath(path) and not await _stays_inside(path, real, effect, environment):
-        raise PathChanged(f"{effect.target!r} leads to {real!r} by a link; name that path itself if you mean it")
+        raise PathChanged(f"{effect.target!r} is a link to {real!r}; name that path itself if you mean it")
     return BackendPath(real)
 
 
@@ -107,7 +110,7 @@ async def _without_tilde(path: str, environment: Environment) -> str:
 
 
 async def _real_path(path: str, environment: Environment) -> str:
-    """The path behind all links, also of a file that does not exist yet."""
+    """The path with all links followed, also for a file that does not exist yet."""
     rest = ""
     looked_at = path.rstrip("/") or "/"
     while (status := await environment.status(BackendPath(looked_at))) is None or not status.real:
@@ -120,7 +123,7 @@ async def _real_path(path: str, environment: Environment) -> str:
 
 
 async def _stays_inside(path: str, real: str, effect: Effect, environment: Environment) -> bool:
-    """Whether a link leads from the folder that the session works in to another file in it, and to no secret."""
+    """Whether a link leads from the session's workspace to another file in it that is not sensitive."""
     if not effect.workspace:
         return False
     folder = posixpath.normpath(effect.workspace)
@@ -129,9 +132,73 @@ async def _stays_inside(path: str, real: str, effect: Effect, environment: Envir
     status = await environment.status(BackendPath(folder))
     if status is None or not (real == status.real or real.startswith(status.real.rstrip("/") + "/")):
         return False
-    return real[len(status.real) :] == path[len(folder) :] or not _is_delicate(real)
+    return real[len(status.real) :] == path[len(folder) :] or not _is_sensitive(real)
 
 
-def _is_delicate(path: str) -> bool:
-    """Whether somebody would have been asked about this path, had it been named."""
+def _is_sensitive(path: str) -> bool:
+    """Whether this path would need an approval if it were named."""
     return any(pattern.search(path) for pattern in (SECRET_ANYWHERE, ASKED_ANYWHERE, PROTECTED_ANYWHERE))
+
+
+SHOWN_NAMES = 50
+# Memory, environment variables and kernel logs: secret, or endless.
+_NEVER_READ = re.compile(
+    r"^/proc/(?:.*/)?(?:environ|mem|auxv|pagemap|kcore|kmsg|kpage\w+)$|^/dev/(?!shm/)|^/sys/kernel/(?:debug|tracing)/"
+)
+_OWN_SECRETS = (".env", "auth.json", "approvals.jsonl")
+_OWN_TOKENS = "mcp_tokens"
+"""The folder with the tokens of MCP servers."""
+
+
+def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
+    """Why a real path is never read; empty when it may be."""
+    if _NEVER_READ.match(posixpath.normpath(path)):
+        return "devices, and the memory and environment of processes, are never read"
+    if not is_here:
+        return ""
+    roots = [folder.lower() for folder in _both(str(home.root))]
+    own = {f"{root}/{name}" for root in roots for name in _with_drafts(_OWN_SECRETS)}
+    is_own = path.lower() in own or any(path.lower().startswith(f"{root}/{_OWN_TOKENS}/") for root in roots)
+    return "it holds secrets of toolcrib itself, which no tool reads" if is_own else ""
+
+
+def _both(folder: str) -> set[str]:
+    return {folder, os.path.realpath(folder)}
+
+
+def _with_drafts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, and those of their drafts and locks."""
+    return (*names, *(f".{name}.new" for name in names), *(f".{name}.lock" for name in names))
+
+
+async def no_such_file(path: BackendPath, environment: Environment) -> tuple[str, list[str]]:
+    """What to say about a missing file, and similar names."""
+    folder, name = posixpath.split(path)
+    try:
+        names = await environment.list_folder(BackendPath(folder or "/"))
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no file {path!r}: the folder {folder!r} does not exist", []
+    except OSError:
+        return f"there is no file {path!r}", []
+    stem = posixpath.splitext(name)[0].lower()
+    near = nearest_names(name, names, limit=5)
+    near += [one for one in names if one not in near and posixpath.splitext(one)[0].lower() == stem]
+    return f"there is no file {path!r}", [posixpath.join(folder, one) for one in near[:5]]
+
+
+async def is_a_folder(path: BackendPath, environment: Environment) -> tuple[str, list[str]]:
+    """What to say about a folder, and its first names."""
+    try:
+        names = await environment.list_folder(path)
+    except OSError:
+        return f"{path!r} is a folder that cannot be listed", []
+    more = f" (the first {SHOWN_NAMES} are listed)" if len(names) > SHOWN_NAMES else ""
+    return f"{path!r} is a folder with {len(names)} entries{more}; read a file in it", names[:SHOWN_NAMES]
+
+
+def in_words(error: BaseException, path: str) -> str:
+    """What went wrong with a path, as the end of a sentence."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    said = getattr(error, "strerror", None) or str(error).removeprefix(f"cannot use {path!r}: ")
+    return said or type(error).__name__

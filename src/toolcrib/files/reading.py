@@ -1,8 +1,9 @@
-"""The tool `read_file`: lines of a file, in the place where the session works."""
+"""The tool `read_file`: numbered lines of a file in the environment of the session; images and documents, too."""
 
 from __future__ import annotations
 
 import base64
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,21 +12,89 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, FileSlice, FileStatus
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.files import kinds
-from toolcrib.files.documents import MAX_DOCUMENT_BYTES, MEGABYTE, DocumentFailed, Documents
-from toolcrib.files.paths import at_target, file_effects
-from toolcrib.files.refusals import in_words, is_a_folder, no_such_file, why_never_read
-from toolcrib.files.shown_lines import ShowLimits, part_as_text, show, split_lines
-from toolcrib.files.text_files import NotText, decoded
-from toolcrib.files.views import Views, digest_of
+from toolcrib.files import file_types
+from toolcrib.files.documents import MAX_DOCUMENT_BYTES, MEGABYTE, DocumentFailed, DocumentTexts
+from toolcrib.files.paths import at_target, file_effects, in_words, is_a_folder, no_such_file, why_never_read
+from toolcrib.files.text_files import NotText, decoded, in_older_encoding
+from toolcrib.files.views import FileViews, digest_of
 from toolcrib.processes.service import session_key_of
 from toolcrib.registry.results import tool_error, tool_result
 from toolcrib.terminal.whereabouts import Whereabouts
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowLimits:
+    """How much is shown at once."""
+
+    max_line_length: int
+    max_chars: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLines:
+    """Some lines, formatted for the model."""
+
+    content: str
+    lines: int
+    """How many of the given lines it contains."""
+    cut: bool
+    """Whether it contains an incomplete line."""
+
+
+def show(lines: Sequence[str], first: int, limits: ShowLimits, *, last_goes_on: bool = False) -> ShownLines:
+    """As many lines as fit, at least one; with `last_goes_on`, the last line is longer than what is given."""
+    shown: list[str] = []
+    used, cut = 0, False
+    for index, line in enumerate(lines):
+        goes_on = last_goes_on and index == len(lines) - 1
+        text, was_cut = _one(first + index, line, limits.max_line_length, goes_on)
+        if shown and used + 1 + len(text) > limits.max_chars:
+            break
+        if len(text) > limits.max_chars:
+            text, was_cut = _one(first + index, line, max(1, limits.max_chars - 60), goes_on)
+        shown.append(text)
+        used += len(text) + (len(shown) > 1)
+        cut = cut or was_cut
+    return ShownLines(content="\n".join(shown), lines=len(shown), cut=cut)
+
+
+def _one(number: int, line: str, max_length: int, goes_on: bool) -> tuple[str, bool]:
+    missing = max(0, len(line) - max_length)
+    if not missing and not goes_on:
+        return f"{number:>6}|{line}", False
+    more = f"{missing} or more" if goes_on else str(missing)
+    return f"{number:>6}|{line[:max_length]} … [{more} characters of this line left out]", True
+
+
+def part_as_text(data: bytes, *, is_cut: bool) -> tuple[str, str]:
+    """The text of some lines of a file, and the encoding that was assumed."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(data, final=not is_cut), "utf-8"
+    except UnicodeDecodeError:
+        return in_older_encoding(data)
+
+
+def split_lines(text: str) -> tuple[list[str], str]:
+    """The lines without their ends, and which ends they have: lf, crlf, mixed or cr; lf if there are none.
+
+    A text whose lines end with CR alone has no other line ends: CR inside of lines is part of them otherwise.
+    """
+    end = "\n" if "\n" in text or "\r" not in text else "\r"
+    lines = text.split(end)
+    if lines[-1] == "":
+        lines.pop()
+    if end == "\r":
+        return lines, "cr"
+    windows = text.count("\r\n")
+    if not windows:
+        return lines, "lf"
+    return [line.removesuffix("\r") for line in lines], "crlf" if windows == text.count("\n") else "mixed"
+
+
 MAX_IMAGE_BYTES = 3_750_000
-"""Larger images are refused by the servers of models: they count the five megabytes that Base64 makes of this."""
+"""Model servers refuse larger images: in Base64 this becomes their limit of five megabytes."""
 MAX_WHOLE_BYTES = 32 * MEGABYTE
-"""Of a file whose lines cannot be found by their bytes, so that all of it is read."""
+"""The limit for a file that must be read as a whole, because its lines cannot be found by their bytes."""
 BYTES_PER_CHAR = 4
 LEAST_BYTES = 1024 * 1024
 
@@ -39,26 +108,26 @@ class ReadRequest:
     first: int
     count: int
     repeats_are_short: bool
-    """The answer goes to a model, which has seen the last one; a script has not."""
+    """Whether the result goes to a model, which has seen the last one; a script has not."""
 
 
-class Reading:
-    """What `read_file` remembers and goes by. One for each Runtime; used from any loop."""
+class FileReader:
+    """Reads files for one Runtime, on any loop."""
 
-    def __init__(self, settings: Settings, views: Views) -> None:
+    def __init__(self, settings: Settings, views: FileViews) -> None:
         output = settings.tool_output
         self._home = settings.home
         self._max_lines = output.max_lines
         self._limits = ShowLimits(max_line_length=output.max_line_length, max_chars=settings.file_read_max_chars)
         self._max_bytes = max(LEAST_BYTES, settings.file_read_max_chars * BYTES_PER_CHAR)
         self._views = views
-        self._documents = Documents()
+        self._documents = DocumentTexts()
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         return file_effects("read", [args["path"]], ctx)
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
-        """What the model gets for the arguments of one call."""
+        """The result of one call, as the model gets it."""
         terminal = ctx.services.get("terminal")
         where: Whereabouts = terminal.whereabouts(ctx)
         try:
@@ -72,60 +141,62 @@ class Reading:
             )
             answer: str | JsonObject = await terminal.work_in(
                 where.spec,
-                lambda place: at_target(effect, place, lambda path: self._read(request, path, place, where.is_here)),
+                lambda environment: at_target(
+                    effect, environment, lambda path: self._read(request, path, environment, where.is_here)
+                ),
             )
         except ToolcribError as error:
             return tool_error(error)
         return answer
 
     async def _read(
-        self, request: ReadRequest, path: BackendPath, place: Environment, is_here: bool
+        self, request: ReadRequest, path: BackendPath, environment: Environment, is_here: bool
     ) -> str | JsonObject:
         if why := why_never_read(path, self._home, is_here=is_here):
             return tool_error(f"{path!r} is not read: {why}")
         try:
-            return await self._read_file(request, path, place)
+            return await self._read_file(request, path, environment)
         except FileNotFoundError:
-            message, near = await no_such_file(path, place)
+            message, near = await no_such_file(path, environment)
             return tool_error(message, **({"did_you_mean": near} if near else {}))
         except IsADirectoryError:
-            message, names = await is_a_folder(path, place)
+            message, names = await is_a_folder(path, environment)
             return tool_error(message, entries=names)
         except OSError as error:
             return tool_error(f"{path!r} cannot be read: {in_words(error, path)}")
 
-    async def _read_file(self, request: ReadRequest, path: BackendPath, place: Environment) -> str | JsonObject:
-        # What a file is stands in its first bytes; of most, the first lines are those that are asked for.
-        count, max_bytes = (request.count, self._max_bytes) if request.first == 1 else (64, kinds.HEAD_BYTES)
-        part = await place.read_lines(path, first=1, count=count, max_bytes=max_bytes, plain=True)
-        head = part.data[: kinds.HEAD_BYTES]
-        if media_type := kinds.image_type(head):
-            return await self._image(request, path, place, part, media_type)
-        if (kind := kinds.document_kind(path, head)) and (
-            answer := await self._document(request, path, place, part, kind)
+    async def _read_file(self, request: ReadRequest, path: BackendPath, environment: Environment) -> str | JsonObject:
+        # The first bytes tell what a file is, and the first lines are usually the ones requested.
+        count, max_bytes = (request.count, self._max_bytes) if request.first == 1 else (64, file_types.HEAD_BYTES)
+        part = await environment.read_lines(path, first=1, count=count, max_bytes=max_bytes, plain=True)
+        head = part.data[: file_types.HEAD_BYTES]
+        if media_type := file_types.image_type(head):
+            return await self._image(request, path, environment, part, media_type)
+        if (kind := file_types.document_kind(path, head)) and (
+            answer := await self._document(request, path, environment, part, kind)
         ):
             return answer
-        if binary := kinds.binary_type(head):
-            note = "binary content is not shown; look into it with commands in the terminal"
+        if binary := file_types.binary_type(head):
+            note = "binary content is not shown; inspect it with commands in the terminal"
             return tool_result(path=path, binary=True, type=binary, size=part.status.size, note=note)
-        if kinds.is_wide(head) or (b"\r" in head and b"\n" not in part.data):
-            return await self._whole_text(request, path, place, part)
+        if file_types.is_wide(head) or (b"\r" in head and b"\n" not in part.data):
+            return await self._whole_text(request, path, environment, part)
         if request.first > 1:
-            part = await place.read_lines(
+            part = await environment.read_lines(
                 path, first=request.first, count=request.count, max_bytes=self._max_bytes, plain=True
             )
         return self._lines(request, path, part)
 
     def _lines(self, request: ReadRequest, path: BackendPath, part: FileSlice) -> str:
-        """Lines that were found by their bytes."""
+        """Lines of a file in which lines can be found by their bytes."""
         is_cut = len(part.data) == self._max_bytes and not part.at_end and not part.data.endswith(b"\n")
         text, encoding = part_as_text(part.data, is_cut=is_cut)
         if request.first == 1 and text.startswith("\ufeff"):
             text, encoding = text[1:], "utf-8-sig"
-        # No model can be sent a zero byte in the middle of a text.
+        # A zero byte in the middle of a text cannot be sent to a model.
         lines, line_ends = split_lines(text.replace("\0", "\ufffd"))
         digest = digest_of(part.data) if request.first == 1 and part.at_end else ""
-        found = Found(
+        found = FoundLines(
             lines=lines,
             total=part.total_lines if lines or request.first > 1 else 0,
             at_end=part.at_end,
@@ -135,9 +206,11 @@ class Reading:
         )
         return self._answer(request, path, part.status, found)
 
-    async def _whole_text(self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice) -> str:
+    async def _whole_text(
+        self, request: ReadRequest, path: BackendPath, environment: Environment, part: FileSlice
+    ) -> str:
         """Lines of a file that must be decoded as a whole."""
-        data = await _everything(path, place, part, MAX_WHOLE_BYTES)
+        data = await _everything(path, environment, part, MAX_WHOLE_BYTES)
         if data is None:
             what = "convert it to UTF-8 with iconv in the terminal, and read that"
             return tool_error(f"{path!r} is too large for its encoding or line ends; {what}")
@@ -150,46 +223,51 @@ class Reading:
         return self._answer(request, path, part.status, found)
 
     async def _document(
-        self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice, kind: kinds.DocumentKind
+        self,
+        request: ReadRequest,
+        path: BackendPath,
+        environment: Environment,
+        part: FileSlice,
+        kind: file_types.DocumentKind,
     ) -> str:
-        """Lines of the text of a document; empty where it must be read as it is, to be put right."""
+        """Lines of the text of a document; empty for a broken notebook, which must be read as it is to be repaired."""
         key = (request.spec, path, part.status.stamp)
         text = self._documents.known(key) if part.status.stamp else None
         if text is None:
-            data = await _everything(path, place, part, MAX_DOCUMENT_BYTES)
+            data = await _everything(path, environment, part, MAX_DOCUMENT_BYTES)
             if data is None:
-                return tool_error(f"{path!r} has {part.status.size} bytes, too many for its text to be taken out")
+                return tool_error(f"{path!r} has {part.status.size} bytes, too many to extract its text")
             try:
                 text = await self._documents.text(kind, data, key)
             except DocumentFailed as error:
                 if kind == "ipynb":
                     return ""
-                return tool_error(f"the text of {path!r} cannot be had: {error}")
+                return tool_error(f"cannot extract the text of {path!r}: {error}")
         lines, _ = split_lines(text.text)
         facts = {"document": kind, **({"note": text.note} if text.note else {})}
         return self._answer(request, path, part.status, _found(lines, request, facts=facts))
 
     async def _image(
-        self, request: ReadRequest, path: BackendPath, place: Environment, part: FileSlice, media_type: str
+        self, request: ReadRequest, path: BackendPath, environment: Environment, part: FileSlice, media_type: str
     ) -> str | JsonObject:
         """An image for models that can see."""
         if self._is_repeat(request, path, part.status):
             return _unchanged(request, path)
-        data = await _everything(path, place, part, MAX_IMAGE_BYTES)
+        data = await _everything(path, environment, part, MAX_IMAGE_BYTES)
         if data is None:
             return tool_error(
-                f"the image {path!r} has {part.status.size} bytes, and models take {MAX_IMAGE_BYTES} at most; "
+                f"the image {path!r} has {part.status.size} bytes, but models accept at most {MAX_IMAGE_BYTES}; "
                 "make a smaller copy with a command in the terminal, and read that"
             )
-        if kinds.is_cut_off(media_type, data):
-            note = "it is not shown: its end is missing, so it is damaged or not complete yet"
+        if file_types.is_cut_off(media_type, data):
+            note = "it is not shown, because its end is missing: it is damaged or still being written"
             return tool_result(path=path, binary=True, type=media_type, size=len(data), note=note)
         about = tool_result(path=path, type=media_type, size=len(data))
         address = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
         content = [{"type": "text", "text": about}, {"type": "image_url", "image_url": {"url": address}}]
         return {"_multimodal": True, "content": content}
 
-    def _answer(self, request: ReadRequest, path: BackendPath, status: FileStatus, found: Found) -> str:
+    def _answer(self, request: ReadRequest, path: BackendPath, status: FileStatus, found: FoundLines) -> str:
         if not found.lines and request.first > 1:
             has = f"it has {found.total} lines" if found.total is not None else "it ends before that line"
             return tool_error(f"there is no line {request.first} in {path!r}: {has}")
@@ -215,8 +293,8 @@ class Reading:
         return tool_result({**answer, "content": shown.content})
 
     def _is_repeat(self, request: ReadRequest, path: BackendPath, status: FileStatus) -> bool:
-        """Whether the model got this very part last time; every other time it gets it again, as it may have lost it."""
-        # Files that the kernel makes up have no size, and change without a sign.
+        """Whether the model got this part last time; every other time it gets it again, because it may have lost it."""
+        # Kernel files have no size, and change without notice.
         if not request.repeats_are_short or not status.stamp or not status.size:
             return False
         part = (request.first, request.count)
@@ -225,24 +303,24 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The lines that were asked for, and what is known about the text that they are from."""
+class FoundLines:
+    """The requested lines, and what is known about the text that they come from."""
 
     lines: Sequence[str]
     total: int | None
     at_end: bool
     last_goes_on: bool = False
-    """Of the last line, only the beginning is there."""
+    """Whether the last line is incomplete."""
     digest: str = ""
-    """Of all bytes of the file, where they were at hand."""
+    """The digest of the whole file, if all of it was read."""
     facts: JsonObject = field(default_factory=dict)
-    """More for the answer."""
+    """More keys for the result."""
 
 
-def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", facts: JsonObject) -> Found:
-    """The part of all lines that was asked for."""
+def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", facts: JsonObject) -> FoundLines:
+    """The requested part of all lines."""
     end = request.first - 1 + request.count
-    return Found(
+    return FoundLines(
         lines=lines[request.first - 1 : end],
         total=len(lines),
         at_end=end >= len(lines),
@@ -252,21 +330,21 @@ def _found(lines: Sequence[str], request: ReadRequest, *, digest: str = "", fact
 
 
 def _facts(encoding: str, line_ends: str) -> JsonObject:
-    """What is not usual about a text."""
+    """What is unusual about a text."""
     facts = {"encoding": encoding, "line_ends": line_ends}
     return {name: value for name, value in facts.items() if value not in ("utf-8", "lf")}
 
 
 def _unchanged(request: ReadRequest, path: BackendPath) -> str:
-    note = "nothing has changed since you read these lines; if you do not have them any more, read them once more"
+    note = "nothing has changed since you read these lines; if you no longer have them, read them again"
     return tool_result(unchanged=True, path=path, first_line=request.first, note=note)
 
 
-async def _everything(path: BackendPath, place: Environment, part: FileSlice, max_bytes: int) -> bytes | None:
-    """All of a file; None when it is larger than that."""
+async def _everything(path: BackendPath, environment: Environment, part: FileSlice, max_bytes: int) -> bytes | None:
+    """All of a file; None when it is larger than `max_bytes`."""
     if part.first == 1 and part.at_end:
         return part.data if len(part.data) <= max_bytes else None
     if part.status.size > max_bytes:
         return None
-    every_line = await place.read_lines(path, first=1, count=max_bytes + 1, max_bytes=max_bytes, plain=True)
+    every_line = await environment.read_lines(path, first=1, count=max_bytes + 1, max_bytes=max_bytes, plain=True)
     return every_line.data if every_line.at_end else None

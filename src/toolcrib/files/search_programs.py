@@ -1,4 +1,4 @@
-"""Runs a small shell program beside the session of a place, for as long as a search may take."""
+"""Runs a small shell program beside the session of an environment, for as long as a search may take."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from toolcrib.core.environments import Environment
 
-MOST_BYTES = 256 * 1024 * 1024
-NOT_FOUND = 127
+MAX_BYTES = 256 * 1024 * 1024
 
-# What follows is run with the folder to work in and arguments of its own. Its errors are kept apart from its output and
-# come at the end, with how it ended. When nobody listens any more, standard input ends, and so does the program.
+# Runs `main` in a folder, with arguments. Its errors are kept apart from its output and come at the end, with its exit
+# code. When nobody listens any more, standard input ends, and that ends the program.
 _AROUND = r"""
 unset IFS; LC_ALL=C; export LC_ALL; set -f
 token=$1 folder=$2; shift 2
@@ -41,44 +40,46 @@ printf '\0%s\0%s\0%s' "$token" "$?" "$said"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """How a program ended, and what it printed."""
+class ProgramResult:
+    """How a program ended and what it printed."""
 
     output: bytes
-    said: str = ""
+    stderr: str = ""
     code: int = 0
     in_time: bool = True
     fits: bool = True
-    """False when it printed more than is kept."""
+    """False when it printed more than `max_bytes`."""
     is_lost: bool = False
-    """The place went away."""
+    """The environment went away."""
 
 
 class _Output:
-    """Keeps what a program prints, up to the token that its end is marked with."""
+    """Collects what a program prints, up to the token that marks its end."""
 
-    def __init__(self, mark: bytes, most_bytes: int) -> None:
+    def __init__(self, mark: bytes, max_bytes: int) -> None:
         self.data = bytearray()
         self.is_full = asyncio.Event()
         self._mark = mark
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     def take(self, data: bytes) -> None:
         if not self.is_full.is_set():
             self.data += data
-            if len(self.data) > self._most_bytes:
+            if len(self.data) > self._max_bytes:
                 self.is_full.set()
 
-    def ran(self, *, in_time: bool) -> Ran:
+    def result(self, *, in_time: bool) -> ProgramResult:
         at = self.data.rfind(self._mark)
         fits = not self.is_full.is_set()
         if at < 0:
-            return Ran(output=bytes(self.data), in_time=in_time, fits=fits, is_lost=in_time and fits)
-        code, _, said = bytes(self.data[at + len(self._mark) :]).partition(b"\0")
-        return Ran(output=bytes(self.data[:at]), said=said.decode(errors="replace"), code=int(code), in_time=in_time)
+            return ProgramResult(output=bytes(self.data), in_time=in_time, fits=fits, is_lost=in_time and fits)
+        code, _, stderr = bytes(self.data[at + len(self._mark) :]).partition(b"\0")
+        return ProgramResult(
+            output=bytes(self.data[:at]), stderr=stderr.decode(errors="replace"), code=int(code), in_time=in_time
+        )
 
 
-async def run_there(
+async def run_program(
     environment: Environment,
     main: str,
     folder: str,
@@ -86,11 +87,11 @@ async def run_there(
     *,
     seconds: float,
     stdin: bytes | None = None,
-    most_bytes: int = MOST_BYTES,
-) -> Ran:
-    """Run the shell function `main`, whose text is given, in a folder of the place; it is ended when the time is up."""
+    max_bytes: int = MAX_BYTES,
+) -> ProgramResult:
+    """Run a shell function, whose body is `main`, in a folder of the environment; kill it when the time is up."""
     token = secrets.token_hex(8)
-    output = _Output(b"\0" + token.encode() + b"\0", most_bytes)
+    output = _Output(b"\0" + token.encode() + b"\0", max_bytes)
     script = f"main() {{\n{main}\n}}\n{_AROUND if stdin is None else _FED}"
     argv = ["sh", "-c", script, "toolcrib", token, folder, *arguments]
     process = await environment.spawn(argv, on_output=output.take)
@@ -101,16 +102,16 @@ async def run_there(
                 await process.close_input()
             await _first(process.wait(), output.is_full.wait())
     except TimeoutError:
-        return output.ran(in_time=False)
+        return output.result(in_time=False)
     except BrokenPipeError:
-        pass  # it ended early, and its answer says why
+        pass  # it ended early, and its result says why
     finally:
         await process.abandon()
-    return output.ran(in_time=True)
+    return output.result(in_time=True)
 
 
 async def _first(*waits: object) -> None:
-    """Returns when the first of these has ended."""
+    """Return when the first of these has ended."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,118 +1,139 @@
 """What a search asks for and what it finds, in the form that both engines share.
 
-Standard library only: the search process starts without anything else.
+Imports only the standard library at module level, because the search process has to start quickly.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from toolcrib.files.path_globs import GlobError, compiled
-
-Target = Literal["content", "files"]
-Mode = Literal["content", "files_only", "count"]
-Ending = Literal["done", "time", "page", "size", "lost"]
-"""Why a search ended: everything was seen, the time was up, the page was full and much time gone, too much was found,
-or the place went away."""
+SearchTarget = Literal["content", "files"]
+OutputMode = Literal["content", "files_only", "count"]
+SearchEnding = Literal["done", "time", "page", "size", "lost"]
+"""Why a search ended: it saw everything, its time was up, its page was full after a long time, there was too much to
+look at, or the environment went away."""
 
 GLOB_CHARACTERS = frozenset("*?[{")
-MOST_STARS = 12
+MAX_STARS = 12
+MAX_ALTERNATIVES = 256
 SYSTEM_FOLDERS = (b"proc/", b"sys/", b"dev/")
-"""What the kernel only pretends to be files is not searched along with the root folder."""
+"""Kernel file systems, which a search of the root folder leaves out."""
+LONGEST_SHOWN = 500
+BEFORE_MATCH = 100
+"""How much of a long line is shown before its match."""
+LITERALLY = r"put a backslash before each of . ^ $ * + ? ( ) [ ] { } | \ to search for it literally"
+_INNERMOST_BRACES = re.compile(r"(?<!\\)\{((?:\\.|[^{}\\])*)\}")
+# How pathspec writes "everything" and "every folder".
+_WHOLE_TREE = {".": "(?s:.+)", "/": "(?s:.+/)"}
+_BRACE = re.compile(r"(?<!\\)[{}]")
+
+
+class SearchRefused(ValueError):
+    """The arguments of a search cannot be understood; the message says why."""
+
+
+class PatternError(SearchRefused):
+    """A regular expression that the engine cannot search for."""
+
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(f"the pattern {pattern!r} cannot be searched for: {reason}; {LITERALLY}")
+
+
+class GlobError(SearchRefused):
+    """A glob that is not well formed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query:
+class FileSearchQuery:
     pattern: str
-    target: Target = "content"
+    target: SearchTarget = "content"
     file_glob: str = ""
     limit: int = 50
     offset: int = 0
-    mode: Mode = "content"
+    mode: OutputMode = "content"
     context: int = 0
     secret: str = ""
-    """A regular expression for full paths, in lower case, that are left out."""
+    """A regular expression for the lower-case full paths that the search leaves out."""
 
     @property
     def counts_matches(self) -> bool:
-        """Whether `limit` and `offset` count matching lines; else they count files."""
+        """Whether `limit` and `offset` count matching lines; otherwise they count files."""
         return self.target == "content" and self.mode == "content"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MatchedLine:
     number: int
     text: str
     is_match: bool
+    """False for a line of context."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileFound:
-    """A file on the page that was asked for."""
+class FileMatch:
+    """A file on the requested page."""
 
     path: str
-    """Relative to the folder of the search."""
+    """Relative to the search folder."""
     count: int = 0
     """How many of its lines match."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[MatchedLine, ...] = ()
     window: tuple[int, int] = (0, 0)
-    """Which of its matches are on the page: from number, to before number."""
+    """The range of its matches that is on the page: first index, end index."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a search found."""
-
-    engine: Literal["ripgrep", "walk"]
-    ending: Ending = "done"
-    found: tuple[FileFound, ...] = ()
-    """The page that was asked for, by path."""
+class SearchOutcome:
+    engine: Literal["ripgrep", "python"]
+    ending: SearchEnding = "done"
+    found: tuple[FileMatch, ...] = ()
+    """The requested page, sorted by path."""
     total: int | None = None
-    """How many matches or files there are in all, where everything was seen."""
+    """How many matches or files there are in all; None unless the search saw everything."""
     total_matches: int | None = None
     unreadable: int = 0
     """How many files and folders could not be opened."""
     too_large: int = 0
-    """How many files were left out for their size."""
+    """How many files were skipped because of their size."""
     odd_names: int = 0
-    """How many files were left out for their names."""
+    """How many files were skipped because of a line break in their names."""
 
 
-@dataclass(slots=True)
-class Page:
-    """Counts what is found, in order, and says which of it is on the page."""
+class ResultPage:
+    """Counts results in order and tells which of them are on the requested page."""
 
-    query: Query
-    seen: int = 0
-    matches: int = 0
-    found: list[FileFound] = field(default_factory=list)
+    def __init__(self, query: FileSearchQuery) -> None:
+        self.query = query
+        self.seen = 0
+        self.matches = 0
+        self.found: list[FileMatch] = []
 
     @property
     def is_full(self) -> bool:
+        """Whether the page is full and at least one more result exists."""
         return self.seen > self.query.offset + self.query.limit
 
+    @property
+    def is_past(self) -> bool:
+        """Whether every further result comes after the page."""
+        return self.seen >= self.query.offset + self.query.limit
+
     def window(self) -> tuple[int, int]:
-        """Which matches of the next file would be on the page: from number, to before number."""
+        """The range of the next file's matches that would be on the page: first index, end index."""
         if not self.query.counts_matches:
             return 0, 0
         end = self.query.offset + self.query.limit - self.seen
         return max(0, self.query.offset - self.seen), max(0, end)
 
-    @property
-    def is_past(self) -> bool:
-        """Nothing that is still to come is on the page."""
-        return self.seen >= self.query.offset + self.query.limit
-
     def add(self, count: int) -> bool:
-        """Count a file with so many matches; whether something of it is on the page."""
-        query = self.query
+        """Count a file with `count` matches; return whether any of it is on the page."""
         before = self.seen
         self.matches += count
-        self.seen += count if query.counts_matches else 1
-        return before < query.offset + query.limit and self.seen > query.offset
+        self.seen += count if self.query.counts_matches else 1
+        return before < self.query.offset + self.query.limit and self.seen > self.query.offset
 
     def add_rest(self, counts: Iterable[int]) -> None:
         """Count files that come after the page."""
@@ -121,25 +142,40 @@ class Page:
         self.seen += sum(numbers) if self.query.counts_matches else len(numbers)
 
 
-def around(matches: list[int], context: int) -> set[int]:
-    """The numbers of the lines to show for matching lines."""
+def lines_around(matches: Iterable[int], context: int) -> set[int]:
+    """The numbers of the lines to show for the numbers of matching lines."""
     if not context:
         return set(matches)
     return {near for number in matches for near in range(max(1, number - context), number + context + 1)}
 
 
-# The path of every file that must stay secret holds one of these, in lower case. Looking for them takes a fraction of
-# the time that the whole expression takes, and most files hold none.
+def shorten_line(line: bytes, start: int = 0) -> str:
+    """A line as text, cut to what surrounds the byte offset of its match."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if len(line) <= LONGEST_SHOWN:
+        return line.decode(errors="replace")
+    # Lines can be huge, so decode only what can be shown. A character has at most four bytes.
+    begin = max(0, start - 4 * BEFORE_MATCH)
+    before = line[begin:start].decode(errors="replace")[-BEFORE_MATCH:]
+    after = line[start : start + 4 * LONGEST_SHOWN].decode(errors="replace")
+    text = (before + after)[:LONGEST_SHOWN]
+    is_cut_before = len(before.encode()) < start
+    is_cut_after = start + len(text[len(before) :].encode()) < len(line)
+    return f"{'…' if is_cut_before else ''}{text}{'…' if is_cut_after else ''}"
+
+
+# Every secret path contains one of these, in lower case. Testing for them takes a fraction of the time that the whole
+# expression takes, and most paths contain none.
 PARTS_OF_SECRETS = tuple(
     b"/. /id_ /mcp_tokens/ .pem .p12 .pfx .jks .keystore .kdbx .ppk /etc/ /proc/ /keychains".split()
 )
 
 
 class NameFilter:
-    """Which paths a search is about, by name and by what must stay secret."""
+    """Which paths a search covers, by their names and by what must stay secret."""
 
-    def __init__(self, query: Query, root: str, among: bytes | None = None) -> None:
-        """`among` holds all paths that will be asked about, each with `./` in front, where they are known."""
+    def __init__(self, query: FileSearchQuery, root: str, among: bytes | None = None) -> None:
+        """`among` holds all candidate paths, each with `./` in front, when they are known. Raises GlobError."""
         self._secret = re.compile(query.secret) if query.secret else None
         self._root = root.rstrip("/") + "/"
         self._parts: tuple[bytes, ...] = PARTS_OF_SECRETS
@@ -149,23 +185,23 @@ class NameFilter:
             known = among.lower()
             self._parts = tuple(part for part in PARTS_OF_SECRETS if part in known)
         self._left_out = SYSTEM_FOLDERS if self._root == "/" else ()
-        self._wanted = path_test(query.file_glob) if query.file_glob else None
-        self._named = name_test(query.pattern) if query.target == "files" else None
+        self._fits_glob = path_test(query.file_glob) if query.file_glob else None
+        self._fits_pattern = name_test(query.pattern) if query.target == "files" else None
 
     @property
     def admits_all(self) -> bool:
-        """No path needs to be asked about."""
-        asked = self._left_out or self._wanted or self._named
-        return not asked and (self._secret is None or not self._parts)
+        """Whether no path needs to be tested."""
+        has_test = self._left_out or self._fits_glob or self._fits_pattern
+        return not has_test and (self._secret is None or not self._parts)
 
     def admits(self, path: bytes) -> bool:
-        """Whether a path, relative to the folder of the search, counts."""
+        """Whether the search covers a path, which is relative to the search folder."""
         if self._left_out and path.startswith(self._left_out):
             return False
-        if self._wanted is not None and not self._wanted(path):
+        if self._fits_glob is not None and not self._fits_glob(path):
             return False
-        if self._named is not None:
-            return self._named(path)
+        if self._fits_pattern is not None:
+            return self._fits_pattern(path)
         if self._secret is None or not self._parts or not _has_one_of(self._parts, b"/" + path.lower()):
             return True
         return self._secret.search((self._root + path.decode(errors="surrogateescape")).lower()) is None
@@ -176,7 +212,7 @@ def _has_one_of(parts: tuple[bytes, ...], path: bytes) -> bool:
 
 
 def name_test(pattern: str) -> Callable[[bytes], bool]:
-    """Tells paths that a pattern for names fits: a glob, or a part of the path, in whatever case."""
+    """A test for paths that match a name pattern: a glob, or a part of the path in any case. Raises GlobError."""
     if GLOB_CHARACTERS.intersection(pattern):
         return path_test(pattern)
     part = pattern.removeprefix("./").lower()
@@ -184,24 +220,69 @@ def name_test(pattern: str) -> Callable[[bytes], bool]:
 
 
 def path_test(glob: str) -> Callable[[bytes], bool]:
-    """Tells paths that a glob fits: by their last part if it has no slash; `!` in front turns it round."""
+    """A test for paths that match a glob; raises GlobError.
+
+    A glob without a slash applies to the last part of a path, any other to the whole path; a leading `!` negates it.
+    """
     if glob.startswith("!"):
         fits = path_test(glob[1:])
         return lambda path: not fits(path)
-    if glob.count("*") > MOST_STARS:
-        raise GlobError(f"more than {MOST_STARS} * in {glob!r}")
-    whole = glob.removeprefix("./").removeprefix("/")
-    whole = whole + "**" if whole.endswith("/") else whole
-    expression = compiled(whole)
-    if "/" in glob.removeprefix("./"):
-        return lambda path: expression.fullmatch(path) is not None
-    return lambda path: expression.fullmatch(path[path.rfind(b"/") + 1 :]) is not None
+    if glob.count("*") > MAX_STARS:
+        raise GlobError(f"the glob {glob!r} has more than {MAX_STARS} stars; use a simpler one")
+    whole = glob.removeprefix("./")
+    tests = [_anchored_expression(one).fullmatch for one in _without_braces(whole)]
+    is_about_paths = "/" in whole
+
+    def fits_any(path: bytes) -> bool:
+        text = (path if is_about_paths else path[path.rfind(b"/") + 1 :]).decode(errors="surrogateescape")
+        return any(test(text) is not None for test in tests)
+
+    return fits_any
 
 
-def as_json(value: FileFound) -> dict[str, Any]:
-    lines = [[line.number, line.text, line.is_match] for line in value.lines]
-    return {"path": value.path, "count": value.count, "lines": lines}
+def _without_braces(glob: str) -> list[str]:
+    """The globs without `{a,b}` that a glob stands for: the rules of git know no braces."""
+    done, pending = list[str](), [glob]
+    while pending:
+        one = pending.pop()
+        braces = _INNERMOST_BRACES.search(one)
+        if braces is None:
+            if stray := _BRACE.search(one):
+                raise GlobError(f"the glob {glob!r} has an unmatched {stray[0]}")
+            done.append(one)
+        else:
+            pending += [one[: braces.start()] + option + one[braces.end() :] for option in braces[1].split(",")]
+        if len(done) + len(pending) > MAX_ALTERNATIVES:
+            raise GlobError(f"the braces in {glob!r} stand for more than {MAX_ALTERNATIVES} globs; use a simpler one")
+    return done
 
 
-def from_json(value: dict[str, Any]) -> FileFound:
-    return FileFound(value["path"], value["count"], tuple(Line(*line) for line in value["lines"]))
+def _anchored_expression(glob: str) -> re.Pattern[str]:
+    glob = f"{glob}**" if glob.endswith("/") else glob
+    rule = git_rule(glob if glob.startswith(("/", "**/")) else f"/{glob}")
+    if rule is None:
+        raise GlobError(f"the glob {glob!r} matches nothing")
+    return rule[1]
+
+
+def git_rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
+    """Whether a line of an ignore file ignores paths or keeps them, and the expression that matches exactly those.
+
+    Folders end with a slash. None for a comment or an empty line; raises GlobError.
+    """
+    # Costs more to import than everything else here, and most searches by ripgrep do without.
+    from pathspec.patterns.gitignore.base import GitIgnorePatternError  # noqa: PLC0415
+    from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern  # noqa: PLC0415
+
+    try:
+        rule = GitIgnoreBasicPattern(line)
+    except (GitIgnorePatternError, re.error) as error:
+        raise GlobError(f"the glob {line!r} is not well formed: {error}") from error
+    if rule.include is None or rule.regex is None:
+        return None
+    # The expressions of pathspec match everything in a matching folder, too. The walk has decided about folders before
+    # it comes to their content, so that a full match is right, except for rules that are about the content.
+    expression = _WHOLE_TREE.get(rule.regex.pattern, rule.regex.pattern)
+    if line.rstrip().endswith("/**") and rule.regex.pattern not in _WHOLE_TREE:
+        expression += "(?s:.+)"
+    return rule.include, re.compile(expression)

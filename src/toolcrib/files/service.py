@@ -1,35 +1,35 @@
-"""The file tools of one Runtime, as their handlers call them."""
+"""The service behind the file tools."""
 
 from __future__ import annotations
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.files import patching, search, writing
-from toolcrib.files.reading import Reading
-from toolcrib.files.views import Views
+from toolcrib.files import editing, patching, search
+from toolcrib.files.reading import FileReader
+from toolcrib.files.views import FileViews
 
 
-class Files:
-    """What `read_file`, `write_file`, `patch` and `search_files` ask. One for each Runtime; used from any loop."""
+class FileService:
+    """Does the work of `read_file`, `write_file`, `patch` and `search_files` for one Runtime, on any loop."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self.settings = settings
         self.services = services
-        self.views = Views()
-        self._reading = Reading(settings, self.views)
+        self.views = FileViews()
+        self._reader = FileReader(settings, self.views)
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
-        return await self._reading.read(args, ctx)
+        return await self._reader.read(args, ctx)
 
     def read_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-        return self._reading.effects(args, ctx)
+        return self._reader.effects(args, ctx)
 
     async def write(self, args: JsonObject, ctx: ToolContext) -> str:
-        return await writing.write_file(args, ctx, self.views)
+        return await editing.write_file(args, ctx, self.views)
 
     def write_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-        return writing.write_effects(args, ctx)
+        return editing.write_effects(args, ctx)
 
     async def patch(self, args: JsonObject, ctx: ToolContext) -> str:
         return await patching.patch(args, ctx, self.views)
@@ -44,6 +44,6 @@ class Files:
         return search.search_effects(args, ctx)
 
 
-def build(settings: Settings, services: Services) -> Files:
-    """The service `files` of a Runtime."""
-    return Files(settings, services)
+def build(settings: Settings, services: Services) -> FileService:
+    """Build the service `files` of a Runtime."""
+    return FileService(settings, services)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from toolcrib.core.errors import ToolcribError
 
-# The longer mark first: that of UTF-32-LE begins with that of UTF-16-LE.
+# The longer mark first: the one of UTF-32-LE starts with the one of UTF-16-LE.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -26,25 +26,25 @@ _MARKS = (
 )
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\v\b\x1b")) + b"\x7f"
 MAX_CONTROL_SHARE = 0.1
-"""A file that is not UTF-8 and has more control characters than this is no text of an older encoding."""
+"""A file that is not UTF-8 and has more control characters than this is not text in an older encoding."""
 _LINE_END = re.compile(r"\r?\n")
 
 
 class NotText(ToolcribError):
-    """The bytes are no text; says why, as the end of a sentence about the file."""
+    """The bytes are not text; the message says why, as the end of a sentence."""
 
 
 class NotEncodable(ToolcribError):
-    """A text cannot be written in an encoding; says which character it is and where."""
+    """A text cannot be encoded; the message names the character and its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How the text of a file is written as bytes."""
+    """How the text of a file is encoded."""
 
     name: str = "utf-8"
     mark: bytes = b""
-    """The byte order mark in front."""
+    """The byte order mark at the start."""
 
     def encoded(self, text: str) -> bytes:
         """The bytes of a text; raises NotEncodable."""
@@ -72,16 +72,20 @@ class TextFile:
     @functools.cached_property
     def text(self) -> str:
         """The text as a model sees it: every line end is LF."""
+        if "\r" not in self.raw:
+            return self.raw
         return self.raw.replace("\r" if self.line_end == "\r" else "\r\n", "\n")
 
     @functools.cached_property
     def line_end(self) -> str:
-        """The one line end that the file uses; empty where it has none, or several.
+        """The only line end in the file; empty if it has none, or several.
 
         CR alone ends lines only where there is no LF: inside of lines it is part of them otherwise.
         """
         if "\n" not in self.raw:
             return "\r" if "\r" in self.raw else ""
+        if "\r" not in self.raw:
+            return "\n"
         windows = self.raw.count("\r\n")
         unix = self.raw.count("\n") - windows
         if bool(windows) == bool(unix):
@@ -90,7 +94,7 @@ class TextFile:
 
     @property
     def usual_line_end(self) -> str:
-        """The line end that most lines have."""
+        """The line end of most lines."""
         if self.line_end:
             return self.line_end
         windows = self.raw.count("\r\n")
@@ -99,7 +103,7 @@ class TextFile:
     def edited(self, edits: Sequence[Edit]) -> TextFile:
         """The file with edits of its `text`, which are in order and do not overlap."""
         windows = [match.start() for match in re.finditer("\r\n", self.raw)]
-        # Where those line ends are in `text`: each one before has lost a character.
+        # The positions of those line ends in `text`, in which each has lost a character.
         ends = [at - earlier for earlier, at in enumerate(windows)]
         parts, done = [], 0
         for edit in edits:
@@ -109,7 +113,7 @@ class TextFile:
         return TextFile("".join([*parts, self.raw[done:]]), self.encoding)
 
     def _with_line_ends(self, new: str, replaced: str) -> str:
-        """New text with the line ends of what it replaces, one by one; with the usual one of the file beyond those."""
+        """New text with the line ends of what it replaces, one by one, and then with the usual one of the file."""
         if "\n" not in new or "\r" not in self.raw:
             return new
         ends = itertools.chain(_LINE_END.findall(replaced), itertools.repeat(self.usual_line_end))
@@ -123,7 +127,7 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Puts `new` in the place of `text[start:end]`."""
+    """Replaces `text[start:end]` by `new`."""
 
     start: int
     end: int
@@ -131,7 +135,7 @@ class Edit:
 
 
 def decoded(data: bytes) -> TextFile:
-    """The text of a file, so that encoding it again gives the same bytes; raises NotText."""
+    """The text of a file; encoding it again gives the same bytes. Raises NotText."""
     for mark, name in _MARKS:
         if data.startswith(mark):
             try:
@@ -151,12 +155,12 @@ def decoded(data: bytes) -> TextFile:
 
 
 def is_full_of_controls(data: bytes) -> bool:
-    """Whether bytes that are no UTF-8 are no text of an older encoding, either."""
+    """Whether bytes that are not UTF-8 are not text in an older encoding, either."""
     return len(data) - len(data.translate(None, _CONTROL)) > len(data) * MAX_CONTROL_SHARE
 
 
 def in_older_encoding(data: bytes) -> tuple[str, str]:
-    """The text of bytes that are no UTF-8, and what they are taken for: Windows-1252, else Latin-1."""
+    """The text of bytes that are not UTF-8, and the assumed encoding: Windows-1252, else Latin-1."""
     try:
         return data.decode("cp1252"), "cp1252"
     except UnicodeDecodeError:
@@ -164,19 +168,21 @@ def in_older_encoding(data: bytes) -> tuple[str, str]:
 
 
 def as_lf(text: str) -> str:
-    """A text of a model with LF line ends."""
-    return text.replace("\r\n", "\n")
+    """A text from a model, with LF line ends."""
+    return text.replace("\r\n", "\n") if "\r" in text else text
 
 
 def in_place_of(content: str, old: TextFile) -> TextFile:
-    """New content in the encoding and line ends of the file that it replaces; mixed ones are left as given."""
+    """New content in the encoding and with the line ends of the file that it replaces; unchanged if those are mixed."""
     if old.encoding.mark:
         content = content.removeprefix("\ufeff")
     if old.line_end:
-        content = as_lf(content).replace("\n", old.line_end)
+        content = as_lf(content)
+    if old.line_end not in ("", "\n"):
+        content = content.replace("\n", old.line_end)
     return TextFile(content, old.encoding)
 
 
 def line_count(text: str) -> int:
-    """How many lines a text has; what follows the last line end is a line, unless it is empty."""
+    """The number of lines in a text; what follows the last line end is a line unless it is empty."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))

@@ -1,1 +1,1 @@
-"""What tools did to files, and how it is taken back."""
+"""Undo: snapshots of files before tools and commands change them, and how they are restored."""

@@ -1,24 +1,188 @@
-"""Which files a command line would change, delete or make, read from its text and from what is there now."""
+"""Which files a command line may change: the evaluator of the gate follows it, and nothing of it runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
 from pathlib import Path
 
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.fold import Folder
 from toolcrib.approval.shell.grammar import Loop
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
+from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood, name_set
 from toolcrib.approval.shell.paths import mounted, resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.tokens import Redirection, Script, Word
-from toolcrib.undo.area import DEVICES, Area, How, Target, Touched
-from toolcrib.undo.found_files import expand, found, is_pattern, read_search
-from toolcrib.undo.program_targets import CHANGING, PROGRAMS, Watch
+from toolcrib.undo.files import SnapshotFiles
+from toolcrib.undo.program_targets import CHANGING, PROGRAMS, ProgramCall
+from toolcrib.undo.snapshot import DEVICES, CallTargets, How, TargetPath, UndoScope
+
+MAGIC = re.compile(r"[*?\[]")
+MAX_MATCHES = 20_000
+MAX_FOUND = 5_000
+MAX_LOOKS = 50_000
+RUNS = ("-exec", "-execdir", "-ok", "-okdir")
+WITH_A_VALUE = name_set(
+    "-newer -anewer -cnewer -mtime -atime -ctime -mmin -amin -cmin -size -perm -user -group -uid -gid -regex "
+    "-iregex -regextype -links -inum -samefile -lname -ilname -fstype -used -xtype -D -printf -fprint -fprint0 -fls"
+)
+"""Tests that are passed over, together with the word behind them."""
+TYPES = {"f": "file", "d": "folder", "l": "link"}
+
+
+def is_pattern(text: str) -> bool:
+    return MAGIC.search(text) is not None
+
+
+def expand(files: SnapshotFiles, pattern: str) -> list[str]:
+    """The paths that match an absolute pattern, as bash would list them; none where nothing does."""
+    found = [""]
+    for part in pattern.strip("/").split("/"):
+        if not is_pattern(part):
+            found = [f"{path}/{part}" for path in found]
+            continue
+        matcher = re.compile(translate(part.replace("[^", "[!")))
+        named = [(path, name) for path in found for name in _names(files, path or "/")]
+        found = [f"{path}/{name}" for path, name in named if _fits(matcher, part, name)][:MAX_MATCHES]
+    return [path for path in found if path != "" and _is_there(files, path)]
+
+
+def _fits(matcher: re.Pattern[str], part: str, name: str) -> bool:
+    # Only a dot matches a leading dot.
+    return (not name.startswith(".") or part.startswith(".")) and matcher.match(name) is not None
+
+
+def _names(files: SnapshotFiles, folder: str) -> list[str]:
+    try:
+        return files.names(folder)
+    except OSError:
+        return []
+
+
+def _is_there(files: SnapshotFiles, path: str) -> bool:
+    try:
+        return files.look(path).kind != "missing"
+    except OSError:
+        return False
+
+
+@dataclass
+class FindQuery:
+    """One run of find."""
+
+    roots: list[str] = field(default_factory=list)
+    names: list[tuple[re.Pattern[str], bool]] = field(default_factory=list)
+    """Patterns of names, and whether they must fit."""
+    paths: list[tuple[re.Pattern[str], bool]] = field(default_factory=list)
+    kinds: frozenset[str] = frozenset()
+    least_depth: int = 0
+    most_depth: int = 1_000
+    deletes: bool = False
+    commands: list[list[str]] = field(default_factory=list)
+    """What it runs, with `{}` for what was found."""
+    zero: bool = False
+    """Its output is separated by zero bytes."""
+
+
+def read_find(words: Sequence[str]) -> FindQuery:
+    """What the words of find ask for."""
+    search, at, count = FindQuery(), 0, len(words)
+    while at < count and (not words[at].startswith(("-", "(", "!")) or words[at] in ("-H", "-L", "-P")):
+        if not words[at].startswith("-"):
+            search.roots.append(words[at])
+        at += 1
+    search.roots = search.roots or ["."]
+    loose = any(word in ("-o", "-or", "-prune", "(", "\\(", ",") for word in words[at:])
+    wanted = True
+    while at < count:
+        word, value = words[at], words[at + 1] if at + 1 < count else ""
+        at += 1
+        if word in ("!", "-not"):
+            wanted = not wanted
+            continue
+        if word in RUNS:
+            end = next((number for number in range(at, count) if words[number] in (";", "+", "\\;")), count)
+            search.commands.append(list(words[at:end]))
+            at = end + 1
+        else:
+            at += _read_test(search, word, value, wanted, loose)
+        wanted = True
+    return search
+
+
+def _read_test(search: FindQuery, word: str, value: str, wanted: bool, loose: bool) -> int:
+    """Take in one test; gives how many words of its own follow it."""
+    if word == "-delete":
+        search.deletes = True
+    elif word == "-print0":
+        search.zero = True
+    elif word in ("-maxdepth", "-mindepth"):
+        number = int(value) if value.isdecimal() else 0
+        if word == "-maxdepth":
+            search.most_depth = number
+        else:
+            search.least_depth = number
+        return 1
+    elif word in ("-name", "-iname", "-path", "-ipath", "-wholename"):
+        if not loose:
+            flags = re.IGNORECASE if word.startswith("-i") else 0
+            into = search.names if word.endswith("name") and word != "-wholename" else search.paths
+            into.append((re.compile(translate(value), flags), wanted))
+        return 1
+    elif word == "-type":
+        if not loose and wanted:
+            search.kinds = frozenset(TYPES.get(letter, "special") for letter in value.split(","))
+        return 1
+    return int(word in WITH_A_VALUE)
+
+
+def found(files: SnapshotFiles, search: FindQuery, folder: str) -> list[str] | None:
+    """The paths that the search gives, as find prints them; None when there are too many."""
+    result: list[str] = []
+    looks = [MAX_LOOKS]
+    for root in search.roots:
+        start = root if root.startswith("/") else f"{folder.rstrip('/')}/{root}"
+        for shown, kind, depth in _below(files, start.rstrip("/") or "/", root, 0, search.most_depth, looks):
+            if depth >= search.least_depth and _passes(search, shown, kind):
+                result.append(shown)
+        if len(result) > MAX_FOUND or looks[0] <= 0:
+            return None
+    return result
+
+
+def _passes(search: FindQuery, shown: str, kind: str) -> bool:
+    if search.kinds and kind not in search.kinds:
+        return False
+    name = shown.rstrip("/").rpartition("/")[2]
+    tests = [(pattern, name, wanted) for pattern, wanted in search.names]
+    tests += [(pattern, shown, wanted) for pattern, wanted in search.paths]
+    return all((pattern.match(text) is not None) == wanted for pattern, text, wanted in tests)
+
+
+def _below(
+    files: SnapshotFiles, path: str, shown: str, depth: int, most: int, looks: list[int]
+) -> Iterator[tuple[str, str, int]]:
+    looks[0] -= 1
+    if looks[0] <= 0:
+        return
+    try:
+        kind = files.look(path).kind
+        names = files.names(path) if kind == "folder" and depth < most else []
+    except OSError:
+        return
+    if kind == "missing":
+        return
+    yield shown, kind, depth
+    for name in names:
+        if name != ".git":
+            inner, inner_shown = f"{path.rstrip('/')}/{name}", f"{shown.rstrip('/')}/{name}"
+            yield from _below(files, inner, inner_shown, depth + 1, most, looks)
+
 
 MAX_EXPANDED = 200
 """Patterns with more matches stay patterns until the end: the reader of commands looks at every word."""
@@ -30,35 +194,37 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 HIDDEN = "not kept: what a part of the command touches is only known when it runs"
 NOT_READ = "not kept: the command could not be read to its end"
 EXTENDED = re.compile(r"[?*+@!]\*")
-"""How the reader of commands writes `!(a)` and the like; any name is more than what it fits."""
+"""How the evaluator writes `!(a)` and the like; any name covers more than they match."""
 _WORDS = re.compile(r"[\w.+-]+")
-# Quotes and the like can hide a program from a look at the words.
+# Quotes and the like can hide a program from a search for words.
 _ODD = re.compile(r"[>$`\\'\"(){}*?\[\]#~!]|<<|\./")
 
 
 def may_change_files(command: str) -> bool:
-    """Whether a command line may change a file that could be kept; quick, and rather yes than no."""
+    """Whether a command line may change a file that undo covers; quick, and yes in doubt."""
     if _ODD.search(command):
         return True
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
-def touched_by_command(command: str, *, cwd: str, area: Area, is_here: bool) -> Touched:
-    """What a command line may touch when it runs in a folder; nothing of it is run."""
-    home = str(Path.home()) if is_here else area.files.real("~")
-    watcher = Watcher(area, is_here=is_here)
+def targets_of_command(command: str, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
+    """The files that a command line may change when it runs in a folder; nothing of it runs."""
+    home = str(Path.home()) if is_here else scope.files.real("~")
+    watcher = TargetCollector(scope, is_here=is_here)
     assessment = assess(watcher, command, cwd=cwd, home=home)
     if assessment.not_understood:
         watcher.note(NOT_READ)
-    return Touched(tuple(watcher.found)[:MAX_TARGETS], tuple(watcher.notes))
+    return CallTargets(tuple(watcher.found)[:MAX_TARGETS], tuple(watcher.notes))
 
 
-class ExpandingFolder(Folder):
-    """A folder of words that looks at the disk for what a pattern stands for."""
+class GlobExpander(Folder):
+    """Folds words and expands patterns to the files that match them now."""
 
-    def __init__(self, run_script: Callable[[Script, State], Data], spend: Callable[[int], None], area: Area) -> None:
+    def __init__(
+        self, run_script: Callable[[Script, State], Data], spend: Callable[[int], None], scope: UndoScope
+    ) -> None:
         super().__init__(run_script, spend)
-        self._area = area
+        self._scope = scope
 
     def fields(self, words: list[Word], state: State) -> list[Field]:
         return [one for given in super().fields(words, state) for one in self._expanded(given, state)]
@@ -67,7 +233,7 @@ class ExpandingFolder(Folder):
         if not given.glob or not given.known or not state.cwd_known or not is_pattern(given.text):
             return [given]
         path = resolve(given, state)
-        matches = expand(self._area.files, path) if path.startswith("/") else []
+        matches = expand(self._scope.files, path) if path.startswith("/") else []
         if not matches or len(matches) > MAX_EXPANDED:
             return [given]
         self.spend(len(matches) // 10)
@@ -75,43 +241,43 @@ class ExpandingFolder(Folder):
 
 
 def _as_written(match: str, pattern: str, cwd: str) -> str:
-    """A match as the shell would pass it on: relative where the pattern is."""
+    """A match as the shell would pass it on: relative if the pattern is."""
     if pattern.startswith("/"):
         return match
     prefix = cwd.rstrip("/") + "/"
     if not match.startswith(prefix):
         return match
-    # Without the dot in front, a name may look like an option.
+    # Without the leading dot, a name may look like an option.
     return ("./" if pattern.startswith("./") else "") + match[len(prefix) :]
 
 
-class Watcher(Evaluator):
-    """Walks through a command line and takes down what each command in it would touch."""
+class TargetCollector(Evaluator):
+    """Evaluates a command line and collects the files that its commands would change."""
 
-    def __init__(self, area: Area, *, is_here: bool) -> None:
+    def __init__(self, scope: UndoScope, *, is_here: bool) -> None:
         super().__init__()
-        self.area = area
+        self.undo_scope = scope
         self.is_here = is_here
-        self.found: dict[Target, None] = {}
+        self.found: dict[TargetPath, None] = {}
         self.notes: dict[str, None] = {}
-        self.folder = ExpandingFolder(self.run_script, self.spend, area)
+        self.folder = GlobExpander(self.run_script, self.spend, scope)
         self._input = ""
 
     def note(self, text: str) -> None:
         self.notes[text] = None
 
     def add(self, path: str, how: How = "path") -> None:
-        """Take down an absolute path."""
-        self.found[Target(path, how)] = None
+        """Collect an absolute path."""
+        self.found[TargetPath(path, how)] = None
 
     def add_word(self, word: Field, state: State, how: How = "path") -> None:
-        """Take down the path that a word names, or all that a pattern stands for."""
+        """Collect the path that a word names, or everything that a pattern matches."""
         if not word.text:
             return
         path = resolve(word, state)
         self.add_path(path, state, how)
         if word.text.endswith("/") and how == "tree" and not is_pattern(path):
-            # With a slash behind it, a link stands for the folder that it points to.
+            # With a trailing slash, a link stands for the folder that it points to.
             self.add_path(f"{path}/.", state, how)
 
     def add_path(self, path: str, state: State, how: How = "path") -> None:
@@ -121,21 +287,21 @@ class Watcher(Evaluator):
             self.note(HIDDEN)
             known = path.partition(UNKNOWN)[0].rpartition("/")[0]
             if known.startswith("/") or not state.remote:
-                self.add(known if known.startswith("/") else self.area.workspace, "guess")
+                self.add(known if known.startswith("/") else self.undo_scope.workspace, "guess")
             return
         matches: list[str] = []
         if is_pattern(path) and not self._is_there(path):
-            matches = expand(self.area.files, path) or expand(self.area.files, EXTENDED.sub("*", path))
+            matches = expand(self.undo_scope.files, path) or expand(self.undo_scope.files, EXTENDED.sub("*", path))
         for one in matches or [path]:
             self.add(one, how)
 
     def _is_there(self, path: str) -> bool:
-        return self.area.files.look(path).kind != "missing"
+        return self.undo_scope.files.look(path).kind != "missing"
 
-    # What the evaluator meets
+    # Called by the evaluator
 
     def loop(self, node: Loop, state: State, stdin: Data | None) -> Data:
-        """A loop that reads its input goes round once for each line of it."""
+        """A loop that reads its input runs once for each line."""
         text = stdin.text if stdin is not None and node.condition is not None else None
         separator = "\0" if text and "\0" in text else "\n"
         lines = text.removesuffix(separator).split(separator) if text else []
@@ -143,8 +309,10 @@ class Watcher(Evaluator):
             return super().loop(node, state, stdin)
         if len(lines) > MAX_LINES:
             self.note(HIDDEN)
-            self.add(state.cwd or self.area.workspace, "guess")
-        return Data.join([super(Watcher, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]])
+            self.add(state.cwd or self.undo_scope.workspace, "guess")
+        return Data.join(
+            [super(TargetCollector, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]]
+        )
 
     def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         targets = super().targets(redirections, state)
@@ -167,17 +335,17 @@ class Watcher(Evaluator):
                 return printed
         look = PROGRAMS.get(program)
         if look is not None:
-            look(Watch(self, call, self._input))
+            look(ProgramCall(self, call, self._input))
         elif "/" in words[0].text or program in SHELLS:
             self._run_script(words, state, site)
         return super().invoke(words, state, stdin, site)
 
     def _find(self, call: Call, site: Site) -> Data | None:
-        """Do what find would do with what it would find; None where that is not known."""
+        """Do what find would do with the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:
             return None
-        search = read_search([word.text for word in call.words])
-        shown = found(self.area.files, search, call.state.cwd or self.area.workspace)
+        search = read_find([word.text for word in call.words])
+        shown = found(self.undo_scope.files, search, call.state.cwd or self.undo_scope.workspace)
         if shown is None or (search.commands and len(shown) > MAX_FOUND_RUNS):
             for root in search.roots if search.deletes or search.commands else []:
                 self.add_word(Field(root), call.state, "guess")
@@ -193,7 +361,7 @@ class Watcher(Evaluator):
         return Data("".join(path + separator for path in shown))
 
     def _run_script(self, words: list[Field], state: State, site: Site) -> None:
-        """Read a script of the workspace that the command runs."""
+        """Follow a script of the workspace that the command runs."""
         is_shell = words[0].text.rpartition("/")[2] in SHELLS
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words
         if not operands or (is_shell and any(word.text == "-c" for word in words)):
@@ -209,12 +377,12 @@ class Watcher(Evaluator):
             self.note(HIDDEN)
 
     def text_of(self, path: str) -> str:
-        """The text of a file that is there; empty where there is none that can be read."""
+        """The text of a file; empty when it cannot be read."""
         if not path.startswith("/") or UNKNOWN in path:
             return ""
         try:
-            state = self.area.files.look(path)
-            content = self.area.files.read(path, MAX_SCRIPT_BYTES) if state.kind == "file" else None
+            state = self.undo_scope.files.look(path)
+            content = self.undo_scope.files.read(path, MAX_SCRIPT_BYTES) if state.kind == "file" else None
         except OSError:
             return ""
         return content.decode(errors="replace") if content is not None else ""

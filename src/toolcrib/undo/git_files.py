@@ -1,4 +1,4 @@
-"""Which files a git command would change in the working tree. Git itself is asked, and only read."""
+"""Which files a git command would change in the working tree. Git itself tells, by commands that only read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolcrib.config.environment import environment
 
 ASK_SECONDS = 3.0
 MAX_NAMES = 20_000
-# Nothing is locked or refreshed, and no program that a repository names is started.
+# Nothing is locked or refreshed, and no program that a repository configures is started.
 READ_ONLY = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "diff.relative=false")
 DIFF = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
 
@@ -90,7 +90,7 @@ def _clean(call: GitCall) -> list[str]:
         which = []
     elif call.has("-X"):
         which = ["--ignored", "--exclude-standard"]
-    # From the folder of the call on, as `git clean` does.
+    # Like `git clean`, from the folder of the call downwards.
     return _ask(call.folder, "ls-files", "--others", "-z", "--full-name", *which, "--", *call.operands)
 
 

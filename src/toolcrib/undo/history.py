@@ -1,26 +1,202 @@
-"""What calls did to files, for people: which, what is different now, and how it is taken back."""
+"""The history of file changes: which calls changed what, what is different now, and how that is undone and redone."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from msgspec.structs import replace
+
+from toolcrib.config.files import OWNER_FOLDER
 from toolcrib.config.tool_settings import UndoSettings
 from toolcrib.core.errors import UnknownName
-from toolcrib.undo.area import Area
-from toolcrib.undo.changes import SOMEBODY, Change, by_path, changes_of, why_not
-from toolcrib.undo.disk import Disk, Files
-from toolcrib.undo.journal import REDO, UNDO, Began, Ended, Entry, Revived, Seen, TakenBack
-from toolcrib.undo.places import Terminal, place_again
-from toolcrib.undo.records import CallRecord, ChangedFile, calls_in, kind_of, without_implied
-from toolcrib.undo.restoring import Restorer, Step, UndoneFile
-from toolcrib.undo.snapshot import Snapshot
-from toolcrib.undo.states import FileState
-from toolcrib.undo.store import UndoStore
+from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
+from toolcrib.undo.journal import (
+    REDO,
+    UNDO,
+    CallFinished,
+    CallStarted,
+    ChangesRedone,
+    ChangesUndone,
+    JournalEntry,
+    PathState,
+)
+from toolcrib.undo.records import (
+    CHANGED_SINCE,
+    CallRecord,
+    ChangedFile,
+    PathChange,
+    by_path,
+    calls_in,
+    changes_of,
+    kind_of,
+    why_refused,
+    without_implied,
+)
+from toolcrib.undo.remote_files import Terminal, reopen_environment
+from toolcrib.undo.snapshot import FileSnapshot, UndoScope
+from toolcrib.undo.store import DROPPED, UndoStore
+
+What = Literal["restored", "removed", "refused"]
+IN_THE_WAY = "other files are in it now"
+NO_CONTENT = "only its mode was saved, and its content has changed"
+NOT_MOVED = "it could not be moved back"
+LINKED = "its folder is now a link"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoneFile:
+    """What an undo did to a path, or would do."""
+
+    path: str
+    what: What
+    reason: str = ""
+    """Why it was left alone, for `refused`."""
+    size: int = 0
+    kind: str = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreStep:
+    """A path to restore."""
+
+    path: str
+    target: FileState
+    now: FileState
+
+
+class Restorer:
+    """Restores files of one environment from the copies of one session."""
+
+    def __init__(self, files: SnapshotFiles, store: UndoStore, session_id: str, folders: frozenset[str]) -> None:
+        self._files = files
+        self._store = store
+        self._session_id = session_id
+        self._folders = folders
+        """Paths that become folders again, whatever they are now."""
+        self._moved: dict[str, str] = {}
+        """The current paths of files that are moved back."""
+
+    def find_moved(self, steps: Sequence[RestoreStep]) -> None:
+        """Find files without a copy that were only moved: they are moved back."""
+        made = {step.now.stamp: step for step in steps if step.target.kind == "missing" and step.now.kind == "file"}
+        for step in steps:
+            source = made.get(step.target.stamp) if step.target.stamp and not self._has_copy(step.target) else None
+            if source is not None and step.now.kind == "missing" and source.now.size == step.target.size:
+                self._moved[step.path] = source.path
+
+    def _has_copy(self, state: FileState) -> bool:
+        return state.has_copy and self._store.is_kept(self._session_id, state)
+
+    def why_impossible(self, step: RestoreStep) -> str:
+        """Why a path cannot be restored even by force; "" when it can."""
+        target = step.target
+        if target.kind == "special" or step.now.kind == "special":
+            return SPECIAL
+        if not is_plain(self._files, step.path) and not self._makes_way(step.path):
+            return LINKED
+        if target.kind != "file" or step.now.has_content_of(target) or step.path in self._moved:
+            return ""
+        if target.not_kept:
+            return target.not_kept
+        if not target.has_copy:
+            return NO_CONTENT
+        return "" if self._store.is_kept(self._session_id, target) else DROPPED
+
+    def _makes_way(self, path: str) -> bool:
+        """Whether a link on the way to a path goes away when the folder that it replaced is restored."""
+        above = path.rpartition("/")[0]
+        while above and not is_plain(self._files, above):
+            above = above.rpartition("/")[0]
+        return above in self._folders
+
+    def restore(self, steps: Sequence[RestoreStep]) -> list[UndoneFile]:
+        """Restore the paths; a path that fails is left alone, and reported with the reason."""
+        done: dict[str, UndoneFile] = {}
+        deepest_first = sorted(steps, key=lambda step: step.path.count("/"), reverse=True)
+        going = [step for step in deepest_first if _must_go(step)]
+        coming = [step for step in reversed(deepest_first) if step.target.kind != "missing"]
+        for step in reversed(deepest_first):
+            if step.now.kind == "folder" and step.now.mode & OWNER_FOLDER != OWNER_FOLDER:
+                # We may not enter it, but have to reach its content; its own mode comes last.
+                with contextlib.suppress(OSError):
+                    self._files.set_access(step.path, replace(step.now, mode=step.now.mode | OWNER_FOLDER))
+        sources = {self._moved[step.path]: step for step in steps if step.path in self._moved}
+        for step in going:
+            if step.path in sources:
+                self._try(sources[step.path], done, self._move_back)
+                gone = done[sources[step.path].path].what != "refused"
+                done[step.path] = UndoneFile(
+                    path=step.path, what="removed" if gone else "refused", reason="" if gone else NOT_MOVED
+                )
+        for step in going:
+            if step.path not in sources:
+                self._try(step, done, self._remove)
+        for step in coming:
+            if step.path not in done or (done[step.path].what != "refused" and step.path not in self._moved):
+                self._try(step, done, self._put)
+        # The mode of a folder comes last: it may lock us out.
+        for step in deepest_first:
+            if step.target.kind == "folder" and done[step.path].what != "refused":
+                self._try(step, done, self._close)
+        return [done[step.path] for step in steps]
+
+    def _try(self, step: RestoreStep, done: dict[str, UndoneFile], action: Callable[[RestoreStep], None]) -> None:
+        what: What = "removed" if step.target.kind == "missing" else "restored"
+        try:
+            action(step)
+            reason = ""
+        except OSError as error:
+            what, reason = "refused", error.strerror or str(error)
+            if error.errno == errno.ENOTEMPTY:
+                reason = IN_THE_WAY
+        kind = step.now.kind if step.target.kind == "missing" else step.target.kind
+        done[step.path] = UndoneFile(path=step.path, what=what, reason=reason, size=step.target.size, kind=kind)
+
+    def _remove(self, step: RestoreStep) -> None:
+        self._files.remove(step.path)
+
+    def _move_back(self, step: RestoreStep) -> None:
+        self._files.move(self._moved[step.path], step.path)
+        self._files.set_access(step.path, step.target)
+
+    def _put(self, step: RestoreStep) -> None:
+        target = step.target
+        if target.kind == "file" and step.now.has_content_of(target):
+            self._files.set_access(step.path, target)
+            return
+        if target.kind == "folder" and step.now.kind == "folder":
+            return
+        self._files.put(step.path, target, self._store.content(self._session_id, target))
+        if step.now.kind == "missing" and target.kind == "file":
+            # As if never deleted. A changed file gets the current time, because what was built from it is stale.
+            self._files.set_time(step.path, target)
+
+    def _close(self, step: RestoreStep) -> None:
+        self._files.set_access(step.path, step.target)
+
+
+def is_plain(files: SnapshotFiles, path: str) -> bool:
+    """Whether there is no link on the way to a path."""
+    above = path.rpartition("/")[0] or "/"
+    return files.real(above) == above
+
+
+def _must_go(step: RestoreStep) -> bool:
+    """Whether the current file has to be removed first. Files and links replace each other atomically."""
+    if step.now.kind == "missing":
+        return False
+    if step.target.kind == "missing":
+        return True
+    return step.now.kind != step.target.kind and "folder" in (step.now.kind, step.target.kind)
+
 
 MAX_COMPARED_CHARS = 1_000_000
 
@@ -30,8 +206,8 @@ class UnknownCall(UnknownName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
-    """What was taken back, or would be."""
+class UndoResult:
+    """What was undone or redone, or would be."""
 
     calls: tuple[CallRecord, ...] = ()
     """Newest first."""
@@ -43,7 +219,7 @@ class Undone:
 
 
 class FileHistory:
-    """The changes of files of one home. Safe from any thread."""
+    """The file changes of all sessions of one home. Thread-safe."""
 
     def __init__(
         self,
@@ -56,25 +232,25 @@ class FileHistory:
         self.store = UndoStore(folder, settings, clock=clock)
         self._terminal = terminal
 
-    # Looking
+    # Inspect
 
     def calls(self, session_id: str, folder: str = "") -> list[CallRecord]:
-        """The calls that changed files, or may have; oldest first. With a folder, those that did so in it."""
+        """The calls that changed files, or may have, oldest first; with a folder, those that did so in it."""
         found = calls_in(self.store.entries(session_id), lambda entry, path: self._now(self._files_of(entry), path))
         return [one for one in found if not folder or _any_in(folder, [file.path for file in one.files])]
 
     def changed(self, session_id: str) -> list[ChangedFile]:
-        """The files that are not what they were before the session, in the order of their first change."""
+        """The files that differ from what they were before the session, in the order of their first change."""
         found: list[ChangedFile] = []
         entries = [one for one in self.store.entries(session_id) if one.is_call]
         for path, changes in by_path(changes_of(entries)).items():
-            if changes[0].entry.began.place is None:
-                now = self._now(Disk(), path)
+            if changes[0].entry.started.environment is None:
+                now = self._now(LocalFiles(), path)
             else:
                 now = changes[-1].after or changes[-1].before
             before = changes[0].before
             if not before.is_same(now):
-                calls = tuple(dict.fromkeys(change.entry.began.call_id for change in changes))
+                calls = tuple(dict.fromkeys(change.entry.started.call_id for change in changes))
                 kind = now.kind if before.kind == "missing" else before.kind
                 found.append(
                     ChangedFile(path=path, kind=kind_of(before, now), call_ids=calls, is_folder=kind == "folder")
@@ -83,9 +259,9 @@ class FileHistory:
 
     def diff(self, session_id: str, path: str) -> str:
         """The difference between a file before the session and now, as a unified diff; "" when there is none."""
-        files = Disk()
-        wanted = Area(files=files, workspace=str(Path.cwd())).placed(str(Path(path).expanduser()))
-        entries = [one for one in self.store.entries(session_id) if one.began.place is None and one.is_call]
+        files = LocalFiles()
+        wanted = UndoScope(files=files, workspace=str(Path.cwd())).absolute(str(Path(path).expanduser()))
+        entries = [one for one in self.store.entries(session_id) if one.started.environment is None and one.is_call]
         changes = by_path(changes_of(entries)).get(wanted)
         if not changes:
             return ""
@@ -98,35 +274,35 @@ class FileHistory:
         except OSError:
             old = new = None
         if old is None or new is None:
-            return f"{wanted} differs, and cannot be shown as text.\n"
+            return f"{wanted} differs, but cannot be shown as text.\n"
         old_name, new_name = ("/dev/null" if state.kind == "missing" else wanted for state in (before, now))
         lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name)
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def latest_session(self, folder: str, *, undone_too: bool = False) -> str | None:
-        """The session that changed files in a folder last; one that was taken back as a whole only if wanted."""
+        """The last session that changed files in a folder; fully undone ones count only with `undone_too`."""
         latest: tuple[float, str] | None = None
         for session_id in self.store.sessions():
             for entry in self.store.entries(session_id):
                 paths = [path for path in entry.changed_paths() if undone_too or path not in entry.undone]
                 counts = entry.is_call or undone_too
                 if counts and _any_in(folder, paths):
-                    latest = max(latest or (0.0, ""), (entry.began.at, session_id))
+                    latest = max(latest or (0.0, ""), (entry.started.at, session_id))
         return latest[1] if latest is not None else None
 
-    # Taking back
+    # Undo and redo
 
     def undo_calls(
         self, session_id: str, count: int = 1, *, folder: str = "", force: bool = False, dry_run: bool = False
-    ) -> Undone:
-        """Take back the latest calls that changed files, or that did so in a folder."""
+    ) -> UndoResult:
+        """Undo the latest calls that changed files, or that did so in a folder."""
         chosen = [one for one in reversed(self.calls(session_id, folder)) if one.can_be_undone][:count]
         return self._undo_records(session_id, chosen, force=force, dry_run=dry_run)
 
     def undo_to(
         self, session_id: str, call_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False
-    ) -> Undone:
-        """Take back everything from the latest call back to the one of that id, and that one too."""
+    ) -> UndoResult:
+        """Undo everything from the latest call back to the one with this id, inclusive."""
         calls = self.calls(session_id, folder)
         at = next((number for number, one in enumerate(calls) if call_id in (one.call_id, *one.entry_ids)), None)
         if at is None:
@@ -136,91 +312,93 @@ class FileHistory:
         return self._undo_records(session_id, chosen, force=force, dry_run=dry_run)
 
     def undo(self, session_id: str, *, turn_id: str | None = None, force: bool = False) -> list[UndoneFile]:
-        """Take back what the session, or one turn of it, did to files; what somebody else changed since is refused."""
+        """Undo what the session, or one turn of it, did to files; files that changed since are left alone."""
         entries = self.store.entries(session_id)
-        chosen = [one for one in entries if one.is_call and turn_id in (None, one.began.turn_id)]
-        return self._take_back(session_id, entries, chosen, UNDO, force=force)
+        chosen = [one for one in entries if one.is_call and turn_id in (None, one.started.turn_id)]
+        return self._restore_calls(session_id, entries, chosen, UNDO, force=force)
 
-    def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> Undone:
-        """Take back the latest undo, or the latest in a folder."""
+    def redo(self, session_id: str, *, folder: str = "", force: bool = False, dry_run: bool = False) -> UndoResult:
+        """Redo: undo the latest undo, or the latest in a folder."""
         entries = self.store.entries(session_id)
-        undos = [one for one in entries if one.began.tool == UNDO and changes_of([one])]
+        undos = [one for one in entries if one.started.tool == UNDO and changes_of([one])]
         undos = [one for one in undos if not folder or _any_in(folder, one.changed_paths())]
         if not undos:
-            return Undone()
-        # One that was cut short and the one that finished it are one.
-        latest = set(undos[-1].began.takes_back)
-        chosen = [one for one in undos if not latest.isdisjoint(one.began.takes_back)]
-        files = self._take_back(session_id, entries, chosen, REDO, force=force, dry_run=dry_run)
-        return Undone(files=tuple(files))
+            return UndoResult()
+        # An undo that was cut short and the one that finished it count as one.
+        latest = set(undos[-1].started.undoes)
+        chosen = [one for one in undos if not latest.isdisjoint(one.started.undoes)]
+        files = self._restore_calls(session_id, entries, chosen, REDO, force=force, dry_run=dry_run)
+        return UndoResult(files=tuple(files))
 
     def forget(self, session_id: str) -> None:
         """Remove all copies of a session."""
         self.store.forget(session_id)
 
-    def _undo_records(self, session_id: str, chosen: Sequence[CallRecord], *, force: bool, dry_run: bool) -> Undone:
+    def _undo_records(self, session_id: str, chosen: Sequence[CallRecord], *, force: bool, dry_run: bool) -> UndoResult:
         ids = {entry_id for one in chosen for entry_id in one.entry_ids}
         entries = self.store.entries(session_id)
         wanted = [one for one in entries if one.id in ids]
-        files = self._take_back(session_id, entries, wanted, UNDO, force=force, dry_run=dry_run)
-        return Undone(calls=tuple(chosen), files=tuple(files))
+        files = self._restore_calls(session_id, entries, wanted, UNDO, force=force, dry_run=dry_run)
+        return UndoResult(calls=tuple(chosen), files=tuple(files))
 
-    def _take_back(
+    def _restore_calls(
         self,
         session_id: str,
-        entries: Sequence[Entry],
-        chosen: Sequence[Entry],
+        entries: Sequence[JournalEntry],
+        chosen: Sequence[JournalEntry],
         tool: str,
         *,
         force: bool = False,
         dry_run: bool = False,
     ) -> list[UndoneFile]:
         done: list[UndoneFile] = []
-        for place in dict.fromkeys(_place_key(one) for one in chosen):
-            here = [one for one in chosen if _place_key(one) == place]
-            others = [one for one in entries if _place_key(one) == place and one not in here and one.is_call]
+        for environment in dict.fromkeys(_environment_key(one) for one in chosen):
+            here = [one for one in chosen if _environment_key(one) == environment]
+            others = [
+                one for one in entries if _environment_key(one) == environment and one not in here and one.is_call
+            ]
             try:
                 files = self._files_of(here[0])
             except OSError as error:
                 paths = by_path(changes_of(here))
                 done += [UndoneFile(path=path, what="refused", reason=str(error)) for path in paths]
                 continue
-            unfinished = [one for one in entries if one.began.tool == tool and one.after is None]
-            work = _Work(self.store, session_id, files, here, changes_of(others), tool, unfinished)
+            unfinished = [one for one in entries if one.started.tool == tool and one.after is None]
+            work = _Restoration(self.store, session_id, files, here, changes_of(others), tool, unfinished)
             done += work.run(force=force, dry_run=dry_run)
         return _without_implied_folders(done)
 
-    def _files_of(self, entry: Entry) -> Files:
-        if entry.began.place is None:
-            return Disk()
-        return place_again(entry.began.place, self._terminal() if self._terminal is not None else None)
+    def _files_of(self, entry: JournalEntry) -> SnapshotFiles:
+        if entry.started.environment is None:
+            return LocalFiles()
+        return reopen_environment(entry.started.environment, self._terminal() if self._terminal is not None else None)
 
-    def _now(self, files: Files, path: str) -> FileState:
-        """What is at a path now, its digest included."""
-        present = Snapshot(_anywhere(files), self.store.limits())
+    def _now(self, files: SnapshotFiles, path: str) -> FileState:
+        """What is at a path now, with its digest."""
+        present = FileSnapshot(_anywhere(files), self.store.limits())
         present.take_paths([path])
         return present.states.get(path, FileState(kind="special"))
 
 
-class _Work:
-    """The taking back of calls that worked in one place."""
+class _Restoration:
+    """Undoes calls that worked in one environment."""
 
     def __init__(
         self,
         store: UndoStore,
         session_id: str,
-        files: Files,
-        chosen: Sequence[Entry],
-        others: Sequence[Change],
+        files: SnapshotFiles,
+        chosen: Sequence[JournalEntry],
+        others: Sequence[PathChange],
         tool: str,
-        unfinished: Sequence[Entry],
+        unfinished: Sequence[JournalEntry],
     ) -> None:
         self._store, self._session_id, self._files, self._tool = store, session_id, files, tool
         self._chosen = chosen
         self._changes = by_path(changes_of(chosen))
         keys = set(self._keys(list(self._changes)))
-        self._resumed = [one for one in unfinished if not keys.isdisjoint(one.began.takes_back)]
-        """Earlier attempts at the same that were cut short."""
+        self._resumed = [one for one in unfinished if not keys.isdisjoint(one.started.undoes)]
+        """Earlier attempts at the same undo that were cut short."""
         self._begun = {path for one in self._resumed for path in one.before}
         self._others = by_path(others)
         folders = frozenset(path for path, changes in self._changes.items() if changes[0].before.kind == "folder")
@@ -229,44 +407,44 @@ class _Work:
     def run(self, *, force: bool, dry_run: bool) -> list[UndoneFile]:
         if not self._changes:
             return []
-        area, limits = _anywhere(self._files), self._store.limits()
+        scope, limits = _anywhere(self._files), self._store.limits()
         pack = None if dry_run else self._store.new_pack(self._session_id)
-        present = Snapshot(area, limits, pack=pack, kept=self._store.kept(self._session_id) if pack else None)
+        present = FileSnapshot(scope, limits, pack=pack, kept=self._store.kept(self._session_id) if pack else None)
         present.take_paths(self._changes)
         steps, refused = self._plan(present, force=force)
         if dry_run or pack is None:
             return self._in_order([_would(step) for step in steps] + refused)
-        began = Began(
+        started = CallStarted(
             id=pack.name,
             at=self._store.clock(),
             tool=self._tool,
-            place=self._chosen[0].began.place,
-            takes_back=self._keys([path for path in self._changes if path not in {one.path for one in refused}]),
+            environment=self._chosen[0].started.environment,
+            undoes=self._keys([path for path in self._changes if path not in {one.path for one in refused}]),
         )
         needed = frozenset(step.target.pack for step in steps)
-        self._store.begin(self._session_id, began, present, pack, needed=needed, wait=True)
-        done = self._restorer.carry_out(steps) + refused
-        self._files.settle()
-        after = Snapshot(area, limits, earlier=present)
+        self._store.begin(self._session_id, started, present, pack, needed=needed, wait=True)
+        done = self._restorer.restore(steps) + refused
+        self._files.sync()
+        after = FileSnapshot(scope, limits, earlier=present)
         after.take_paths(present.states)
-        self._store.end(self._session_id, began.id, present, after)
+        self._store.end(self._session_id, started.id, present, after)
         for one in self._resumed:
-            seen = tuple(Seen(path=path, state=after.states[path]) for path in one.before if path in after.states)
-            self._store.append(self._session_id, Ended(id=one.id, files=seen))
+            seen = tuple(PathState(path=path, state=after.states[path]) for path in one.before if path in after.states)
+            self._store.append(self._session_id, CallFinished(id=one.id, files=seen))
         self._mark([one.path for one in done if one.what == "refused"])
         return self._in_order(done)
 
     def _in_order(self, files: list[UndoneFile]) -> list[UndoneFile]:
-        """In the order of the first change of each path."""
-        places = {path: place for place, path in enumerate(self._changes)}
+        """The files in the order of their first change."""
+        places = {path: environment for environment, path in enumerate(self._changes)}
         return sorted(files, key=lambda one: places[one.path])
 
-    def _plan(self, present: Snapshot, *, force: bool) -> tuple[list[Step], list[UndoneFile]]:
-        """What is to be done, and what must not be."""
-        steps: list[Step] = []
+    def _plan(self, present: FileSnapshot, *, force: bool) -> tuple[list[RestoreStep], list[UndoneFile]]:
+        """What to restore, and what to leave alone."""
+        steps: list[RestoreStep] = []
         refused: list[UndoneFile] = []
         wanted = [
-            Step(path=path, target=changes[0].before, now=present.states.get(path, FileState(kind="special")))
+            RestoreStep(path=path, target=changes[0].before, now=present.states.get(path, FileState(kind="special")))
             for path, changes in self._changes.items()
         ]
         self._restorer.find_moved(wanted)
@@ -275,8 +453,8 @@ class _Work:
                 continue
             reason = self._restorer.why_impossible(step)
             if not reason and not force:
-                reason = why_not(step.now, self._changes[step.path], self._others.get(step.path, []))
-                if reason == SOMEBODY and step.path in self._begun and _is_half_done(step):
+                reason = why_refused(step.now, self._changes[step.path], self._others.get(step.path, []))
+                if reason == CHANGED_SINCE and step.path in self._begun and _is_half_done(step):
                     reason = ""
             if reason:
                 refused.append(UndoneFile(path=step.path, what="refused", reason=reason, size=step.target.size))
@@ -288,51 +466,51 @@ class _Work:
         return tuple(change.key for path in paths for change in self._changes[path])
 
     def _mark(self, refused: Sequence[str]) -> None:
-        """Put on record which changes do not count any more, and which do again."""
+        """Record which changes are undone, and which are redone."""
         left = set(refused)
         paths = [path for path in self._changes if path not in left]
         keys = self._keys(paths)
         if keys:
-            self._store.append(self._session_id, TakenBack(changes=keys))
-        again = [key for one in self._chosen for key in one.began.takes_back if key[1] not in left]
+            self._store.append(self._session_id, ChangesUndone(changes=keys))
+        again = [key for one in self._chosen for key in one.started.undoes if key[1] not in left]
         if again:
-            self._store.append(self._session_id, Revived(changes=tuple(again)))
+            self._store.append(self._session_id, ChangesRedone(changes=tuple(again)))
 
 
-def _anywhere(files: Files) -> Area:
-    """What the journal names was in the workspace of its call; no folder is looked for again."""
-    return Area(files=files, workspace="/")
+def _anywhere(files: SnapshotFiles) -> UndoScope:
+    """All paths: what the journal names was in scope when its call ran."""
+    return UndoScope(files=files, workspace="/")
 
 
 def _without_implied_folders(files: Sequence[UndoneFile]) -> list[UndoneFile]:
-    """The outcome without the folders that came or went with something in them."""
+    """The files without the folders that came or went with something in them."""
     above = {one.path.rpartition("/")[0] for one in files}
     return [one for one in files if one.kind != "folder" or one.what == "refused" or one.path not in above]
 
 
-def _place_key(entry: Entry) -> str:
-    return json.dumps(entry.began.place, sort_keys=True) if entry.began.place is not None else ""
+def _environment_key(entry: JournalEntry) -> str:
+    return json.dumps(entry.started.environment, sort_keys=True) if entry.started.environment is not None else ""
 
 
 def _any_in(folder: str, paths: Sequence[str]) -> bool:
-    """Whether one of the paths is a folder or in it."""
-    inside = f"{Disk().real(folder).rstrip('/')}/"
+    """Whether one of the paths is this folder or in it."""
+    inside = f"{LocalFiles().real(folder).rstrip('/')}/"
     return any(f"{path}/".startswith(inside) for path in paths)
 
 
-def _is_half_done(step: Step) -> bool:
-    """Whether a path may be what an undo leaves in the middle of its work; no content is lost where it goes on."""
+def _is_half_done(step: RestoreStep) -> bool:
+    """Whether a path may be in the state that an interrupted undo leaves; going on loses no content."""
     return step.now.kind == "missing" or step.now.kind == step.target.kind == "folder"
 
 
-def _would(step: Step) -> UndoneFile:
+def _would(step: RestoreStep) -> UndoneFile:
     is_gone = step.target.kind == "missing"
     kind = step.now.kind if is_gone else step.target.kind
     return UndoneFile(path=step.path, what="removed" if is_gone else "restored", size=step.target.size, kind=kind)
 
 
 def _text(content: bytes | None) -> str | None:
-    """The content as text that can be compared; None when it is none, or too much."""
+    """The content as text to compare; None when it is binary or too long."""
     if content is None or b"\0" in content or len(content) > MAX_COMPARED_CHARS:
         return None
     try:

@@ -1,10 +1,12 @@
-"""The journal of one session's changes of files: a line before each call, one after it, one when it is taken back.
+"""The journal of one session's file changes, and the packs with the contents that they replaced.
 
-    cache/undo/<session>/index.jsonl    these lines
+    cache/undo/<session>/index.jsonl    a line before each call, one after it, one when it is undone
     cache/undo/<session>/<call>.pack    the contents that one call was about to change, one after the other
 
-A pack, with a copy of the line at its end, is written before the call runs. A call without its second line was cut
-short.
+A pack is written before the call runs, with a copy of the journal line at its end: what a power cut takes from the
+journal is found in the packs. A call without its second line was cut short. A killed process loses nothing of what was
+written. A power cut may, until the disk has it: toolcrib starts the sync before the call runs and does not wait for
+it, because a disk may take longer than the call.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,24 +25,146 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
-from toolcrib.undo.packs import SUFFIX, bring_to_disk, line_of, pack_names
-from toolcrib.undo.states import FileState
+from toolcrib.undo.files import FileState
+
+SUFFIX = ".pack"
+_END = struct.Struct("<Q8s")
+_MARK = b"toolcrib"
+
+
+class PackWriter:
+    """Collects the contents of one call. They count only after `close`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self._path = folder / f"{name}{SUFFIX}"
+        self._descriptor: int | None = None
+
+    def add(self, content: bytes) -> int:
+        """Append a content; return its offset."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
+        # At its offset, so that the next content overwrites what a full disk cut short.
+        offset, left = os.lseek(self._descriptor, self.size, os.SEEK_SET), memoryview(content)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        self.size += len(content)
+        return offset
+
+    def is_there(self, name: str) -> bool:
+        """Whether a pack of the same session exists; another process may have dropped it to make room."""
+        return name == self.name or self._path.with_name(f"{name}{SUFFIX}").exists()
+
+    @property
+    def is_empty(self) -> bool:
+        return self._descriptor is None
+
+    def close(self, line: bytes = b"", *, wait: bool = False) -> None:
+        """Append the journal line and sync to disk; wait for that only if told to."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            end = line + _END.pack(len(line), _MARK)
+            os.lseek(descriptor, self.size, os.SEEK_SET)
+            if os.write(descriptor, end) != len(end):
+                raise OSError(f"the disk is full: {str(self._path)!r} cannot be written")
+            self.size += len(end)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        bring_to_disk(descriptor, wait=wait)
+
+    def discard(self) -> None:
+        """Remove the pack: nothing refers to it."""
+        with contextlib.suppress(OSError):
+            self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def bring_to_disk(descriptor: int, *, wait: bool) -> None:
+    """Sync what was written to disk, and close the descriptor."""
+    if wait:
+        _sync(descriptor)
+    else:
+        threading.Thread(target=_sync, args=(descriptor,), name="toolcrib-undo-disk", daemon=True).start()
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        # A disk failure shows when the copy is read, because its digest is checked.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_content(folder: Path, pack: str, offset: int, size: int) -> bytes:
+    """A content from a pack; raises FileNotFoundError when it was dropped, OSError when it is cut short."""
+    if size == 0:
+        return b""
+    with (folder / f"{pack}{SUFFIX}").open("rb") as stream:
+        stream.seek(offset)
+        content = stream.read(size)
+    if len(content) != size:
+        raise OSError("the copy is damaged")
+    return content
+
+
+def line_of(folder: Path, pack: str) -> bytes:
+    """The journal line at the end of a pack; empty when the pack is incomplete."""
+    try:
+        with (folder / f"{pack}{SUFFIX}").open("rb") as stream:
+            stream.seek(-_END.size, os.SEEK_END)
+            length, mark = _END.unpack(stream.read(_END.size))
+            if mark != _MARK:
+                return b""
+            stream.seek(-_END.size - length, os.SEEK_END)
+            return stream.read(length)
+    except OSError:
+        return b""
+
+
+def pack_names(folder: Path) -> set[str]:
+    try:
+        return {entry.name.removesuffix(SUFFIX) for entry in os.scandir(folder) if entry.name.endswith(SUFFIX)}
+    except OSError:
+        return set()
+
+
+def packs_of(folder: Path) -> list[os.DirEntry[str]]:
+    """The packs of a session, the oldest first."""
+    try:
+        found = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX)]
+        return sorted(found, key=lambda entry: entry.stat().st_mtime_ns)
+    except OSError:
+        return []
+
+
+def size_of(folder: Path) -> int:
+    """How many bytes a session takes on the disk."""
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
+    except OSError:
+        return 0
+
 
 INDEX = "index.jsonl"
 MAX_BYTES = 32_000_000
 UNDO, REDO = "toolcrib undo", "toolcrib redo"
-"""Stand as the tool of an entry that is itself the taking back of others; no tool can be called so."""
+"""The tool names of undos and redos in the journal; no real tool can have them."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A path, and what was there."""
+class PathState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A path and what was there."""
 
     path: str
     state: FileState
 
 
-class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="before", tag_field="event"):
-    """A call that is about to run, with what it may touch, as it was."""
+class CallStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="before", tag_field="event"):
+    """A call that is about to run, with the state of the paths that it may change."""
 
     id: str
     at: float
@@ -48,84 +174,84 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     call_id: str = ""
     turn_id: str = ""
     workspace: str = ""
-    place: dict[str, Any] | None = None
-    """The spec of the environment that the files are in; None means this machine."""
-    files: tuple[Seen, ...] = ()
+    environment: dict[str, Any] | None = msgspec.field(default=None, name="place")
+    """The spec of the environment of the files; None means this machine."""
+    files: tuple[PathState, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is not kept, and why."""
-    takes_back: tuple[tuple[str, str], ...] = ()
-    """Of an undo: which changes, as the entry and the path."""
+    """What was not saved, and why."""
+    undoes: tuple[tuple[str, str], ...] = msgspec.field(default=(), name="takes_back")
+    """For an undo: the changes that it undoes, each as entry and path."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="after", tag_field="event"):
-    """The same files after the call; those that it made and nobody knew of before are among them."""
+class CallFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="after", tag_field="event"):
+    """The same paths after the call, and those that it created."""
 
     id: str
-    files: tuple[Seen, ...] = ()
+    files: tuple[PathState, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-class RunsOn(msgspec.Struct, frozen=True, kw_only=True, tag="runs on", tag_field="event"):
-    """A call whose command goes on in the background: nobody sees its end."""
+class CallDetached(msgspec.Struct, frozen=True, kw_only=True, tag="runs on", tag_field="event"):
+    """A call whose command goes on in the background, so that its end is unknown."""
 
     id: str
 
 
-class TakenBack(msgspec.Struct, frozen=True, kw_only=True, tag="undone", tag_field="event"):
-    """Changes that do not count any more, as the entry and the path."""
+class ChangesUndone(msgspec.Struct, frozen=True, kw_only=True, tag="undone", tag_field="event"):
+    """Changes that were undone, each as entry and path."""
 
     changes: tuple[tuple[str, str], ...]
 
 
-class Revived(msgspec.Struct, frozen=True, kw_only=True, tag="redone", tag_field="event"):
-    """Changes that count again."""
+class ChangesRedone(msgspec.Struct, frozen=True, kw_only=True, tag="redone", tag_field="event"):
+    """Changes that were redone, each as entry and path."""
 
     changes: tuple[tuple[str, str], ...]
 
 
-Event = Began | Ended | RunsOn | TakenBack | Revived
+JournalEvent = CallStarted | CallFinished | CallDetached | ChangesUndone | ChangesRedone
 
 
 @dataclass(slots=True)
-class Entry:
-    """One call, as the journal tells it."""
+class JournalEntry:
+    """One call, as the journal describes it."""
 
-    began: Began
+    started: CallStarted
     order: int
     before: dict[str, FileState]
     after: dict[str, FileState] | None = None
-    """None for a call whose end nobody saw."""
+    """None for a call whose end is unknown."""
     ended_order: int = -1
     notes: tuple[str, ...] = ()
     runs_on: bool = False
     """Its command went on in the background."""
     undone: set[str] = field(default_factory=set)
-    """The paths that were put back."""
+    """The paths that were restored."""
 
     @property
     def id(self) -> str:
-        return self.began.id
+        return self.started.id
 
     @property
     def is_call(self) -> bool:
-        return self.began.tool not in (UNDO, REDO)
+        return self.started.tool not in (UNDO, REDO)
 
     def changed_paths(self) -> list[str]:
-        """What the call really changed; of one that was cut short, all that it may have."""
+        """The paths that the call changed; for one that was cut short, all that it may have changed."""
         if self.after is None:
             return list(self.before)
         return [path for path, state in self.before.items() if not state.is_same(self.after.get(path, state))]
 
 
-def line_for(event: Event) -> bytes:
+def line_for(event: JournalEvent) -> bytes:
     """An event as a line of the journal."""
-    # With escapes, because a path may hold bytes that are no characters.
+    # ASCII with escapes, because a path may contain bytes that are not text.
     return json.dumps(msgspec.to_builtins(event)).encode("ascii")
 
 
 def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> None:
-    """Put a line on record; where durable, it is brought to the disk, and waited for only if told to."""
-    # The line feed in front keeps this line whole after one that a killed process left half.
+    """Append a line; if durable, sync it to disk, and wait for that only if told to."""
+    # The leading line feed keeps this line intact after one that a killed process left incomplete.
     written = b"\n" + line + b"\n"
     descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_FILE)
     try:
@@ -141,7 +267,7 @@ def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> N
 
 
 def shorten(folder: Path) -> None:
-    """Drop the older half of a journal that has grown too long, with the packs that only it speaks of."""
+    """Drop the older half of a journal that has grown too long, with the packs that only this half refers to."""
     index = folder / INDEX
     try:
         if index.stat().st_size <= MAX_BYTES:
@@ -158,7 +284,7 @@ def shorten(folder: Path) -> None:
         (folder / f"{pack}{SUFFIX}").unlink(missing_ok=True)
 
 
-def read(folder: Path) -> list[Entry]:
+def read(folder: Path) -> list[JournalEntry]:
     """Every call of the session, oldest first."""
     try:
         events = _events((folder / INDEX).read_bytes().split(b"\n"))
@@ -167,32 +293,32 @@ def read(folder: Path) -> list[Entry]:
     entries = _entries(events)
     lost = pack_names(folder) - entries.keys()
     if lost:
-        # What a power cut or a kill took from the journal stands in the packs.
+        # What a power cut or a kill took from the journal is in the packs.
         for event in _events([line_of(folder, pack) for pack in lost]):
-            events.insert(_place_of(event, events), event)
+            events.insert(_position_of(event, events), event)
         entries = _entries(events)
     return list(entries.values())
 
 
-def _place_of(lost: Event, events: Sequence[Event]) -> int:
-    """Where an event belongs: before what began later, and before what is said of it."""
-    for place, event in enumerate(events):
-        if isinstance(event, Began) and isinstance(lost, Began) and event.at > lost.at:
-            return place
-        if isinstance(event, Ended | RunsOn) and isinstance(lost, Began) and event.id == lost.id:
-            return place
+def _position_of(lost: JournalEvent, events: Sequence[JournalEvent]) -> int:
+    """Where an event belongs: before calls that started later, and before other events of its call."""
+    for environment, event in enumerate(events):
+        if isinstance(event, CallStarted) and isinstance(lost, CallStarted) and event.at > lost.at:
+            return environment
+        if isinstance(event, CallFinished | CallDetached) and isinstance(lost, CallStarted) and event.id == lost.id:
+            return environment
     return len(events)
 
 
-def _entries(events: Sequence[Event]) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
+def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
+    entries: dict[str, JournalEntry] = {}
     for order, event in enumerate(events):
-        if isinstance(event, Began):
+        if isinstance(event, CallStarted):
             before = {one.path: one.state for one in event.files}
-            entries[event.id] = Entry(event, order, before, notes=event.notes)
-        elif isinstance(event, TakenBack | Revived):
+            entries[event.id] = JournalEntry(event, order, before, notes=event.notes)
+        elif isinstance(event, ChangesUndone | ChangesRedone):
             _mark(entries, event)
-        elif event.id in entries and isinstance(event, Ended):
+        elif event.id in entries and isinstance(event, CallFinished):
             _end(entries[event.id], event, order)
         elif event.id in entries:
             entries[event.id].runs_on = True
@@ -200,8 +326,8 @@ def _entries(events: Sequence[Event]) -> dict[str, Entry]:
     return entries
 
 
-def _complete(entries: dict[str, Entry]) -> None:
-    """Fill in the digests of large files that calls left: the next call that touched one has read it."""
+def _complete(entries: dict[str, JournalEntry]) -> None:
+    """Fill in the digests of large files that calls left: the next call that changed one has read it."""
     seen: dict[tuple[str, str, int], str] = {}
     for entry in reversed(entries.values()):
         for path, state in (entry.after or {}).items():
@@ -213,30 +339,30 @@ def _complete(entries: dict[str, Entry]) -> None:
                 seen[path, state.stamp, state.size] = state.digest
 
 
-def _end(entry: Entry, event: Ended, order: int) -> None:
+def _end(entry: JournalEntry, event: CallFinished, order: int) -> None:
     entry.after = {one.path: one.state for one in event.files}
     entry.ended_order = order
     entry.notes = (*entry.notes, *event.notes)
     for path in entry.after:
-        # What was found only afterwards is what the call made.
+        # The call created what only appeared afterwards.
         entry.before.setdefault(path, FileState(kind="missing"))
 
 
-def _mark(entries: dict[str, Entry], event: TakenBack | Revived) -> None:
+def _mark(entries: dict[str, JournalEntry], event: ChangesUndone | ChangesRedone) -> None:
     for entry_id, path in event.changes:
         entry = entries.get(entry_id)
         if entry is None:
             continue
-        if isinstance(event, TakenBack):
+        if isinstance(event, ChangesUndone):
             entry.undone.add(path)
         else:
             entry.undone.discard(path)
 
 
-def _events(lines: Iterable[bytes]) -> list[Event]:
-    found: list[Event] = []
+def _events(lines: Iterable[bytes]) -> list[JournalEvent]:
+    found: list[JournalEvent] = []
     for line in lines:
-        # A line may be half: a killed process left it so.
+        # A killed process may leave an incomplete line.
         with contextlib.suppress(ValueError, msgspec.MsgspecError):
-            found += [msgspec.convert(json.loads(line), Event)] if line else []
+            found += [msgspec.convert(json.loads(line), JournalEvent)] if line else []
     return found

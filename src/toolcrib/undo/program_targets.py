@@ -1,4 +1,4 @@
-"""What single programs change, delete or make: one row for each."""
+"""Which files single programs change, delete or create: one row for each program."""
 
 from __future__ import annotations
 
@@ -12,21 +12,45 @@ from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.writes import targets
-from toolcrib.undo.area import Area, How
 from toolcrib.undo.git_files import GitCall, GitUnknown, changed_by
-from toolcrib.undo.patch_names import names_in_patch
 from toolcrib.undo.python_files import CHANGES, files_of_code
+from toolcrib.undo.snapshot import How, UndoScope
+
+HEADER = re.compile(r"^(?:---|\+\+\+) (?P<name>\"(?:[^\"\\]|\\.)*\"|[^\t\n]+)", re.MULTILINE)
+MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (?P<name>.+)$", re.MULTILINE)
+GIT_HEADER = re.compile(r"^diff --git (?P<old>\S+) (?P<new>\S+)$", re.MULTILINE)
+
+
+def names_in_patch(text: str, strip: int | None) -> list[str]:
+    """The paths in the headers of a unified diff, without `strip` leading parts; None tries the usual numbers."""
+    written = [match["name"].strip('"').rstrip() for match in HEADER.finditer(text)]
+    for match in GIT_HEADER.finditer(text):
+        written += [match["old"], match["new"]]
+    found: dict[str, None] = {}
+    for name in written:
+        if name == "/dev/null":
+            continue
+        for count in (strip,) if strip is not None else (0, 1):
+            parts = name.split("/")
+            # Without a number, `patch` looks for the bare name too.
+            if len(parts) > count:
+                found["/".join(parts[count:])] = None
+        if strip is None:
+            found[name.rpartition("/")[2]] = None
+    found.update((match["name"], None) for match in MOVED.finditer(text))
+    return list(found)
+
 
 MAX_OVERLAID = 5_000
-HIDDEN_IN_CODE = "not kept: which files the code changes is only known when it runs"
+HIDDEN_IN_CODE = "not kept: it is unknown until the code runs which files it changes"
 QUOTED = re.compile(r"""(["'])([^"'\n]{1,200})\1""")
 HOST = re.compile(r"[\w.@-]+:(?!/\w:)|rsync://")
 
 
-class Watcher(Protocol):
-    """Who takes down what is touched."""
+class TargetSink(Protocol):
+    """Collects the files that programs change."""
 
-    area: Area
+    undo_scope: UndoScope
     is_here: bool
 
     def add(self, path: str, how: How = "path") -> None: ...
@@ -41,13 +65,13 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """One command, and who wants to know what it touches."""
+class ProgramCall:
+    """One command, and where the files that it changes are collected."""
 
-    watcher: Watcher
+    watcher: TargetSink
     call: Call
     input: str
-    """The file that its standard input is redirected from; empty where there is none."""
+    """The file that its standard input is redirected from; empty if there is none."""
 
     @property
     def operands(self) -> list[Field]:
@@ -65,7 +89,7 @@ class Watch:
 
     def kind(self, path: str) -> str:
         """What is at a path now, links followed."""
-        files = self.watcher.area.files
+        files = self.watcher.undo_scope.files
         if UNKNOWN in path or not path.startswith("/"):
             return "missing"
         try:
@@ -74,23 +98,23 @@ class Watch:
             return "missing"
 
 
-def _remove(watch: Watch) -> None:
+def _remove(watch: ProgramCall) -> None:
     recursive = watch.has("-r", "-R", "--recursive") or watch.call.program not in ("rm", "grm")
     watch.add(watch.operands, "tree" if recursive else "path")
 
 
-def _every_operand(watch: Watch) -> None:
+def _every_operand(watch: ProgramCall) -> None:
     watch.add(watch.operands)
 
 
-def _access(watch: Watch) -> None:
+def _access(watch: ProgramCall) -> None:
     """chmod and the like: what follows the mode or owner."""
     skipped = 0 if watch.has("--reference") else 1
     words = [word for word in watch.operands if not re.fullmatch(r"-[rwxXst]+", word.text)]
     watch.add(words[skipped:], "modes" if watch.has("-R", "--recursive") else "path")
 
 
-def _into(watch: Watch) -> None:
+def _into(watch: ProgramCall) -> None:
     """cp, mv, install, ln and rsync: what they take away, and what they put over something else."""
     call, arguments = watch.call, watch.call.arguments
     if call.program == "install" and watch.has("-d", "--directory"):
@@ -111,7 +135,7 @@ def _into(watch: Watch) -> None:
     _over(watch, sources, target, in_folder=directory is not None)
 
 
-def _over(watch: Watch, sources: list[Field], target: Field, *, in_folder: bool) -> None:
+def _over(watch: ProgramCall, sources: list[Field], target: Field, *, in_folder: bool) -> None:
     into = watch.path(target)
     as_name = watch.has("-T", "--no-target-directory")
     is_folder = not as_name and (in_folder or watch.kind(into) == "folder" or target.text.endswith("/"))
@@ -126,28 +150,28 @@ def _over(watch: Watch, sources: list[Field], target: Field, *, in_folder: bool)
             watch.add([target], "guess")
             watch.watcher.note(f"not kept: what comes from {source.text.replace(UNKNOWN, '…')} is only known later")
             continue
-        place = into if not is_folder or contents or name in (".", "..", "") else f"{into.rstrip('/')}/{name}"
-        _overlay(watch, watch.path(source), place, target)
+        environment = into if not is_folder or contents or name in (".", "..", "") else f"{into.rstrip('/')}/{name}"
+        _overlay(watch, watch.path(source), environment, target)
 
 
-def _overlay(watch: Watch, source: str, place: str, target: Field) -> None:
-    """What is at a place, and at everything below it that the source puts something over."""
+def _overlay(watch: ProgramCall, source: str, environment: str, target: Field) -> None:
+    """A path, and everything below it that the source overwrites."""
     state = watch.call.state
-    watch.watcher.add_path(place, state)
+    watch.watcher.add_path(environment, state)
     if watch.has("-b", "--backup"):
-        for backup in (f"{place}~", f"{place}.~1~"):
+        for backup in (f"{environment}~", f"{environment}.~1~"):
             watch.watcher.add_path(backup, state)
     if watch.call.program in ("ln", "mv", "gmv") or watch.kind(source) != "folder":
         return
     left = [MAX_OVERLAID]
     for name in _below(watch, source, "", left):
-        watch.watcher.add(f"{place.rstrip('/')}/{name}")
+        watch.watcher.add(f"{environment.rstrip('/')}/{name}")
     if left[0] <= 0:
         watch.add([target], "guess")
 
 
-def _below(watch: Watch, folder: str, prefix: str, left: list[int]) -> Iterable[str]:
-    files = watch.watcher.area.files
+def _below(watch: ProgramCall, folder: str, prefix: str, left: list[int]) -> Iterable[str]:
+    files = watch.watcher.undo_scope.files
     try:
         names = files.names(folder)
     except OSError:
@@ -161,8 +185,8 @@ def _below(watch: Watch, folder: str, prefix: str, left: list[int]) -> Iterable[
             yield from _below(watch, f"{folder}/{name}", f"{prefix}{name}/", left)
 
 
-def _in_place(watch: Watch) -> None:
-    """sed, perl, ruby, awk and others, where they change files in their place."""
+def _in_place(watch: ProgramCall) -> None:
+    """sed, perl, ruby, awk and others, when they edit files in place."""
     program, words = watch.call.program, [word.text for word in watch.call.words]
     if program in ("sed", "gsed"):
         # A suffix or more letters may follow: `-i.bak`, `-ni`, `-Ei`.
@@ -178,7 +202,7 @@ def _in_place(watch: Watch) -> None:
             watch.add(watch.operands)
         _code(watch)
     else:
-        # What stands behind the letter is the ending of a copy: `-i.orig`, `-pi`.
+        # The letter may be followed by the suffix of a copy: `-i.orig`, `-pi`.
         found = next((match for word in words if (match := re.match(r"-[a-hj-zA-Z]*i(.*)", word))), None)
         if found is not None:
             _with_backup(watch, watch.operands, found[1])
@@ -186,7 +210,7 @@ def _in_place(watch: Watch) -> None:
             _code(watch)
 
 
-def _code(watch: Watch) -> None:
+def _code(watch: ProgramCall) -> None:
     """Code of another language on the command line: the files that are there and that it names in quotes."""
     for word in watch.call.words:
         if CHANGES.search(word.text) or ">" in word.text:
@@ -195,7 +219,7 @@ def _code(watch: Watch) -> None:
             watch.watcher.note(HIDDEN_IN_CODE)
 
 
-def _with_backup(watch: Watch, files: list[Field], suffix: str) -> None:
+def _with_backup(watch: ProgramCall, files: list[Field], suffix: str) -> None:
     watch.add(files)
     if suffix:
         watch.add(
@@ -206,8 +230,8 @@ def _with_backup(watch: Watch, files: list[Field], suffix: str) -> None:
         )
 
 
-def _compress(watch: Watch) -> None:
-    """gzip and its kin put a file in the place of another."""
+def _compress(watch: ProgramCall) -> None:
+    """gzip and its kin replace one file by another."""
     if watch.has("-c", "--stdout", "-t", "--test", "-l", "--list"):
         return
     suffixes = {"gzip": ".gz", "gunzip": ".gz", "bzip2": ".bz2", "bunzip2": ".bz2", "xz": ".xz", "unxz": ".xz"}
@@ -217,7 +241,7 @@ def _compress(watch: Watch) -> None:
         watch.add([word, word.with_text(other)])
 
 
-def _patch(watch: Watch) -> None:
+def _patch(watch: ProgramCall) -> None:
     if watch.has("--dry-run"):
         return
     arguments, state = watch.call.arguments, watch.call.state
@@ -235,14 +259,14 @@ def _patch(watch: Watch) -> None:
         watch.add(word for word in watch.operands[:1] if word.text not in words[after : after + 1] or not after)
     names = names_in_patch(text, strip)
     if not names and not watch.operands[:1]:
-        watch.watcher.note("not kept: which files the patch changes is only known when it runs")
+        watch.watcher.note("not kept: it is unknown until the patch runs which files it changes")
         watch.add([Field(".")], "guess")
     for name in names:
         for path in (name, f"{name}.orig", f"{name}.rej"):
             watch.add([Field(path)])
 
 
-def _unpack(watch: Watch) -> None:
+def _unpack(watch: ProgramCall) -> None:
     """tar and unzip: an archive is written, or what is in it is put somewhere."""
     call = watch.call
     words = [word.text for word in call.words]
@@ -257,11 +281,11 @@ def _unpack(watch: Watch) -> None:
         if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
             watch.add([Field(words[1])])
         return
-    watch.watcher.note("not kept: what an archive puts over is only known when it is unpacked")
+    watch.watcher.note("not kept: it is unknown until the archive is unpacked which files it overwrites")
     watch.add([folder], "guess")
 
 
-def _zip(watch: Watch) -> None:
+def _zip(watch: ProgramCall) -> None:
     """The archive, and with `-m` what is moved into it."""
     for archive in watch.operands[:1]:
         watch.add([archive, archive.with_text(f"{archive.text}.zip")])
@@ -269,7 +293,7 @@ def _zip(watch: Watch) -> None:
         watch.add(watch.operands[1:], "tree")
 
 
-def _download(watch: Watch) -> None:
+def _download(watch: ProgramCall) -> None:
     watch.add(targets(watch.call))
     if watch.call.program == "wget" and not watch.has("-O", "--output-document"):
         remote = watch.operands
@@ -279,7 +303,7 @@ def _download(watch: Watch) -> None:
     watch.add(Field(name) for name in names if name and UNKNOWN not in name)
 
 
-def _python(watch: Watch) -> None:
+def _python(watch: ProgramCall) -> None:
     """Code on the command line, on standard input, or in a file of the workspace."""
     code = watch.call.arguments.value("-c")
     stdin = watch.call.stdin
@@ -298,7 +322,7 @@ def _python(watch: Watch) -> None:
         watch.watcher.note(HIDDEN_IN_CODE)
 
 
-def _git(watch: Watch) -> None:
+def _git(watch: ProgramCall) -> None:
     arguments, state = watch.call.arguments, watch.call.state
     if not watch.operands or state.remote or state.container:
         return
@@ -309,9 +333,9 @@ def _git(watch: Watch) -> None:
     if sub == "mv":
         _git_move(watch)
         return
-    place = arguments.value("-C")
+    environment = arguments.value("-C")
     call = GitCall(
-        folder=watch.path(place) if place is not None else state.cwd,
+        folder=watch.path(environment) if environment is not None else state.cwd,
         sub=sub,
         options=frozenset(name for name, _ in arguments.options),
         operands=tuple(word.text for word in watch.operands[1:]),
@@ -324,16 +348,16 @@ def _git(watch: Watch) -> None:
             watch.watcher.add(path)
     except GitUnknown as reason:
         watch.watcher.note(f"not kept: {reason}")
-        watch.watcher.add(call.folder or watch.watcher.area.workspace, "guess")
+        watch.watcher.add(call.folder or watch.watcher.undo_scope.workspace, "guess")
 
 
-def _git_move(watch: Watch) -> None:
+def _git_move(watch: ProgramCall) -> None:
     *sources, target = watch.operands[1:] or [Field(".")]
     watch.add(sources, "tree")
     _over(watch, sources, target, in_folder=False)
 
 
-def _generic(watch: Watch) -> None:
+def _generic(watch: ProgramCall) -> None:
     """What is known of a program already, and what follows an option for its output."""
     words = watch.call.words
     watch.add(targets(watch.call))
@@ -344,8 +368,8 @@ def _generic(watch: Watch) -> None:
             watch.add([word.with_text(re.sub(r"^-o|^--output=", "", word.text))])
 
 
-def _rows() -> dict[str, Callable[[Watch], None]]:
-    rows: dict[str, Callable[[Watch], None]] = {}
+def _rows() -> dict[str, Callable[[ProgramCall], None]]:
+    rows: dict[str, Callable[[ProgramCall], None]] = {}
     for names, look in (
         ("rm grm unlink shred srm wipe trash trash-put", _remove),
         ("rmdir tee touch truncate fallocate sponge mkdir mkfifo dos2unix unix2dos sqlite3", _every_operand),

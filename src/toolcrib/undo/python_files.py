@@ -1,4 +1,4 @@
-"""Which files a piece of Python code would write or delete, as far as its text says."""
+"""Which files a piece of Python code would write or delete, as far as its text tells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CODE = 200_000
 MAX_CONSTANTS = 200
 MAX_PATH_CHARS = 400
 
-# Which of the arguments are paths that are written or removed.
+# Which arguments are paths that are written or removed.
 FUNCTIONS: dict[str, tuple[int, ...]] = {
     "os.remove": (0,),
     "os.unlink": (0,),
@@ -125,7 +125,7 @@ class _Reader(ConstantReader):
             self._add(method.value, whole=method.attr in ("rename", "replace"))
             if method.attr in ("rename", "replace") and len(node.args) == 1:
                 self._add(node.args[0], whole=False)
-        elif method.attr != "replace":  # Most often the one of a text.
+        elif method.attr != "replace":  # `replace` is most often that of a string.
             self._found.hidden = True
 
     def _writes(self, node: ast.Call, position: int = 1) -> bool:

@@ -1,4 +1,4 @@
-"""The calls of a session and what they did to files, as values for people and programs."""
+"""What the calls of a session did to files, and whether that can be undone without losing anybody's work."""
 
 from __future__ import annotations
 
@@ -6,8 +6,75 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from toolcrib.undo.journal import Entry
-from toolcrib.undo.states import FileState
+from toolcrib.undo.files import SPECIAL, FileState
+from toolcrib.undo.journal import JournalEntry
+
+CUT_SHORT = "the call was cut short, so it is unknown whether the call left this"
+RUNS_ON = "the command went on in the background, so it is unknown whether the command left this"
+CHANGED_SINCE = "it has changed since"
+LATER = "a later call of this session changed it, too; undo that first"
+
+
+@dataclass(frozen=True, slots=True)
+class PathChange:
+    """What one call did to one path."""
+
+    entry: JournalEntry
+    path: str
+
+    @property
+    def before(self) -> FileState:
+        return self.entry.before[self.path]
+
+    @property
+    def after(self) -> FileState | None:
+        """What the call left; None if its end is unknown."""
+        return None if self.entry.after is None else self.entry.after.get(self.path, self.before)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.entry.id, self.path
+
+
+def changes_of(entries: Sequence[JournalEntry]) -> list[PathChange]:
+    """The changes that were not undone, oldest first."""
+    return [PathChange(one, path) for one in entries for path in one.changed_paths() if path not in one.undone]
+
+
+def by_path(changes: Sequence[PathChange]) -> dict[str, list[PathChange]]:
+    found: dict[str, list[PathChange]] = {}
+    for change in changes:
+        found.setdefault(change.path, []).append(change)
+    return found
+
+
+def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[PathChange]) -> str:
+    """Why a path must not be restored without force; "" when it may. `others` are changes that are not to be undone."""
+    if now.kind == "special":
+        return SPECIAL
+    unseen = [change for change in changes if change.after is None]
+    if unseen:
+        return RUNS_ON if all(change.entry.runs_on for change in unseen) else CUT_SHORT
+    last = max(changes, key=lambda change: change.entry.ended_order)
+    if any(change.entry.order > last.entry.order for change in others):
+        return LATER
+    if last.after is None or not now.is_same(last.after):
+        return CHANGED_SINCE
+    return "" if _is_unbroken(changes) else CHANGED_SINCE
+
+
+def _is_unbroken(changes: Sequence[PathChange]) -> bool:
+    """Whether each call found what the one before had left. A call inside another one finds an intermediate state."""
+    events = [(change.entry.order, True, change.before) for change in changes]
+    events += [(change.entry.ended_order, False, change.after or change.before) for change in changes]
+    running, left = 0, None
+    for _, begins, state in sorted(events, key=lambda event: event[0]):
+        if begins and running == 0 and left is not None and not state.is_same(left):
+            return False
+        running += 1 if begins else -1
+        left = state
+    return True
+
 
 Kind = Literal["created", "changed", "deleted"]
 Now = Literal["old", "new"]
@@ -15,7 +82,7 @@ Now = Literal["old", "new"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFile:
-    """A file that is not what it was."""
+    """A file that differs from what it was."""
 
     path: str
     kind: Kind
@@ -34,10 +101,10 @@ class FileRecord:
     is_folder: bool = False
     undone: bool = False
     not_kept: str = ""
-    """Why it cannot be put back."""
+    """Why it cannot be restored."""
     now: Now | None = None
-    """Of a call that was cut short: whether the file is what it was before (`old`), or was changed, by the call or by
-    somebody else since (`new`)."""
+    """For a call that was cut short: whether the file is what it was before (`old`), or has changed, by the call or
+    since (`new`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +118,13 @@ class CallRecord:
     turn_id: str
     files: tuple[FileRecord, ...]
     notes: tuple[str, ...]
-    """What of it is not kept."""
+    """What was not saved."""
     finished: bool
     """False when the call was cut short, or its command went on in the background."""
     runs_on: bool
     """Its command went on in the background."""
-    place: str
-    """The backend that the files are in; empty for this machine."""
+    environment: str
+    """The backend of the files; empty for this machine."""
     entry_ids: tuple[str, ...]
 
     @property
@@ -69,24 +136,24 @@ class CallRecord:
         return bool(self.files) and not self.can_be_undone
 
 
-def calls_in(entries: Sequence[Entry], now: Callable[[Entry, str], FileState]) -> list[CallRecord]:
-    """The calls that a journal tells of, oldest first. Entries of one call, one inside the other, are one record."""
-    groups: dict[str, list[Entry]] = {}
+def calls_in(entries: Sequence[JournalEntry], now: Callable[[JournalEntry, str], FileState]) -> list[CallRecord]:
+    """The calls in a journal, oldest first. Nested entries of one call are one record."""
+    groups: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         if entry.is_call:
-            groups.setdefault(entry.began.call_id or entry.id, []).append(entry)
+            groups.setdefault(entry.started.call_id or entry.id, []).append(entry)
     records = [_record(call_id, group, now) for call_id, group in groups.items()]
     return [one for one in records if one.files or one.notes]
 
 
-def _record(call_id: str, group: Sequence[Entry], now: Callable[[Entry, str], FileState]) -> CallRecord:
-    first = group[0].began
+def _record(call_id: str, group: Sequence[JournalEntry], now: Callable[[JournalEntry, str], FileState]) -> CallRecord:
+    first = group[0].started
     files: dict[str, FileRecord] = {}
     for entry in group:
         for path in entry.changed_paths():
             if path not in files:
                 files[path] = _file_record(entry, path, now)
-    place = str(first.place["spec"].get("backend", "")) if first.place is not None else ""
+    environment = str(first.environment["spec"].get("backend", "")) if first.environment is not None else ""
     return CallRecord(
         call_id=call_id,
         tool=first.tool,
@@ -97,12 +164,12 @@ def _record(call_id: str, group: Sequence[Entry], now: Callable[[Entry, str], Fi
         notes=tuple(dict.fromkeys(note for entry in group for note in entry.notes)),
         finished=all(entry.after is not None for entry in group),
         runs_on=any(entry.runs_on for entry in group),
-        place=place,
+        environment=environment,
         entry_ids=tuple(entry.id for entry in group),
     )
 
 
-def _file_record(entry: Entry, path: str, now: Callable[[Entry, str], FileState]) -> FileRecord:
+def _file_record(entry: JournalEntry, path: str, now: Callable[[JournalEntry, str], FileState]) -> FileRecord:
     before = entry.before[path]
     state: Now | None = None
     if entry.after is not None:
@@ -124,8 +191,8 @@ def _file_record(entry: Entry, path: str, now: Callable[[Entry, str], FileState]
     )
 
 
-def _would_be_folder(entry: Entry, path: str, after: FileState) -> bool:
-    """Whether a path that a call did not come to make is only the folder of another one."""
+def _would_be_folder(entry: JournalEntry, path: str, after: FileState) -> bool:
+    """Whether a path that a call did not create would only have been the folder of another one."""
     is_missing = entry.before[path].kind == after.kind == "missing"
     return is_missing and any(other.startswith(f"{path}/") for other in entry.before)
 

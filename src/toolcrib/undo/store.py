@@ -1,4 +1,4 @@
-"""Where undo keeps what it knows: a folder for each session, bounded, for the owner alone."""
+"""Where undo stores snapshots: a bounded folder for each session, readable only by its owner."""
 
 from __future__ import annotations
 
@@ -17,33 +17,44 @@ from msgspec.structs import replace
 from toolcrib.config.files import make_folder
 from toolcrib.config.tool_settings import UndoSettings
 from toolcrib.undo import journal
-from toolcrib.undo.journal import INDEX, Began, Ended, Entry, Event, Seen
-from toolcrib.undo.packs import SUFFIX, PackWriter, packs_of, read_content, size_of
-from toolcrib.undo.snapshot import Kept, Limits, Snapshot
-from toolcrib.undo.states import FileState
+from toolcrib.undo.files import FileState
+from toolcrib.undo.journal import (
+    INDEX,
+    SUFFIX,
+    CallFinished,
+    CallStarted,
+    JournalEntry,
+    JournalEvent,
+    PackWriter,
+    PathState,
+    packs_of,
+    read_content,
+    size_of,
+)
+from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
 
 DIRECT = "direct"
-"""The session of calls that belong to none."""
+"""The session of calls that belong to no other."""
 MAX_SESSIONS = 200
 MEGABYTE = 1_000_000
 CHECKED_BYTES = 50_000_000
-"""Each time that a session has grown by so much, the oldest sessions are looked at."""
+"""Each time a session has grown by this much, the oldest sessions are pruned."""
 DROPPED = "its copy was dropped to make room for newer ones"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 
 
 @dataclass(slots=True)
 class _Session:
-    """What a process knows of the folder of a session."""
+    """What this process knows about the folder of a session."""
 
     folder: Path
-    kept: Kept
+    kept: StoredContents
     used: int
-    """How many bytes its packs take on the disk."""
+    """The size of its packs on disk."""
 
 
 class UndoStore:
-    """The journals and copies of one home. Safe from any thread, and for several processes."""
+    """The journals and copies of one home. Safe for threads and processes."""
 
     def __init__(
         self, folder: Path, settings: UndoSettings | None = None, *, clock: Callable[[], float] = time.time
@@ -54,11 +65,13 @@ class UndoStore:
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
 
-    # Writing
+    # Write
 
-    def limits(self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0) -> Limits:
-        """How much of one call is kept, within what the settings allow."""
-        return Limits(
+    def limits(
+        self, *, max_files: int = 20_000, max_bytes: float = float("inf"), seconds: float = 10.0
+    ) -> SnapshotLimits:
+        """How much to save for one call, within the settings."""
+        return SnapshotLimits(
             max_file_bytes=int(min(self._settings.max_file_mb * MEGABYTE, max_bytes)),
             max_bytes=int(min(self._settings.max_session_mb * MEGABYTE, max_bytes)),
             max_files=max_files,
@@ -68,27 +81,27 @@ class UndoStore:
     def new_pack(self, session_id: str) -> PackWriter:
         return PackWriter(self._opened(session_id).folder, secrets.token_hex(6))
 
-    def kept(self, session_id: str) -> Kept:
-        """The contents that a session keeps already."""
+    def kept(self, session_id: str) -> StoredContents:
+        """The contents that a session has stored already."""
         return self._opened(session_id).kept
 
     def begin(
         self,
         session_id: str,
-        began: Began,
-        before: Snapshot,
+        started: CallStarted,
+        before: FileSnapshot,
         pack: PackWriter,
         *,
         needed: frozenset[str] = frozenset(),
         wait: bool = False,
     ) -> None:
-        """Put a call on record, under the name of its pack; no end of the process loses it from then on.
+        """Record a call under the name of its pack; from then on, no end of the process loses it.
 
-        With `wait`, no power cut does either. The packs that are needed are not dropped to make room.
+        With `wait`, no power cut does, either. Needed packs are not dropped to make room.
         """
         session = self._opened(session_id)
-        files = tuple(Seen(path=path, state=state) for path, state in before.states.items())
-        line = journal.line_for(replace(began, files=files, notes=tuple(before.notes)))
+        files = tuple(PathState(path=path, state=state) for path, state in before.states.items())
+        line = journal.line_for(replace(started, files=files, notes=tuple(before.notes)))
         is_alone = pack.is_empty
         pack.close(line, wait=wait)
         journal.append(session.folder, line, durable=is_alone, wait=wait)
@@ -99,35 +112,35 @@ class UndoStore:
                 self._prune(session.folder)
         self._make_room(session, needed | {pack.name})
 
-    def end(self, session_id: str, entry_id: str, before: Snapshot, after: Snapshot) -> None:
-        """Put on record what a call left."""
-        # What was not taken down before is new only where nothing was there for sure: an undo would remove it.
+    def end(self, session_id: str, entry_id: str, before: FileSnapshot, after: FileSnapshot) -> None:
+        """Record what a call left."""
+        # A path that was not recorded before counts as new only if nothing was there for sure: an undo would remove it.
         changed = [
-            Seen(path=path, state=state)
+            PathState(path=path, state=state)
             for path, state in after.states.items()
             if (not before.states[path].is_same(state) if path in before.states else before.knew_missing(path))
         ]
         notes = tuple(note for note in after.notes if note not in before.notes)
-        # Not waited for: whoever loses it in a power cut has a call that was cut short, and its copies.
-        line = journal.line_for(Ended(id=entry_id, files=tuple(changed), notes=notes))
+        # No wait: a power cut that loses this line leaves a call that was cut short, and its copies.
+        line = journal.line_for(CallFinished(id=entry_id, files=tuple(changed), notes=notes))
         journal.append(self._opened(session_id).folder, line, durable=False)
 
-    def say(self, session_id: str, began: Began, note: str) -> None:
-        """Put on record that nothing is kept of a call, and why."""
-        self.append(session_id, replace(began, notes=(note,)))
-        self.append(session_id, Ended(id=began.id))
+    def say(self, session_id: str, started: CallStarted, note: str) -> None:
+        """Record that nothing was saved for a call, and why."""
+        self.append(session_id, replace(started, notes=(note,)))
+        self.append(session_id, CallFinished(id=started.id))
 
-    def append(self, session_id: str, event: Event) -> None:
+    def append(self, session_id: str, event: JournalEvent) -> None:
         journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
 
-    # Reading
+    # Read
 
-    def entries(self, session_id: str) -> list[Entry]:
+    def entries(self, session_id: str) -> list[JournalEntry]:
         """Every call of a session, oldest first."""
         return journal.read(self.folder_of(session_id))
 
     def content(self, session_id: str, state: FileState) -> bytes:
-        """The kept content of a file; raises OSError with the reason when there is none."""
+        """The stored content of a file; raises OSError with the reason when there is none."""
         if state.kind != "file":
             return b""
         try:
@@ -142,7 +155,7 @@ class UndoStore:
         return not state.pack or (self.folder_of(session_id) / f"{state.pack}{SUFFIX}").exists()
 
     def sessions(self) -> list[str]:
-        """The sessions that something is kept of, by the names of their folders; the latest first."""
+        """The sessions with stored changes, by the names of their folders, the latest first."""
         try:
             folders = [one for one in self.folder.iterdir() if (one / INDEX).exists()]
         except OSError:
@@ -155,12 +168,12 @@ class UndoStore:
         return self.folder / (name if plain else f"x{hashlib.sha256(name.encode()).hexdigest()[:32]}")
 
     def forget(self, session_id: str) -> None:
-        """Remove all that is kept of a session."""
+        """Remove everything that is stored for a session."""
         shutil.rmtree(self.folder_of(session_id), ignore_errors=True)
         with self._lock:
             self._sessions.pop(session_id, None)
 
-    # Room
+    # Limits
 
     def _opened(self, session_id: str) -> _Session:
         with self._lock:
@@ -183,7 +196,7 @@ class UndoStore:
         return _Session(folder, kept, sum(pack.stat().st_size for pack in packs))
 
     def _make_room(self, session: _Session, needed: frozenset[str]) -> None:
-        """Drop the oldest copies of a session that takes more than it may."""
+        """Drop the oldest copies of a session that exceeds its limit."""
         limit = self._settings.max_session_mb * MEGABYTE
         if session.used <= limit:
             return
@@ -196,11 +209,11 @@ class UndoStore:
                     continue
                 session.used -= pack.stat().st_size
                 Path(pack.path).unlink(missing_ok=True)
-                for digest in [one for one, place in session.kept.items() if place[0] == name]:
+                for digest in [one for one, environment in session.kept.items() if environment[0] == name]:
                     del session.kept[digest]
 
     def _prune(self, newest: Path) -> None:
-        """Remove what is kept of the sessions that were used longest ago, where it is too much."""
+        """Remove the least recently used sessions when all take too much space."""
         folders = sorted((one for one in self.folder.iterdir() if one != newest), key=_last_used, reverse=True)
         total = size_of(newest)
         for count, folder in enumerate(folders, start=2):

@@ -15,10 +15,9 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.runtime import Runtime
-from toolcrib.undo.history import FileHistory, Undone
-from toolcrib.undo.places import Terminal
+from toolcrib.undo.history import FileHistory, UndoneFile, UndoResult
 from toolcrib.undo.records import CallRecord, FileRecord
-from toolcrib.undo.restoring import UndoneFile
+from toolcrib.undo.remote_files import Terminal
 from toolcrib.undo.store import DIRECT
 
 SOMETHING_REFUSED = 1
@@ -129,7 +128,7 @@ def _show_calls(session: str, calls: list[CallRecord], as_json: bool) -> None:
         state = ", taken back" if call.undone else "" if call.finished else ", cut short"
         if call.runs_on and not call.undone:
             state = ", went on in the background"
-        where = f" in {call.place}" if call.place else ""
+        where = f" in {call.environment}" if call.environment else ""
         print_line()
         print_line(f"{call.call_id}  {local_time(call.at)}  {call.tool}{where}{state}")
         print_line(f"  {_short(call.summary)}")
@@ -153,7 +152,7 @@ def _file_line(file: FileRecord) -> str:
     return f"{file.path}{'/' if file.is_folder else ''} ({', '.join(told)})"
 
 
-def _show_outcome(session: str, done: Undone, *, dry_run: bool, as_json: bool, redo: bool, force: bool) -> None:
+def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: bool, redo: bool, force: bool) -> None:
     if as_json:
         files = [{"path": one.path, "what": one.what, "reason": one.reason} for one in done.files]
         print_json({"session": session, "calls": [_as_json(one) for one in done.calls], "files": files})

@@ -1,4 +1,4 @@
-"""The files of another place (docker, ssh …), as undo looks at them and puts them back."""
+"""The files of another environment (docker, ssh …), as undo looks at them and puts them back."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import msgspec
 
 from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.undo.states import MISSING, FileState, Kind
+from toolcrib.undo.files import MISSING, FileState, Kind
 
 T = TypeVar("T")
 
 KINDS: dict[str, Kind] = {"file": "file", "folder": "folder", "link": "link", "other": "special"}
 CAN_BE_REACHED_AGAIN = frozenset({"ssh"})
-"""Places that are still there when the process that used them is gone."""
+"""Environments that outlive the process that used them."""
 UNDO_SECONDS = 120.0
 END = b"\0\4\0"
-"""Printed last, so that the output is known to be whole."""
+"""Printed last, to mark the output as complete."""
 SURVEY = r"""
 limit=$1 folders=$2; shift 2
 real() {  # r: the folder, as far as it is there without links; the x keeps line breaks at the end of a name
@@ -39,7 +39,7 @@ done
 count=$# IFS=
 while [ "$count" -gt 0 ]; do
     real "$1"
-    # Unquoted, so that a pattern stands for what it fits.
+    # Unquoted, so that the shell expands patterns.
     [ -n "$rest" ] || set -- "$@" "${r%/}"/$2
     shift 2; count=$((count - 2))
 done
@@ -47,13 +47,13 @@ printf '\0\4'
 tar -cf - "$@" 2>/dev/null | head -c "$limit"
 printf '\0\4\0'
 """
-"""Says what is behind the links of folders, and gives an archive of what is in them by these names."""
+"""Resolves the links of folders, and archives the named files in them."""
 AFTER_FOLDERS = b"\0\4"
 Fetched = tuple[FileState, bytes | None]
 
 
 class Terminal(Protocol):
-    """A TerminalService, as far as undo needs it."""
+    """The part of TerminalService that undo needs."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any: ...
 
@@ -62,13 +62,13 @@ class Terminal(Protocol):
     def environment_of(self, session_key: str) -> Environment | None: ...
 
 
-class PlaceFiles:
-    """The files of one environment; many are fetched in one go, because every question takes a while.
+class RemoteFiles:
+    """The files of one environment; fetches many at once, because every call takes a while.
 
-    Called in a thread of its own; the work is done where the environment lives.
+    Called in a thread of its own; the work runs on the loop of the environment.
     """
 
-    is_far = True
+    is_remote = True
 
     def __init__(self, terminal: Terminal, spec: EnvironmentSpec, *, seconds: float = UNDO_SECONDS) -> None:
         self._terminal = terminal
@@ -76,16 +76,16 @@ class PlaceFiles:
         self._seconds = seconds
         self._ends: float | None = None
         self._real: dict[str, str] = {}
-        """What paths are behind their links; asked once, because every question takes a while."""
+        """Real paths, each resolved once, because every call takes a while."""
 
         self._fetched: dict[str, Fetched] = {}
         self._roots: tuple[str, ...] = ()
         self._there: set[str] = set()
-        """Folders that are known to be there."""
+        """Folders that are known to exist."""
         self._surveyed: tuple[tuple[str, ...], tuple[str, ...], int] | None = None
 
-    def begin_anew(self) -> None:
-        """Give the next looks the whole time, and ask for everything again."""
+    def refresh(self) -> None:
+        """Restart the time limit, and fetch everything again."""
         self._ends = None
         self._forget()
         if self._surveyed is not None:
@@ -98,9 +98,9 @@ class PlaceFiles:
         self._roots = ()
 
     def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
-        """Ask in one go where folders really are and what is at paths, as far as that is not more than so many bytes.
+        """Find out at once where folders really are and what is at paths, up to `limit` bytes.
 
-        Both are absolute, as they were written; a folder may be `~`.
+        Both are absolute, as written; a folder may be `~`.
         """
         self._surveyed = tuple(folders), tuple(paths), limit
         self._survey(*self._surveyed)
@@ -115,7 +115,7 @@ class PlaceFiles:
         named = [(above, name) for above, _, name in parts if name]
         asked = list(dict.fromkeys([*folders, *(above or "/" for above, _ in named)]))
         words = [str(limit), str(len(asked)), *asked, *(word for pair in named for word in pair)]
-        printed = self._run(lambda place: _printed(place, ["sh", "-c", SURVEY, "sh", *words]))
+        printed = self._run(lambda environment: _printed(environment, ["sh", "-c", SURVEY, "sh", *words]))
         told, _, archive = printed.partition(AFTER_FOLDERS)
         answers = [os.fsdecode(one) for one in told.split(b"\0")]
         for folder, real, missing in zip(asked, answers[::2], answers[1::2], strict=False):
@@ -123,7 +123,7 @@ class PlaceFiles:
             self._real[real or "/"] = real or "/"
             self._there.add(real or "/")
             if missing:
-                # Nothing is there, nor below it.
+                # Nothing exists there or below.
                 self._roots = (*self._roots, f"{real}/{missing.split('/')[1]}")
         found = read_archive(archive)
         if found is not None:
@@ -139,7 +139,7 @@ class PlaceFiles:
     def look(self, path: str) -> FileState:
         if self._is_fetched(path):
             return self._fetched[path][0] if path in self._fetched else MISSING
-        about = self._run(lambda place: place.status(BackendPath(path), follow_links=False))
+        about = self._run(lambda environment: environment.status(BackendPath(path), follow_links=False))
         if about is None:
             return MISSING
         kind = KINDS[about.kind]
@@ -151,7 +151,7 @@ class PlaceFiles:
         content = self._fetched[path][1] if path in self._fetched else None
         if content is not None:
             return content
-        content = self._run(lambda place: place.read_file(BackendPath(path), plain=True))
+        content = self._run(lambda environment: environment.read_file(BackendPath(path), plain=True))
         return content if len(content) <= limit else None
 
     def names(self, folder: str) -> list[str]:
@@ -159,7 +159,7 @@ class PlaceFiles:
             inside = f"{folder.rstrip('/')}/"
             below = (path[len(inside) :] for path in self._fetched if path.startswith(inside))
             return sorted(name for name in below if name and "/" not in name)
-        return self._run(lambda place: place.list_folder(BackendPath(folder)))
+        return self._run(lambda environment: environment.list_folder(BackendPath(folder)))
 
     def real(self, path: str) -> str:
         if path not in self._real:
@@ -170,7 +170,7 @@ class PlaceFiles:
         if self._is_fetched(path) and self.look(path).kind != "link":
             above, _, name = path.rpartition("/")
             return f"{self.real(above or '/').rstrip('/')}/{name}"
-        about = self._run(lambda place: place.status(BackendPath(path)))
+        about = self._run(lambda environment: environment.status(BackendPath(path)))
         if about is not None and about.real:
             return str(about.real)
         above, _, name = os.path.normpath(path).rpartition("/")
@@ -180,39 +180,39 @@ class PlaceFiles:
         self._forget()
         where = BackendPath(path)
         if state.kind == "folder":
-            self._run(lambda place: place.make_folder(where, mode=state.mode))
+            self._run(lambda environment: environment.make_folder(where, mode=state.mode))
         elif state.kind == "link":
-            self._run(lambda place: place.make_link(where, state.link))
+            self._run(lambda environment: environment.make_link(where, state.link))
         else:
-            self._run(lambda place: place.write_file(where, content, mode=state.mode, plain=True))
+            self._run(lambda environment: environment.write_file(where, content, mode=state.mode, plain=True))
 
     def set_access(self, path: str, state: FileState) -> None:
         self._forget()
-        if self._run(lambda place: _exit_code(place, ["chmod", f"{state.mode:o}", path])) != 0:
+        if self._run(lambda environment: _exit_code(environment, ["chmod", f"{state.mode:o}", path])) != 0:
             raise OSError("its mode could not be set")
 
     def set_time(self, path: str, state: FileState) -> None:
-        """Nothing: the place has its own clock."""
+        """Nothing to do: the environment has its own clock."""
 
-    def settle(self) -> None:
-        """Nothing: the place waits itself, file by file."""
+    def sync(self) -> None:
+        """Nothing to do: the environment syncs each file itself."""
 
     def move(self, path: str, to: str) -> None:
-        raise OSError("files of this place are not moved back")
+        raise OSError("files of this environment are not moved back")
 
     def remove(self, path: str) -> None:
         self._forget()
         kind = self.look(path).kind
         if kind == "folder":
-            self._run(lambda place: place.remove_folder(BackendPath(path)))
+            self._run(lambda environment: environment.remove_folder(BackendPath(path)))
         elif kind != "missing":
-            self._run(lambda place: place.remove_file(BackendPath(path), plain=True))
+            self._run(lambda environment: environment.remove_file(BackendPath(path), plain=True))
 
     def address(self) -> Mapping[str, str]:
         return self._run(_address)
 
     def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
-        """What the work gives; the time begins when the place has answered for the first time."""
+        """Run some work; the time limit starts when the environment first answers."""
 
         async def bounded(environment: Environment) -> T:
             if self._ends is None:
@@ -230,12 +230,12 @@ class PlaceFiles:
         return done
 
 
-class Nowhere(PlaceFiles):
-    """A place that is not asked: every path is a file that cannot be read."""
+class AssumedFiles(RemoteFiles):
+    """Stands in for an environment without asking it: every path is a file that cannot be read."""
 
     def __init__(self) -> None:
         self.was_read = False
-        """Whether it takes a look at contents to know more."""
+        """Whether a content was needed to know more."""
 
     def look(self, path: str) -> FileState:
         return FileState(kind="file")
@@ -256,7 +256,7 @@ async def _address(environment: Environment) -> Mapping[str, str]:
 
 
 async def _printed(environment: Environment, argv: list[str]) -> bytes:
-    """What a program prints, up to the mark at its end."""
+    """What a program prints, up to the end mark."""
     output = bytearray()
     is_whole = asyncio.Event()
 
@@ -275,7 +275,7 @@ async def _printed(environment: Environment, argv: list[str]) -> bytes:
 
 
 def read_archive(archive: bytes) -> dict[str, Fetched] | None:
-    """What an archive says of paths, with the contents of files; None when it is cut short."""
+    """The paths in an archive, with the contents of files; None when it is cut short."""
     found: dict[str, Fetched] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
@@ -283,7 +283,7 @@ def read_archive(archive: bytes) -> dict[str, Fetched] | None:
                 found[f"/{member.name.strip('/')}"] = _fetched(opened, member)
             is_whole = opened.offset + 2 * tarfile.BLOCKSIZE <= len(archive)
     except tarfile.ReadError:
-        # Nothing that was asked for is there, or the archive is no archive.
+        # None of the paths exists, or this is no archive.
         return {} if not archive.strip(b"\0") else None
     return found if is_whole else None
 
@@ -294,7 +294,7 @@ def _fetched(opened: tarfile.TarFile, member: tarfile.TarInfo) -> Fetched:
         return FileState(kind="folder", mode=mode), None
     if member.issym():
         return FileState(kind="link", link=member.linkname), None
-    # A second name of a file stands in the archive as a hint to the first.
+    # In the archive, a second name of a file refers to the first.
     source = opened.extractfile(member) if member.isreg() or member.islnk() else None
     if source is None:
         return FileState(kind="special"), None
@@ -307,19 +307,19 @@ async def _exit_code(environment: Environment, argv: list[str]) -> int:
     return await process.wait()
 
 
-def place_as_json(spec: EnvironmentSpec, files: PlaceFiles) -> dict[str, Any]:
-    """What the journal says of a place, so that it is found again."""
+def environment_as_json(spec: EnvironmentSpec, files: RemoteFiles) -> dict[str, Any]:
+    """How the journal identifies an environment."""
     return {"spec": msgspec.to_builtins(spec), "address": dict(files.address())}
 
 
-def place_again(place: Mapping[str, Any], terminal: Terminal | None) -> PlaceFiles:
-    """The files of a place that the journal names; raises OSError with the reason when it cannot be reached."""
-    spec = msgspec.convert(place["spec"], EnvironmentSpec)
+def reopen_environment(environment: Mapping[str, Any], terminal: Terminal | None) -> RemoteFiles:
+    """The files of an environment in the journal; raises OSError with the reason when it cannot be reached."""
+    spec = msgspec.convert(environment["spec"], EnvironmentSpec)
     where = f"the {spec.backend} environment that the call worked in"
     if terminal is None:
         raise OSError(f"{where} cannot be opened from here")
     if spec.backend not in CAN_BE_REACHED_AGAIN:
         opened = terminal.environment_of(spec.session)
-        if opened is None or dict(opened.address()) != place.get("address"):
+        if opened is None or dict(opened.address()) != environment.get("address"):
             raise OSError(f"{where} is gone, or belongs to another process; type /undo in the chat that it belongs to")
-    return PlaceFiles(terminal, spec)
+    return RemoteFiles(terminal, spec)

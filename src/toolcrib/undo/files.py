@@ -1,4 +1,4 @@
-"""The files of this machine, as undo looks at them and puts them back. No link is ever followed."""
+"""The files of an environment as undo sees them: what is at a path, and how to restore it. Links are never followed."""
 
 from __future__ import annotations
 
@@ -9,28 +9,90 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
+
+import msgspec
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER
 from toolcrib.core.errors import PathChanged
-from toolcrib.undo.states import MISSING, FileState
+
+Kind = Literal["missing", "file", "folder", "link", "special"]
+
+SPECIAL = "it is neither a file, a folder nor a link"
+
+
+class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was at a path. For a file, also where its content is stored, or why it is not."""
+
+    kind: Kind
+    mode: int = 0
+    """Permission bits of a file or folder."""
+    owner: tuple[int, int] | None = None
+    """User and group, if the environment tells."""
+    size: int = 0
+    digest: str = ""
+    """For a file that was read: the SHA-256 of its content."""
+    stamp: str = ""
+    """Differs when the file was written to or replaced, as far as the environment can tell."""
+    changed_ns: int = 0
+    """When the content was last changed, in nanoseconds."""
+    touched_ns: int = 0
+    """When anything about the file was last changed; 0 if the environment does not tell."""
+    link: str = ""
+    """For a link: its target, as written."""
+    pack: str = ""
+    offset: int = 0
+    """The pack that holds the content, and the offset in it."""
+    not_kept: str = ""
+    """Why there is no copy, as part of a sentence."""
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the content, if there is any, was stored."""
+        return self.kind != "file" or bool(self.pack) or (self.size == 0 and not self.not_kept)
+
+    def is_same(self, other: FileState) -> bool:
+        """Whether both describe the same thing, mode and owner included."""
+        if self.kind != other.kind:
+            return False
+        if self.kind in ("missing", "special"):
+            return True
+        if self.kind == "link":
+            return self.link == other.link
+        return self._same_access(other) and (self.kind == "folder" or self.has_content_of(other))
+
+    def has_content_of(self, other: FileState) -> bool:
+        """Whether two files have the same content, as far as is known."""
+        if self.kind != "file" or other.kind != "file" or self.size != other.size:
+            return False
+        if self.digest and other.digest:
+            return self.digest == other.digest
+        return bool(self.stamp) and self.stamp == other.stamp
+
+    def _same_access(self, other: FileState) -> bool:
+        owners = {owner for owner in (self.owner, other.owner) if owner is not None}
+        return self.mode == other.mode and len(owners) < 2
+
+
+MISSING = FileState(kind="missing")
+
 
 if sys.platform != "win32":
     from toolcrib.environments.host_paths import Spot, open_regular, spot_of
 
 
-class Files(Protocol):
-    """The files of one place. Paths are absolute; every method raises OSError, and may block."""
+class SnapshotFiles(Protocol):
+    """The files of one environment. Paths are absolute; every method may block and raise OSError."""
 
-    is_far: bool
-    """Every question takes a while, so that `fetch` is worth its price."""
+    is_remote: bool
+    """Whether every call takes a while, so that `fetch` is worth its cost."""
 
-    def begin_anew(self) -> None:
-        """Forget what was seen so far: something has run since."""
+    def refresh(self) -> None:
+        """Forget what was seen so far, because something has run since."""
         ...
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Look at these paths and all below them in one go, where that is quicker and not more than so many bytes."""
+        """Look at these paths and everything below them at once, if that is quicker and within `limit` bytes."""
         ...
 
     def look(self, path: str) -> FileState:
@@ -54,7 +116,7 @@ class Files(Protocol):
         ...
 
     def put(self, path: str, state: FileState, content: bytes) -> None:
-        """Make the path a file, folder or link as described, in one step; a file or link that is there is replaced."""
+        """Make the path a file, folder or link as described, atomically; an existing file or link is replaced."""
         ...
 
     def set_access(self, path: str, state: FileState) -> None:
@@ -62,39 +124,39 @@ class Files(Protocol):
         ...
 
     def set_time(self, path: str, state: FileState) -> None:
-        """Give a file that was gone the time of its last change back, where the place can do that."""
+        """Restore the modification time of a file that was deleted, if the environment can do that."""
         ...
 
-    def settle(self) -> None:
-        """Wait until everything that was put is on the disk, where there is one to wait for."""
+    def sync(self) -> None:
+        """Wait until everything that was restored is on the disk."""
         ...
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another name; nothing must be there."""
+        """Rename a file; nothing may exist at the new path."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, a link or an empty folder; nothing there is no error."""
+        """Remove a file, a link or an empty folder; a missing path is no error."""
         ...
 
 
-class Disk:
+class LocalFiles:
     """The files of this machine."""
 
-    is_far = False
+    is_remote = False
 
-    def begin_anew(self) -> None:
-        """Nothing: every look is a new one."""
+    def refresh(self) -> None:
+        """Nothing to do: every look is a new one."""
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Nothing: every look is quick."""
+        """Nothing to do: every look is quick."""
 
     def look(self, path: str) -> FileState:
         try:
             about = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
-        except ValueError as error:  # A zero byte: no path of this machine.
+        except ValueError as error:  # A zero byte, which no path can have.
             raise OSError(str(error)) from error
         if stat.S_ISLNK(about.st_mode):
             return FileState(kind="link", link=os.readlink(path))  # noqa: PTH115 - what it says, unchanged
@@ -132,11 +194,11 @@ class Disk:
     def put(self, path: str, state: FileState, content: bytes) -> None:
         with _spot(path, make_folders=True) as spot:
             if state.kind == "folder":
-                # Open for the owner until everything in it is back; its own mode comes last.
+                # Open for the owner until its content is back; its own mode comes last.
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(spot.name, OWNER_FOLDER, dir_fd=spot.folder)
                 return
-            # Always the same name, so that what a killed process left half is removed by the next one.
+            # Always the same name, so that the next process removes what a killed one left.
             temporary = spot.beside(f".{hashlib.sha256(os.fsencode(spot.name)).hexdigest()[:16]}.undo")
             _unlink(temporary)
             try:
@@ -153,7 +215,7 @@ class Disk:
             try:
                 descriptor = spot.open(os.O_RDONLY)
             except PermissionError:
-                # Closed even to its owner, who may still open it up.
+                # Even the owner may not open it, but may change its mode.
                 os.chmod(spot.name, state.mode, dir_fd=spot.folder)
                 return
             try:
@@ -161,8 +223,8 @@ class Disk:
             finally:
                 os.close(descriptor)
 
-    def settle(self) -> None:
-        # Once for all: waiting for each of thousands of files would take minutes.
+    def sync(self) -> None:
+        # Once for all files: a sync for each of thousands would take minutes.
         os.sync()
 
     def move(self, path: str, to: str) -> None:
@@ -188,12 +250,12 @@ class Disk:
 
 @contextlib.contextmanager
 def _spot(path: str, *, make_folders: bool = False) -> Iterator[Spot]:
-    """The place of a path; a link on the way, also one that was put there just now, is an OSError."""
+    """The location of a path; a link on the way, even a new one, raises OSError."""
     try:
         with spot_of(path, make_folders=make_folders) as spot:
             yield spot
     except PathChanged as error:
-        raise OSError("a link to another place is in the way") from error
+        raise OSError("a link is in the way") from error
 
 
 def _unlink(spot: Spot) -> None:

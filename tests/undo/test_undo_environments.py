@@ -61,8 +61,10 @@ MakeThere = Callable[..., There]
 def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeThere]:
     with ExitStack() as opened:
 
-        def make(place: str, home: str = "crib") -> There:
-            config = json.dumps({"terminal": {"login_shell": False, **engines.terminal_settings(place, monkeypatch)}})
+        def make(environment: str, home: str = "crib") -> There:
+            config = json.dumps(
+                {"terminal": {"login_shell": False, **engines.terminal_settings(environment, monkeypatch)}}
+            )
             folder = tmp_path / "work"
             folder.mkdir(exist_ok=True)
             registry = ToolRegistry(parent=default_registry)
@@ -77,7 +79,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         yield make
 
 
-@pytest.mark.parametrize("place", ["sandbox", "docker", "ssh"])
+@pytest.mark.parametrize("environment", ["sandbox", "docker", "ssh"])
 @pytest.mark.parametrize(
     "command",
     [
@@ -87,9 +89,9 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         "sed -i s/alpha/omega/ a.txt; chmod 600 a.txt; ln -sfn sub link",
     ],
 )
-def test_commands_are_taken_back_there(make_there: MakeThere, place: str, command: str) -> None:
+def test_commands_are_taken_back_there(make_there: MakeThere, environment: str, command: str) -> None:
     """Contents, modes, links and folders are what they were before the command."""
-    there = make_there(place)
+    there = make_there(environment)
     before = there.run(LOOK)
 
     there.run(command, "c1")
@@ -103,10 +105,10 @@ def test_commands_are_taken_back_there(make_there: MakeThere, place: str, comman
     assert there.run(LOOK) == changed
 
 
-@pytest.mark.parametrize("place", ["docker", "ssh"])
-def test_a_file_that_a_tool_wrote_there_is_taken_back(make_there: MakeThere, place: str) -> None:
+@pytest.mark.parametrize("environment", ["docker", "ssh"])
+def test_a_file_that_a_tool_wrote_there_is_taken_back(make_there: MakeThere, environment: str) -> None:
     """The tools that edit files work in the place, and so does undo."""
-    there = make_there(place)
+    there = make_there(environment)
     before = there.run(LOOK)
 
     there.call("write_file", path=f"{there.folder}/a.txt", content="written\n")

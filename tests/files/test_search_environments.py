@@ -63,7 +63,7 @@ class Elsewhere:
     async def search(self, pattern: str, **arguments: Any) -> dict[str, Any]:
         """What our own search finds, also where there is ripgrep."""
         ctx = self.runtime.context()
-        found: dict[str, Any] = json.loads(await search_files({"pattern": pattern, **arguments}, ctx, way="fetch"))
+        found: dict[str, Any] = json.loads(await search_files({"pattern": pattern, **arguments}, ctx, engine="fetch"))
         return found
 
 
@@ -129,7 +129,7 @@ async def test_fetched_files_give_the_same_answers_as_the_tool(elsewhere: Elsewh
         by_tool = json.loads(str((await elsewhere.runtime.call("search_files", arguments)).content))
         fetched = await elsewhere.search(**arguments)
 
-        assert fetched["searched_with"] == "walk"
+        assert fetched["searched_with"] == "python"
         assert without_engine(by_tool) == without_engine(fetched), arguments
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from toolcrib.files.text_files import is_full_of_controls
 
 HEAD_BYTES = 8_192
-"""How much of a file is looked at."""
+"""How much of a file is examined."""
 
 DocumentKind = Literal["pdf", "ipynb", "docx", "xlsx", "pptx"]
 _OFFICE: dict[str, DocumentKind] = {
@@ -27,7 +27,7 @@ _IMAGES = (
     (b"GIF89a", "image/gif"),
 )
 _ZIP = b"PK\x03\x04"
-# Only marks that no text begins with.
+# Only marks that no text starts with.
 _BINARY = (
     (b"\x7fELF", "ELF program or library"),
     (_ZIP, "zip archive"),
@@ -65,7 +65,7 @@ _BINARY = (
 )
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 _SHORT_MARKS = (b"BZh", b"ID3", b"OggS", b"OTTO", b"PAR1", b"GGUF", b"wOFF", b"wOF2", b"fLaC")
-"""Letters, which a text might begin with: they count only with zero bytes behind them."""
+"""Letters that a text might start with; they count only if zero bytes follow."""
 
 
 def image_type(head: bytes) -> str:
@@ -77,7 +77,7 @@ def image_type(head: bytes) -> str:
 
 
 def is_cut_off(media_type: str, data: bytes) -> bool:
-    """Whether the end of an image is missing: a server of models refuses it, and with it the whole conversation."""
+    """Whether the end of an image is missing: a model server refuses it, and with it the whole conversation."""
     if media_type == "image/png":
         return b"IEND" not in data[-64 * 1024 :]
     if media_type == "image/jpeg":
@@ -88,9 +88,9 @@ def is_cut_off(media_type: str, data: bytes) -> bool:
 
 
 def document_kind(path: str, head: bytes) -> DocumentKind | None:
-    """The kind of document whose text can be taken out; None for anything else."""
+    """The kind of document whose text can be extracted; None for anything else."""
     ending = posixpath.splitext(path)[1].lower()
-    # A text may speak of the mark; no document is without objects.
+    # A text may mention the mark, but every document has objects.
     if (head.startswith(b"%PDF-") and b" obj" in head) or (ending == ".pdf" and b"%PDF-" in head[:1024]):
         return "pdf"
     if head.startswith(_ZIP) and ending in _OFFICE:
@@ -99,7 +99,7 @@ def document_kind(path: str, head: bytes) -> DocumentKind | None:
 
 
 def is_wide(head: bytes) -> bool:
-    """Whether this begins as UTF-16 or UTF-32, so that its lines cannot be found by their bytes."""
+    """Whether this starts as UTF-16 or UTF-32, so that its lines cannot be found by their bytes."""
     return head.startswith(_WIDE_MARKS)
 
 
