@@ -6,8 +6,8 @@ import sys
 import threading
 
 import pytest
-from approval_cases import run
 
+from tests.approval.approval_cases import run
 from toolcrib.approval.entries import Grant, grant_for, suggest
 from toolcrib.approval.grants import Grants
 from toolcrib.config.load import load_settings

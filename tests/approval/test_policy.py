@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.approval.approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.entries import Grant, grant_for, suggest
 from toolcrib.approval.policy import Action, decide

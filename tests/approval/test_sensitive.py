@@ -1,8 +1,8 @@
 """Paths that no tool may write, however they are spelt."""
 
 import pytest
-from approval_cases import HOME
 
+from tests.approval.approval_cases import HOME
 from toolcrib.approval.places import Place
 from toolcrib.approval.sensitive import SensitivePaths
 

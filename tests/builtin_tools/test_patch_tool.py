@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edit_calls import EditCalls, edit_calls
 
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 from toolcrib.core.types import Effect
 from toolcrib.dispatch.effects import Group, Reach, effects_of, reach_of
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_program import Program
 
+from tests.cli.cli_program import Program
 from toolcrib.approval.log import ApprovalLog
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 

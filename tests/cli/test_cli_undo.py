@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 TOOL = """
 from pathlib import Path

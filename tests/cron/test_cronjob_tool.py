@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cron_jobs import make_job
 
+from tests.cron.cron_jobs import make_job
 from toolcrib.approval.places import Place
 from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.core.approvals import Answer

@@ -16,10 +16,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_runs import bash, run
-from sandboxes import MECHANISMS, SECRET, OpenSandbox, UserFolders, make_folders, opening, skip_without
 
 import toolcrib
+from tests.environments.engine_runs import bash, run
+from tests.environments.sandboxes import (
+    MECHANISMS,
+    SECRET,
+    OpenSandbox,
+    UserFolders,
+    make_folders,
+    opening,
+    skip_without,
+)
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine
 from toolcrib.environments.backends.sandbox_policy import closed_parts, open_parts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,16 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.environments import engines
 from toolcrib.files.search import search_files
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover, isolated_runtime
-
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
 
 pytestmark = pytest.mark.services
 

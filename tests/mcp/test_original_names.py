@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from real_servers import raw
-
+from tests.mcp.real_servers import raw
 from toolcrib.approval.approvers.question import question
 from toolcrib.approval.approvers.rows import Style
 from toolcrib.definitions.search import ToolIndex

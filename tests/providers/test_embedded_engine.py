@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from embedded_sources import Hub, make_store, small_model
 
+from tests.providers.embedded_sources import Hub, make_store, small_model
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-from embedded_weights import cached_store, cached_weights
 
+from tests.providers.embedded_weights import cached_store, cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
@@ -223,7 +223,7 @@ def test_closing_ends_the_process() -> None:
 
 START_AND_WAIT = """
 import sys, time
-from embedded_weights import cached_weights
+from tests.providers.embedded_weights import cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.providers.embedded.engine import start_engine
 engine = start_engine(cached_weights("smollm2-135m"), CancelToken())
@@ -236,7 +236,7 @@ sys.stdin.read()
 def test_the_engine_ends_with_its_parent(how: signal.Signals | None) -> None:
     """However the parent ends, without having closed anything, the engine does not stay."""
     cached_weights("smollm2-135m")
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
     )

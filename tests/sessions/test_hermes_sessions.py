@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hermes_home import OLD_SCHEMA, HermesHome, asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sessions.hermes_home import OLD_SCHEMA, HermesHome, asks
 from toolcrib.core.messages import Image, Text
 from toolcrib.core.models import Usage
 from toolcrib.sessions.hermes_sessions import SessionImport, import_sessions, plan_sessions

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conversations import says
 
+from tests.sessions.conversations import says
 from toolcrib.core.errors import SessionError
 from toolcrib.sessions.schema import STEPS, TABLES, Step, migrate
 from toolcrib.sessions.search import search_messages

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conversations import answers, gives, says
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.sessions.conversations import answers, gives, says
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.sessions import search
 from toolcrib.sessions.search import Wanted, search_messages

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversations import answers, context, gives, says
 
+from tests.sessions.conversations import answers, context, gives, says
 from toolcrib.sessions.search_service import SessionSearchService
 from toolcrib.sessions.store import SessionStore
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from undo_work import SESSION, Work, working_in
 
+from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.undo import journal

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from undo_work import SESSION, Work
 
+from tests.undo.undo_work import SESSION, Work
 from toolcrib.undo.area import Area
 from toolcrib.undo.commands import may_change_files, touched_by_command
 from toolcrib.undo.disk import Disk

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,16 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.environments import engines
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 from toolcrib.undo.history import FileHistory
-
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
 
 pytestmark = pytest.mark.services
 

@@ -8,8 +8,8 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from approver_terminal import COLOURS, RM, Terminal
 
+from tests.approval.approvers.approver_terminal import COLOURS, RM, Terminal
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.core.approvals import ApprovalRequest, Danger

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approval_requests import RECURSIVE_DELETE, FileStore, made_request
 
+from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, FileStore, made_request
 from toolcrib.approval.approvers.advice import advise_against
 from toolcrib.approval.approvers.gateway import PENDING, GatewayApprover, UnknownChoice
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger

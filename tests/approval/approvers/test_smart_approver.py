@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable
 
 import pytest
-from approval_requests import RECURSIVE_DELETE, made_request
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, made_request
 from toolcrib.approval.approvers.none import NoApprover
 from toolcrib.approval.approvers.smart import SmartApprover
 from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
