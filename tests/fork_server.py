@@ -14,7 +14,6 @@ import importlib
 import io
 import json
 import os
-import pkgutil
 import runpy
 import select
 import signal
@@ -22,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,18 +49,24 @@ LARGEST_REQUEST = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start: `python -m toolcrib ARGUMENTS`, or `python SCRIPT ARGUMENTS`."""
+    """One start of Python with what runs toolcrib."""
 
     arguments: Sequence[str]
+    """Of the interpreter: `-m MODULE …`, `-c CODE …`, or `SCRIPT …`."""
     environ: Mapping[str, str]
     cwd: Path
-    script: Path | None = None
     new_session: bool = False
 
     @property
     def can_fork(self) -> bool:
-        chosen = {name: value for name, value in self.environ.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
-        return chosen == INTERPRETER and hasattr(os, "fork")
+        chosen = self.environ.items() - without_interpreter_settings(self.environ).items()
+        has_options = self.arguments[0].startswith("-") and self.arguments[0] not in ("-m", "-c")
+        return dict(chosen) == INTERPRETER and not has_options and hasattr(os, "fork")
+
+
+def without_interpreter_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that an interpreter does not read when it starts."""
+    return {name: value for name, value in environ.items() if not name.startswith(("PYTHON", "LC_", "LANG"))}
 
 
 class ForkedProcess:
@@ -105,9 +111,8 @@ def start(wanted: Start, *, stdin: int, stdout: int, stderr: int) -> subprocess.
     """Start the program with these descriptors; it is a fork where that makes no difference."""
     if wanted.can_fork:
         return _server().start(wanted, (stdin, stdout, stderr))
-    command = [str(wanted.script)] if wanted.script else ["-m", "toolcrib"]
     return subprocess.Popen(
-        [sys.executable, *command, *wanted.arguments],
+        [sys.executable, *wanted.arguments],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -185,7 +190,6 @@ class _Server:
             "arguments": list(wanted.arguments),
             "environ": dict(wanted.environ),
             "cwd": str(wanted.cwd),
-            "script": str(wanted.script) if wanted.script else None,
             "new_session": wanted.new_session,
         }
         try:
@@ -204,12 +208,12 @@ def _preload() -> None:
     """Import what most starts import, and register nothing."""
     for name in PRELOADED:
         importlib.import_module(name)
-    package = importlib.import_module("toolcrib")
-    for found in pkgutil.walk_packages(package.__path__, "toolcrib.", onerror=lambda _: None):
-        if not found.name.startswith(NOT_PRELOADED):
+    for path in sorted(SOURCE.glob("toolcrib/**/*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        if not name.startswith(NOT_PRELOADED):
             # Some need a package that is not installed here.
             with contextlib.suppress(ImportError):
-                importlib.import_module(found.name)
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
@@ -276,9 +280,6 @@ def _become(request: dict[str, Any]) -> None:
         stream = _stream(name, number, getattr(sys, name))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    sys.argv[1:] = request["arguments"]
-    script = request["script"]
-    sys.path.insert(0, str(Path(script).parent) if script else request["cwd"])
 
 
 def _stream(name: str, number: int, like: io.TextIOWrapper) -> io.TextIOWrapper:
@@ -289,14 +290,22 @@ def _stream(name: str, number: int, like: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(buffer, like.encoding, like.errors, newline=None, line_buffering=has_lines)
 
 
-def _run(request: dict[str, Any]) -> int:
-    """Run what was asked for; gives the exit code."""
+def _run(arguments: Sequence[str]) -> int:
+    """Run a module, code or a script as the interpreter does; gives the exit code."""
     try:
-        if request["script"]:
-            sys.argv[0] = request["script"]
-            runpy.run_path(request["script"], run_name="__main__")
+        if arguments[0] == "-m":
+            sys.argv = list(arguments[1:])
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            sys.path.insert(0, "")
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
         else:
-            runpy.run_module("toolcrib", run_name="__main__", alter_sys=True)
+            sys.argv = list(arguments)
+            sys.path.insert(0, str(Path(arguments[0]).parent))
+            runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as ended:
         if isinstance(ended.code, int) or ended.code is None:
             return ended.code or 0
@@ -329,7 +338,7 @@ def main() -> None:
     if request is None:
         os._exit(0)
     _become(request)
-    _end(_run(request))
+    _end(_run(request["arguments"]))
 
 
 if __name__ == "__main__":

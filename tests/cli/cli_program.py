@@ -72,7 +72,9 @@ class Program:
 
     def __call__(self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environ: str) -> Outcome:
         self.root.mkdir(parents=True, exist_ok=True)
-        wanted = Start(arguments=arguments, environ=self.environment(**environ), cwd=cwd or self.root)
+        wanted = Start(
+            arguments=("-m", "toolcrib", *arguments), environ=self.environment(**environ), cwd=cwd or self.root
+        )
         done = fork_server.run(wanted, stdin=stdin.encode(), timeout=self.deadline_seconds)
         return Outcome(done.stdout.decode(), done.stderr.decode(), done.returncode)
 
@@ -84,7 +86,7 @@ class Program:
         master, slave = pty.openpty()
         _set_columns(slave, columns)
         environment = self.environment(**environ)
-        wanted = Start(arguments=arguments, environ=environment, cwd=self.root, new_session=True)
+        wanted = Start(arguments=("-m", "toolcrib", *arguments), environ=environment, cwd=self.root, new_session=True)
         process = fork_server.start(wanted, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         try:

@@ -128,8 +128,8 @@ class ChatProgram:
             "TERM": "xterm-256color",
             **environ,
         }
-        arguments = () if bare else arguments or ("chat",)
-        wanted = Start(arguments=arguments, environ=environment, cwd=work, script=CHILD, new_session=True)
+        arguments = (str(CHILD), *(() if bare else arguments or ("chat",)))
+        wanted = Start(arguments=arguments, environ=environment, cwd=work, new_session=True)
         self.process = fork_server.start(wanted, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
 
