@@ -35,7 +35,7 @@ test: .venv/.dev
 
 test-all: .venv/.dev
 	@echo 'Running all tests …'
-	@$(VENV) -m pytest -n auto -r s $(ARGS)
+	@$(VENV) -m pytest -n auto -r s --hypothesis-profile=full $(ARGS)
 
 check: .venv/.dev
 	$(VENV) -m ruff check .

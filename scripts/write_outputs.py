@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests" / "docs"))
+sys.path.insert(0, str(REPOSITORY))
 
-from docs_blocks import rewritten  # noqa: E402
+from tests.docs.docs_blocks import rewritten  # noqa: E402
 
 
 def main(names: Sequence[str]) -> int:

@@ -19,10 +19,10 @@ from toolcrib.testing import isolated_runtime
 # How long a machine takes to draw examples says nothing about the code: other work may hold it up.
 # Where a change is judged, it is by the same examples each time; on everybody's machine others are tried.
 IS_STEADY = os.environ.get("TOOLCRIB_STEADY_EXAMPLES") == "1"
-settings.register_profile(
-    "toolcrib", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_STEADY
-)
-settings.load_profile("toolcrib")
+settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_STEADY)
+# No test draws more examples than this, whatever it asks for; `make test-all` chooses the other profile.
+settings.register_profile("quick", settings.get_profile("full"), max_examples=15)
+settings.load_profile("quick")
 
 SERVICES_FILE = Path(__file__).parent.parent / ".services" / "env"
 SERVICES_ARE_REQUIRED = os.environ.get("TOOLCRIB_REQUIRE_SERVICES") == "1"
@@ -33,6 +33,22 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Cap the examples that a test draws, if the profile says so."""
+    if settings.get_current_profile_name() != "quick":
+        return
+    function, machine = getattr(item, "function", None), getattr(item, "cls", None)
+    # Hypothesis has no other way to change the settings of a test that states its own.
+    if stated := getattr(function, "_hypothesis_internal_use_settings", None):
+        function._hypothesis_internal_use_settings = _capped(stated)
+    if isinstance(stated := getattr(machine, "settings", None), settings):
+        machine.settings = _capped(stated)
+
+
+def _capped(stated: settings) -> settings:
+    return settings(stated, max_examples=min(stated.max_examples, settings.default.max_examples))
 
 
 @pytest.fixture(autouse=True)

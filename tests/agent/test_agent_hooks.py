@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted_requests import requests_of
 
+from tests.agent.scripted_requests import requests_of
 from toolcrib.core.models import ModelError
 from toolcrib.hooks.specs import HOOKS
 from toolcrib.providers.scripted import calls

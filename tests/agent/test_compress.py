@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_requests import requests_of
 
+from tests.agent.scripted_requests import requests_of
 from toolcrib.agent.compress import foldable
 from toolcrib.agent.events import Compressed
 from toolcrib.agent.fit import within

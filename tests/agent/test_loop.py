@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted_requests import requests_of
 
+from tests.agent.scripted_requests import requests_of
 from toolcrib.agent.events import (
     CallFinished,
     CallProgressed,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_requests import requests_of
 
+from tests.agent.scripted_requests import requests_of
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import ModelProfile, ModelRequest
 from toolcrib.core.types import Effect

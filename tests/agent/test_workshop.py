@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_requests import requests_of
 
+from tests.agent.scripted_requests import requests_of
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.offer import default_toolsets
 from toolcrib.agent.workshop import Workshop

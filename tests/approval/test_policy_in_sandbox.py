@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from approval_cases import HOME, WORKSPACE, do
 
+from tests.approval.approval_cases import HOME, WORKSPACE, do
 from toolcrib.core.types import Effect
 
 

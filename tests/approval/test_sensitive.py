@@ -1,9 +1,10 @@
 """Paths that no tool may write, however they are spelt."""
 
-import pytest
-from approval_cases import HOME
 
-from toolcrib.approval.paths import PathScope, SensitivePaths
+import pytest
+from toolcrib.approval.paths import PathScope
+from toolcrib.approval.paths import SensitivePaths
+from tests.approval.approval_cases import HOME
 
 OWN = f"{HOME}/.toolcrib"
 SENSITIVE = SensitivePaths(OWN)

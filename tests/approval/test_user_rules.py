@@ -1,10 +1,10 @@
 """Rules that people write, how they are read, and what they match."""
 
 import pytest
-from approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.approval.approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from toolcrib.approval.user_rules import parse_rule
 from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import Home

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edit_calls import EditCalls, edit_calls
 
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
+from tests.environments import engines
 
 pytestmark = pytest.mark.services
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edit_calls import EditCalls, edit_calls
 
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 from toolcrib.core.approvals import Answer, ApprovalRequest
 
 Edit = Callable[[EditCalls, str], dict[str, Any]]

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from edit_calls import edit_calls
+from tests.builtin_tools.edit_calls import edit_calls
 
 NAMES = {names!r}
 with edit_calls(Path(sys.argv[1])) as calls:
@@ -55,7 +55,7 @@ def test_a_kill_leaves_every_file_old_or_new(tmp_path: Path, waits_for: int, ver
         (folder / name).write_bytes(content(name, 0))
     script = PROGRAM.format(names=NAMES, lines=LINES)
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)], stderr=subprocess.PIPE
+        [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parents[2])], stderr=subprocess.PIPE
     ) as process:
         watched = folder / NAMES[waits_for]
         end = time.monotonic() + LIMIT_SECONDS

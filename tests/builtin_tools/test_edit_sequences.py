@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from edit_calls import EditCalls, edit_calls
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 
 NAMES = st.sampled_from(["a.txt", "b.txt", "sub/c.txt", "sub/deep/d e.txt", "é.txt"])
 LINES = st.lists(

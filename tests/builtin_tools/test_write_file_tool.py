@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edit_calls import EditCalls, edit_calls
 
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 from toolcrib.files.syntax import PYTHON
 from toolcrib.testing import ScriptedApprover
 

@@ -7,15 +7,13 @@ import pty
 import select
 import signal
 import struct
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import toolcrib
+from tests import fork_server
+from tests.fork_server import SOURCE, Start
 
-SOURCE = Path(toolcrib.__file__).parents[1]
 DEADLINE_SECONDS = 30
 
 KEYED_TOOL = """
@@ -74,15 +72,10 @@ class Program:
 
     def __call__(self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environ: str) -> Outcome:
         self.root.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "toolcrib", *arguments],
-            input=stdin.encode(),
-            capture_output=True,
-            env=self.environment(**environ),
-            cwd=cwd or self.root,
-            timeout=self.deadline_seconds,
-            check=False,
+        wanted = Start(
+            arguments=("-m", "toolcrib", *arguments), environ=self.environment(**environ), cwd=cwd or self.root
         )
+        done = fork_server.run(wanted, stdin=stdin.encode(), timeout=self.deadline_seconds)
         return Outcome(done.stdout.decode(), done.stderr.decode(), done.returncode)
 
     def on_terminal(
@@ -92,15 +85,9 @@ class Program:
         self.root.mkdir(parents=True, exist_ok=True)
         master, slave = pty.openpty()
         _set_columns(slave, columns)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "toolcrib", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=self.environment(**environ),
-            cwd=self.root,
-            start_new_session=True,
-        )
+        environment = self.environment(**environ)
+        wanted = Start(arguments=("-m", "toolcrib", *arguments), environ=environment, cwd=self.root, new_session=True)
+        process = fork_server.start(wanted, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
         try:
             seen = ""

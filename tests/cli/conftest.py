@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 
 @pytest.fixture

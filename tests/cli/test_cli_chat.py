@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Outcome, Program
 
+from tests.cli.cli_program import Outcome, Program
 from toolcrib.providers.scripted import calls
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing.model_server import ScriptedModelServer

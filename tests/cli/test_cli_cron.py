@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import DEADLINE_SECONDS, Program
 
+from tests.cli.cli_program import DEADLINE_SECONDS, Program
 from toolcrib.core.types import JsonObject
 from toolcrib.cron.store import JobStore
 

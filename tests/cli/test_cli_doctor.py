@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cli_program import SOURCE, Program
-
+from tests.cli.cli_program import SOURCE, Program
 from toolcrib.core.messages import user_message
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer

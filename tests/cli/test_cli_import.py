@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from cli_program import Program
 
+from tests.cli.cli_program import Program
 from toolcrib.sessions.store import SessionStore
 
 SCHEMA = """

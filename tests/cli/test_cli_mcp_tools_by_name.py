@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cli_program import Program
 
+from tests.cli.cli_program import Program
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer

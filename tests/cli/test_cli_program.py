@@ -12,8 +12,8 @@ import tomllib
 
 import click
 import pytest
-from cli_program import KEYED_TOOL, SOURCE, Program
 
+from tests.cli.cli_program import KEYED_TOOL, SOURCE, Program
 from toolcrib.cli.app import COMMANDS, GROUPS, make_root
 from toolcrib.cli.examination import EXTRAS
 from toolcrib.version import __version__

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import Program
 
+from tests.cli.cli_program import Program
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import Usage
 from toolcrib.sessions.store import SessionStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import stat
 
-from cli_program import KEYED_TOOL, Program
+from tests.cli.cli_program import KEYED_TOOL, Program
 
 SECRET = "tide-0123456789abcdef"
 DESCRIBED = (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli_program import KEYED_TOOL, Program
 
+from tests.cli.cli_program import KEYED_TOOL, Program
 from toolcrib.config.env_file import read_env_file
 from toolcrib.testing.model_server import Refusal, ScriptedModelServer, Stream
 

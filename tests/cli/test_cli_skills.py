@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 GOOD = "---\nname: brew\ndescription: Make tea.\n---\n\n# Brew\n\nBoil.\n"
 BAD = "---\nname: Brew\nversion: 1\n---\n\n```bash\nrm -rf /\n```\n"

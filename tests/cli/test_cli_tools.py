@@ -6,7 +6,8 @@ import json
 import shlex
 
 import pytest
-from cli_program import KEYED_TOOL, Program
+
+from tests.cli.cli_program import KEYED_TOOL, Program
 
 WEATHER_KEYS = {"name", "toolset", "description", "emoji", "available", "reason", "requires_env"}
 NOISY_TOOL = """

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-
 import pytest
-from cli_program import Program
+from tests.cli.cli_program import Program
 
 TOOL = """
 from pathlib import Path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 pytestmark = pytest.mark.services
 

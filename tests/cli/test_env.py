@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_program import DEADLINE_SECONDS, Program, _read_until
+
+from tests.cli.cli_program import DEADLINE_SECONDS, Program, _read_until
 
 KINDS = ["local", "sandbox", "docker", "ssh", "singularity", "modal", "daytona", "vercel_sandbox"]
 BACKEND = """

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cli.cli_program import Program
 from toolcrib.cli.mcp_formats import read_servers
 from toolcrib.cli.mcp_secrets import SecretMover, is_secret_name
 from toolcrib.cli.mcp_text import read_pasted

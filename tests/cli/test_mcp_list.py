@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 # Servers with the SDK behind them take a second or two to start, and some of these hang.
 pytestmark = pytest.mark.services

@@ -18,9 +18,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from cli_program import Program, _read_until
 
-from oauth_pages import Site, started_site
+from tests.cli.cli_program import Program, _read_until
+from tests.oauth_pages import Site, started_site
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services

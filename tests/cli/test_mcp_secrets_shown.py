@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_program import Program
+
+from tests.cli.cli_program import Program
 
 KEY = "sk-" + "a1" * 20
 SERVERS = {

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import DEADLINE_SECONDS, Program
 
+from tests.cli.cli_program import DEADLINE_SECONDS, Program
 from toolcrib.cli.mcp_advice import advice
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.servers import read_server

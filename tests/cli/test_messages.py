@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from cli_program import KEYED_TOOL, SOURCE, Outcome, Program
 
+from tests.cli.cli_program import KEYED_TOOL, SOURCE, Outcome, Program
 from toolcrib.version import __version__
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "messages.txt"

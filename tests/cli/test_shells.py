@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import KEYED_TOOL, Program
+
+from tests.cli.cli_program import KEYED_TOOL, Program
 
 pytestmark = pytest.mark.services
 

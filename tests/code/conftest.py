@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_scripts import PYTHON, MakeRuntime, Run
 
+from tests.code.running_scripts import PYTHON, MakeRuntime, Run
 from toolcrib.core.context import ToolContext
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running_scripts import Run, hidden
 
+from tests.code.running_scripts import Run, hidden
 from toolcrib.runtime import Runtime
 
 HOOK = "#!/bin/sh\ntrue\n"

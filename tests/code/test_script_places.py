@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_scripts import PYTHON, Run
 
+from tests.code.running_scripts import PYTHON, Run
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime

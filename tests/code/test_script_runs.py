@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_scripts import PYTHON, MakeRuntime, Run, hidden
 
+from tests.code.running_scripts import PYTHON, MakeRuntime, Run, hidden
 from toolcrib.core.context import CancelToken
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_scripts import MakeRuntime, Run, hidden
 
+from tests.code.running_scripts import MakeRuntime, Run, hidden
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover
 

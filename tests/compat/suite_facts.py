@@ -10,10 +10,9 @@ import hermes_cli.plugins as plugins
 import model_tools
 import pytest
 import toolset_distributions
+import toolsets
 from tools import interrupt, thread_context, tool_search
 from tools.registry import ToolRegistry, registry, tool_error, tool_result
-
-import toolsets
 
 IDS = ["task_id", "session_id", "tool_call_id", "turn_id", "api_request_id"]
 PARAMETERS = {

@@ -11,6 +11,12 @@ SHOW = (
 )
 
 
+@pytest.fixture
+def python(fresh_python):
+    """What is compared here is the interpreter itself."""
+    return fresh_python
+
+
 def compared(compat, python, *arguments, **options):
     """The same program under us and under plain Python."""
     return compat(*arguments, **options), python(*arguments, **options)

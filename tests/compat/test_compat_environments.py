@@ -71,7 +71,7 @@ def test_a_command_that_takes_too_long_is_ended(compat, code):
     done = compat(
         "-c",
         code + "import time\nenvironment = Mine('/tmp', 20)\nenvironment.execute('true')\nstart = time.monotonic()\n"
-        "result = environment.execute('echo begun; sleep 60', timeout=1)\n"
+        "result = environment.execute('echo begun; exec sleep 60', timeout=1)\n"
         "print(result['returncode'], time.monotonic() - start < 15, repr(result['output']))\n"
         "environment.stop()",
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cron_jobs import HOUR, MINUTE, START, make_job, settings_of
 from msgspec.structs import replace
 
+from tests.cron.cron_jobs import HOUR, MINUTE, START, make_job, settings_of
 from toolcrib.core.errors import UsageError
 from toolcrib.cron.claims import Claim
 from toolcrib.cron.drafts import Author, Wish, changed_job, new_job

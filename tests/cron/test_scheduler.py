@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from cron_jobs import HOUR, MINUTE, START, Clock, make_job
 
+from tests.cron.cron_jobs import HOUR, MINUTE, START, Clock, make_job
 from toolcrib.config.tool_settings import CronSettings
 from toolcrib.core.context import CancelToken
 from toolcrib.cron.claims import Claim

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import jsonschema_rs
 import pytest
-from dialect_rules import CHECKS, check_openai
-from dialect_schemas import junk, objects, root_schemas
-from dialect_tools import GNARLY, tool
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.definitions.dialect_rules import CHECKS, check_openai
+from tests.definitions.dialect_schemas import junk, objects, root_schemas
+from tests.definitions.dialect_tools import GNARLY, tool
 from toolcrib.core.errors import ToolcribError
 from toolcrib.definitions.dialects import Dialect, Rendered, render
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import get_args
 
-from docs_blocks import REPOSITORY
-
+from tests.docs.docs_blocks import REPOSITORY
 from toolcrib.agent.events import EXIT_CODES, AnyEvent
 from toolcrib.cli.chat.slash_mcp import COMMANDS as MCP_COMMANDS
 from toolcrib.cli.chat.slash_sessions import COMMANDS as SESSION_COMMANDS

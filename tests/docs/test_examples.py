@@ -6,7 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from docs_blocks import REPOSITORY, Block, Reader
+
+from tests.docs.docs_blocks import REPOSITORY, Block, Reader
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from docs_blocks import REPOSITORY, Block, PageError, Reader, read_blocks, rewritten
+
+from tests.docs.docs_blocks import REPOSITORY, Block, PageError, Reader, read_blocks, rewritten
 
 RUN_PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs" / "guides").glob("*.md"))]
 ALL_PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]

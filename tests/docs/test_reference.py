@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs_blocks import REPOSITORY
+from tests.docs.docs_blocks import REPOSITORY
 
 REFERENCE = REPOSITORY / "docs" / "reference"
 SCRIPT = REPOSITORY / "scripts" / "write_reference.py"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_blocks import REPOSITORY, Block, PageError, read_blocks
-from tool_examples import MARKS, ToolPage, fits
 
+from tests.docs.docs_blocks import REPOSITORY, Block, PageError, read_blocks
+from tests.docs.tool_examples import MARKS, ToolPage, fits
 from toolcrib.registry import discovery, registry
 
 FOLDER = REPOSITORY / "docs" / "reference" / "tools"

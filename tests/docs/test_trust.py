@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs_blocks import REPOSITORY
+
+from tests.docs.docs_blocks import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "trust.md"
 SCRIPT = REPOSITORY / "bench" / "approval.py"

@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from docs_blocks import Block, PageError
-
+from tests.docs.docs_blocks import Block, PageError
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.workshop import Workshop
 from toolcrib.core.approvals import Answer, ApprovalRequest

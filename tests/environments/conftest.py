@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import engines
 import pytest
-from factories import Factory
 
+from tests.environments import engines
+from tests.environments.factories import Factory
 from toolcrib.environments.conformance import Check
 
 

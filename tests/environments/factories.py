@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-import engines
 import pytest
 
+from tests.environments import engines
 from toolcrib.core.environments import Engine, Leftover
 from toolcrib.environments.backends import docker, singularity
 from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
@@ -184,8 +184,7 @@ def _hosted(backend: ModuleType, options: object, engine: Callable[[], Engine]) 
 @asynccontextmanager
 async def modal(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pytest.importorskip("modal", reason="the SDK of Modal is not installed: pip install 'toolcrib[modal]'")
-    from fakes.modal_service import TOKEN, modal_service
-
+    from tests.environments.fakes.modal_service import TOKEN, modal_service
     from toolcrib.environments.backends import modal as backend
 
     monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
@@ -199,8 +198,7 @@ async def modal(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def daytona(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pytest.importorskip("daytona", reason="the SDK of Daytona is not installed: pip install 'toolcrib[daytona]'")
-    from fakes.daytona_service import KEY, daytona_service
-
+    from tests.environments.fakes.daytona_service import KEY, daytona_service
     from toolcrib.environments.backends import daytona as backend
 
     async with daytona_service() as service:
@@ -212,8 +210,7 @@ async def daytona(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def vercel(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     pytest.importorskip("vercel.sandbox", reason="the SDK of Vercel is not installed: pip install 'toolcrib[vercel]'")
-    from fakes.vercel_service import PROJECT, TEAM, TOKEN, vercel_service
-
+    from tests.environments.fakes.vercel_service import PROJECT, TEAM, TOKEN, vercel_service
     from toolcrib.environments.backends import vercel_sandbox as backend
 
     async with vercel_service() as service:

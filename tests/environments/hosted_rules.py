@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_runs import bash, run
 
+from tests.environments.engine_runs import bash, run
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 

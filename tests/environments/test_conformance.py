@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from factories import FACTORIES, SECRET, Factory, host_environ
 
+from tests.environments.factories import FACTORIES, SECRET, Factory, host_environ
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
 from toolcrib.environments.backends.local import LocalEnvironment

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from engine_runs import bash, run
-from hosted_rules import HostedEngineRules, eventually
 
+from tests.environments.engine_runs import bash, run
+from tests.environments.hosted_rules import HostedEngineRules, eventually
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.backends import daytona as backend
 from toolcrib.environments.backends.daytona import DaytonaEngine, DaytonaOptions
@@ -18,7 +18,7 @@ from toolcrib.environments.backends.daytona import DaytonaEngine, DaytonaOptions
 pytest.importorskip("daytona", reason="the SDK of Daytona is not installed: pip install 'toolcrib[daytona]'")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
-from fakes.daytona_service import KEY, DaytonaService, daytona_service
+from tests.environments.fakes.daytona_service import KEY, DaytonaService, daytona_service
 
 pytestmark = pytest.mark.services
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import engines
 import pytest
-from engine_runs import bash, run
 
+from tests.environments import engines
+from tests.environments.engine_runs import bash, run
 from toolcrib.core.environments import Leftover, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.containers import Client, find_program, is_alive, this_process

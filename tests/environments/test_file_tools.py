@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import IMAGE, SshServer
 
+from tests.environments.engines import IMAGE, SshServer
 from toolcrib.core.approvals import Choice
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry as default_registry

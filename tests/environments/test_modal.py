@@ -7,17 +7,18 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from engine_runs import bash
-from hosted_rules import HostedEngineRules
 
+from tests.environments.engine_runs import bash
+from tests.environments.hosted_rules import HostedEngineRules
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.backends import modal as backend
 from toolcrib.environments.backends.modal import ModalEngine, ModalOptions
 
 pytest.importorskip("modal", reason="the SDK of Modal is not installed: pip install 'toolcrib[modal]'")
 
-from fakes.modal_service import TOKEN, ModalService, modal_service
 from modal_proto import api_pb2
+
+from tests.environments.fakes.modal_service import TOKEN, ModalService, modal_service
 
 pytestmark = pytest.mark.services
 

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from engine_runs import bash, run
-from sandboxes import (
+
+from tests.environments.engine_runs import bash, run
+from tests.environments.sandboxes import (
     MECHANISMS,
     OpenSandbox,
     UserFolders,
@@ -20,7 +21,6 @@ from sandboxes import (
     running,
     skip_without,
 )
-
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine, probe

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from engine_runs import bash, run
-from sandboxes import (
+
+from tests.environments.engine_runs import bash, run
+from tests.environments.sandboxes import (
     MECHANISMS,
     OpenSandbox,
     UserFolders,
@@ -24,7 +25,6 @@ from sandboxes import (
     skip_without,
     wait_until_gone,
 )
-
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions, leftovers, remove

@@ -14,16 +14,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from engine_runs import bash, run
-from sandboxes import MECHANISMS, SECRET, OpenSandbox, UserFolders, make_folders, opening, skip_without
 
+import toolcrib
+from tests.environments.engine_runs import bash, run
+from tests.environments.sandboxes import (
+    MECHANISMS,
+    SECRET,
+    OpenSandbox,
+    UserFolders,
+    make_folders,
+    opening,
+    skip_without,
+)
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine
 from toolcrib.environments.backends.sandbox_policy import closed_parts, open_parts
 from toolcrib.environments.backends.sandbox_seccomp import REFUSED_CALLS, seccomp_program
-
-SOURCES = Path(__file__).parents[2] / "src"
 
 ASK_FOR_KEYS = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(250, 0, -3, 0) < 0)"
 # Each must fail inside. None of them would harm this machine if it did not.
@@ -292,9 +300,10 @@ def test_an_unprivileged_user_has_the_same_walls(use: str, tmp_path: Path) -> No
     skip_without(use)
     if os.geteuid() != 0:
         pytest.skip("the other tests run as an unprivileged user already")
-    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python = shutil.which(version, path="/usr/bin:/usr/local/bin")
     if python is None or shutil.which("setpriv") is None:
-        pytest.skip("no Python that another user could run, or no setpriv")
+        pytest.skip(f"no {version} that another user could run, or no setpriv")
     told = _told_by(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python], use, owner=65534)
 
     assert told["in_force"].lower().startswith(use)
@@ -326,11 +335,15 @@ def _told_by(
     parent = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
     try:
         folders = make_folders(parent)
+        # Another user may not be able to read this repository, nor the packages in its environment.
+        for package in (Path(toolcrib.__file__).parent, Path(msgspec.__file__).parent):
+            without_bytecode = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(package, parent / "packages" / package.name, ignore=without_bytecode)
         if owner is not None:
             for path in (parent, *parent.rglob("*")):
                 os.chown(path, owner, owner)
         arguments = [use, str(folders.home), "yes" if without_namespaces else "no"]
-        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(parent / "packages"), "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(
             [*python, "-c", OPEN_AND_TELL, *arguments],
             env=environ,

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from engines import IMAGE, Apptainer, Podman, SshServer, sudo_password
+
+from tests.environments.engines import IMAGE, Apptainer, Podman, SshServer, sudo_password
 
 pytestmark = pytest.mark.services
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engines import SshServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from own_sshd import OwnSshd, Relay, own_sshd, relay_to
 
+from tests.environments.engines import SshServer
+from tests.environments.own_sshd import OwnSshd, Relay, own_sshd, relay_to
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.ssh import SshEngine, SshOptions, probe, quoted_for_any_shell

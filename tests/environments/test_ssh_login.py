@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from own_sshd import OwnSshd, make_key, own_sshd
 
+from tests.environments.own_sshd import OwnSshd, make_key, own_sshd
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.ssh import SshEngine, SshOptions
 

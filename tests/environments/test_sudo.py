@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import engines
 import pytest
 
+from tests.environments import engines
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry

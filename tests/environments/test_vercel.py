@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from engine_runs import bash, run
-from hosted_rules import HostedEngineRules
 
+from tests.environments.engine_runs import bash, run
+from tests.environments.hosted_rules import HostedEngineRules
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.backends import vercel_sandbox as backend
 from toolcrib.environments.backends.vercel_sandbox import VercelEngine, VercelOptions
@@ -18,7 +18,7 @@ from toolcrib.environments.backends.vercel_sandbox import VercelEngine, VercelOp
 pytest.importorskip("vercel.sandbox", reason="the SDK of Vercel is not installed: pip install 'toolcrib[vercel]'")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
-from fakes.vercel_service import PROJECT, TEAM, TOKEN, VercelService, vercel_service
+from tests.environments.fakes.vercel_service import PROJECT, TEAM, TOKEN, VercelService, vercel_service
 
 pytestmark = pytest.mark.services
 

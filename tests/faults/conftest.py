@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
-from crashes import Crash, Owner
+from tests.environments import engines
+from tests.faults.crashes import Crash, Owner
 
 
 @pytest.fixture(scope="session")

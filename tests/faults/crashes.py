@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from places import Place
+from tests.faults.places import Place
 
 OWNER = Path(__file__).with_name("owner.py")
 WAIT_SECONDS = 120.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import engines
+from tests.environments import engines
 
 LOOK_SECONDS = 60
 # The marks arrive on standard input: in the arguments of this very program they would be found as well.

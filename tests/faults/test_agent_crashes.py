@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_run import NOTES, is_written, read
 
+from tests.faults.agent_run import NOTES, is_written, read
 from toolcrib.sessions.recovery import check_transcript, repair
 from toolcrib.sessions.store import SessionStore
 

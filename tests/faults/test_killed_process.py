@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import places
 import pytest
-from crashes import Crash, Owner, Planned, log_of
-from places import Place
+
+from tests.faults import places
+from tests.faults.crashes import Crash, Owner, Planned, log_of
+from tests.faults.places import Place
 
 # Processes are killed again and again, which takes time.
 pytestmark = pytest.mark.services

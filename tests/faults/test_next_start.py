@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import places
 import pytest
-from crashes import Crash, Owner, Planned, log_of, wait_for
-from own_sshd import own_sshd
-from places import Place
 
+from tests.environments.own_sshd import own_sshd
+from tests.faults import places
+from tests.faults.crashes import Crash, Owner, Planned, log_of, wait_for
+from tests.faults.places import Place
 from toolcrib.process_identity import Identity
 from toolcrib.processes.ledger import Ledger
 from toolcrib.processes.record import ProcessRecord

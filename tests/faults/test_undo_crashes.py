@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from undo_run import FILES, LARGE, new_text
 
+from tests.faults.undo_run import FILES, LARGE, new_text
 from toolcrib.undo.history import FileHistory
 
 # Processes are killed again and again, which takes time.

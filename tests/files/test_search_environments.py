@@ -5,25 +5,19 @@ from __future__ import annotations
 import base64
 import io
 import json
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 import pytest
-
 from toolcrib.files.search import search_files
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
-from toolcrib.testing import ScriptedApprover, isolated_runtime
-
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
+from toolcrib.testing import ScriptedApprover
+from toolcrib.testing import isolated_runtime
+from tests.environments import engines
 
 pytestmark = pytest.mark.services
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from real_servers import LIMIT_SECONDS, RAW_HTTP, SDK, free_port
 
+from tests.mcp.real_servers import LIMIT_SECONDS, RAW_HTTP, SDK, free_port
 from toolcrib.runtime import Runtime
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import eventually, raw
 
+from tests.mcp.real_servers import eventually, raw
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, Notified
 from toolcrib.agent.workshop import Workshop

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import EVERY_ERA, answer_to, asking, eventually
 
+from tests.mcp.real_servers import EVERY_ERA, answer_to, asking, eventually
 from toolcrib.core.context import ToolContext
 from toolcrib.mcp.elicitation import REASON
 from toolcrib.mcp.form_fields import BadAnswer, BadForm, Field, read_form

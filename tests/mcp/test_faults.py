@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import LIMIT_SECONDS, eventually, is_running, open_descriptors, raw, text_of
 
+from tests.mcp.real_servers import LIMIT_SECONDS, eventually, is_running, open_descriptors, raw, text_of
 from toolcrib.mcp.connection import Connection
 
 WithServers = Callable[..., Any]

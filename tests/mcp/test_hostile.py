@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
-from real_servers import LIMIT_SECONDS, SERVERS, eventually, raw, text_of
 
+from tests.mcp.real_servers import LIMIT_SECONDS, SERVERS, eventually, raw, text_of
 from toolcrib.core.approvals import Answer
 from toolcrib.mcp.direct_calls import DirectCalls
 from toolcrib.mcp.failures import NotSent

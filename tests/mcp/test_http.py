@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from real_servers import LIMIT_SECONDS, eventually, free_port, sdk, text_of
+
+from tests.mcp.real_servers import LIMIT_SECONDS, eventually, free_port, sdk, text_of
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import eventually, is_running, raw, text_of
 
+from tests.mcp.real_servers import eventually, is_running, raw, text_of
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.runtime import Runtime
 

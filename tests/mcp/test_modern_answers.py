@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from real_servers import text_of
+
+from tests.mcp.real_servers import text_of
 
 ABOUT = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 DISCOVERED = {

@@ -15,9 +15,9 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import LIMIT_SECONDS, eventually, free_port, text_of
 
-from oauth_pages import Site, follow, started_site
+from tests.mcp.real_servers import LIMIT_SECONDS, eventually, free_port, text_of
+from tests.oauth_pages import Site, follow, started_site
 from toolcrib.config.mcp_settings import McpOAuthSettings, McpServerSettings
 from toolcrib.config.paths import Home
 from toolcrib.mcp.failures import ServerFailed

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import SERVERS, eventually, text_of
+
+from tests.mcp.real_servers import SERVERS, eventually, text_of
 
 WithServers = Callable[..., Any]
 FOUR = ("list_resources", "read_resource", "list_prompts", "get_prompt")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
-
-from real_servers import raw
-
-from toolcrib.approval.approvers.question import Style, question
+from toolcrib.approval.approvers.question import Style
+from toolcrib.approval.approvers.question import question
 from toolcrib.definitions.search import ToolIndex
 from toolcrib.testing import ScriptedApprover
+from tests.mcp.real_servers import raw
 
 WithServers = Callable[..., Any]
 

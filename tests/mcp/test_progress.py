@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from real_servers import raw, sdk
 
+from tests.mcp.real_servers import raw, sdk
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import CallProgressed
 from toolcrib.agent.workshop import Workshop

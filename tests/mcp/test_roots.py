@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import EVERY_ERA, answer_to, asking
 
+from tests.mcp.real_servers import EVERY_ERA, answer_to, asking
 from toolcrib.mcp.roots import Roots, root_folders
 from toolcrib.mcp.servers import read_server
 

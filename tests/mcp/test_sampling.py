@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CreateMessageRequestParams
 from pydantic import ValidationError
-from real_servers import EVERY_ERA, answer_to, asking, eventually
 
+from tests.mcp.real_servers import EVERY_ERA, answer_to, asking, eventually
 from toolcrib.agent.workshop import Workshop
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.core.messages import Audio, Image, Text

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import raw, text_of
 
+from tests.mcp.real_servers import raw, text_of
 from toolcrib.mcp.listing import mend, schema_problem
 
 WithServers = Callable[..., Any]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import eventually, free_port
 
+from tests.mcp.real_servers import eventually, free_port
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.self_reference import DEPTH_VARIABLE, MAX_DEPTH, headers_for
 from toolcrib.mcp.servers import read_server

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import eventually, raw, text_of
 
+from tests.mcp.real_servers import eventually, raw, text_of
 from toolcrib.mcp.names import Original
 from toolcrib.mcp.trust import TrustStore
 from toolcrib.testing import ScriptedApprover

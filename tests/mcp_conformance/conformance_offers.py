@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import mcp_types as types
-from fixtures import IMAGE
 from mcp.shared.exceptions import MCPError
 
+from tests.mcp_conformance.fixtures import IMAGE
 from toolcrib.mcp.serve import Context
 
 TEXTS = {

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import mcp_types as types
-from conformance_offers import REQUESTS
-from fixtures import NATIVE, NOTHING, TOOLSET, add_tools
 from mcp.server.subscriptions import PromptsListChanged
 
+from tests.mcp_conformance.conformance_offers import REQUESTS
+from tests.mcp_conformance.fixtures import NATIVE, NOTHING, TOOLSET, add_tools
 from toolcrib.mcp.serve import Context, Extras, NativeTool, ToolServer
 from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
 from toolcrib.mcp.serve_calls import CallBook

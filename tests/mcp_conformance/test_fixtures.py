@@ -7,11 +7,11 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from conformance_server import conformance_server
-from fixtures import NATIVE
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from tests.mcp_conformance.conformance_server import conformance_server
+from tests.mcp_conformance.fixtures import NATIVE
 from toolcrib.mcp.serve import ToolServer
 from toolcrib.mcp.serve_approvals import ClientAsker
 from toolcrib.mcp.serve_calls import CallBook

@@ -14,11 +14,10 @@ import anyio
 import httpx2
 import mcp_types as types
 import pytest
-from conformance_server import conformance_server
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-import toolcrib
+from tests.mcp_conformance.conformance_server import conformance_server
 from toolcrib.core.context import ToolContext
 from toolcrib.mcp.serve_approvals import ClientAsker
 from toolcrib.mcp.serve_calls import CallBook
@@ -195,7 +194,7 @@ async def other_process() -> AsyncIterator[str]:
     """The address of the same server in a process of its own: no process can be its own server."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).with_name("conformance_server.py")), "0"),
-        env={**os.environ, "PYTHONPATH": str(Path(toolcrib.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_servers import LIMIT_SECONDS, Programs, eventually, own_children, programs, served_environ
 
+from tests.mcp_real.public_servers import LIMIT_SECONDS, Programs, eventually, own_children, programs, served_environ
 from toolcrib.runtime import Runtime
 
 

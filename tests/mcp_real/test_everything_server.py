@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_servers import LIMIT_SECONDS, Programs, answer_of, eventually
 
+from tests.mcp_real.public_servers import LIMIT_SECONDS, Programs, answer_of, eventually
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, says

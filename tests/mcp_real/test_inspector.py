@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_servers import LIMIT_SECONDS, TOKEN, Programs, eventually, own_children, served_environ
+
+from tests.mcp_real.public_servers import LIMIT_SECONDS, TOKEN, Programs, eventually, own_children, served_environ
 
 pytestmark = pytest.mark.services
 BOTH = pytest.mark.parametrize("generation", ["2.12.0", "0.22.0"])

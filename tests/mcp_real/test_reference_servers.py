@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_servers import PLAYS, TOKEN, Programs, Use, answer_of, eventually
 
+from tests.mcp_real.public_servers import PLAYS, TOKEN, Programs, Use, answer_of, eventually
 from toolcrib.runtime import Runtime
 
 pytestmark = pytest.mark.services

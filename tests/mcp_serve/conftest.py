@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_serving import MakeServer
 
+from tests.mcp_serve.mcp_serving import MakeServer
 from toolcrib.mcp.serve import ToolServer
 from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
 from toolcrib.mcp.serve_calls import CallBook

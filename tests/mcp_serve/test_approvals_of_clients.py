@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_serving import ERAS, AddTool, MakeServer, Person, eventually, serving
 from mcp_types import ElicitResult, InputRequiredResult, TextContent
 
+from tests.mcp_serve.mcp_serving import ERAS, AddTool, MakeServer, Person, eventually, serving
 from toolcrib.core.approvals import ApprovalRequest, Danger
 from toolcrib.core.types import Effect
 from toolcrib.mcp.serve_approvals import approval_form, approval_text, read_answer

@@ -11,9 +11,19 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_serving import ERAS, LIMIT_SECONDS, AddTool, MakeServer, Person, Web, eventually, is_running, serving
 from mcp_types import Implementation, TextContent
 
+from tests.mcp_serve.mcp_serving import (
+    ERAS,
+    LIMIT_SECONDS,
+    AddTool,
+    MakeServer,
+    Person,
+    Web,
+    eventually,
+    is_running,
+    serving,
+)
 from toolcrib.mcp.serve_calls import MAX_OPEN_CALLS_OF_A_SESSION
 
 BOTH = pytest.mark.parametrize("era", ERAS)

@@ -8,9 +8,9 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_serving import TOKEN, MakeServer, serving
 from starlette.datastructures import Headers
 
+from tests.mcp_serve.mcp_serving import TOKEN, MakeServer, serving
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.serve_http import MAX_BODY_BYTES, Door, open_socket
 

@@ -10,8 +10,18 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_serving import ERAS, LIMIT_SECONDS, TOKEN, AddTool, MakeServer, eventually, is_running, serving, started
 
+from tests.mcp_serve.mcp_serving import (
+    ERAS,
+    LIMIT_SECONDS,
+    TOKEN,
+    AddTool,
+    MakeServer,
+    eventually,
+    is_running,
+    serving,
+    started,
+)
 from toolcrib.mcp.serve_http import Door, open_socket, serve_http
 
 BOTH = pytest.mark.parametrize("era", ERAS)

@@ -12,7 +12,9 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.shared.subscriptions import ToolsListChanged
-from mcp_serving import (
+from mcp_types import TextContent
+
+from tests.mcp_serve.mcp_serving import (
     ERAS,
     LIMIT_SECONDS,
     TOKEN,
@@ -24,7 +26,6 @@ from mcp_serving import (
     program,
     started,
 )
-from mcp_types import TextContent
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services

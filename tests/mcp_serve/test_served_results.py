@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_serving import ERAS, AddTool, MakeServer, serving
 from mcp_types.methods import serialize_server_result
 
+from tests.mcp_serve.mcp_serving import ERAS, AddTool, MakeServer, serving
 from toolcrib.core.types import ToolResult
 from toolcrib.mcp.serve_results import MAX_MEDIA_CHARS, as_call_result
 

@@ -9,9 +9,9 @@ import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ToolsListChanged
-from mcp_serving import ERAS, LIMIT_SECONDS, AddTool, Changes, MakeServer, Person, serving
 from mcp_types import AudioContent, ImageContent, TextContent
 
+from tests.mcp_serve.mcp_serving import ERAS, LIMIT_SECONDS, AddTool, Changes, MakeServer, Person, serving
 from toolcrib.core.types import Effect
 from toolcrib.registry.results import tool_error
 

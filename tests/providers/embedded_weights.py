@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from embedded_sources import make_store
 
+from tests.providers.embedded_sources import make_store
 from toolcrib.providers.embedded.catalog import find_model
 from toolcrib.providers.embedded.weights import Weights, WeightsStore
 

@@ -10,20 +10,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
 import openai
 import pytest
-from embedded_weights import cached_store, cached_weights
-
 from toolcrib.core.context import CancelToken
-from toolcrib.core.messages import Message, user_message
-from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
-from toolcrib.providers.embedded.engine import ModelEngine, start_engine
+from toolcrib.core.messages import Message
+from toolcrib.core.messages import user_message
+from toolcrib.core.models import Delta
+from toolcrib.core.models import ModelError
+from toolcrib.core.models import ModelRequest
+from toolcrib.core.models import Notice
+from toolcrib.core.models import TextDelta
+from toolcrib.providers.embedded.engine import ModelEngine
+from toolcrib.providers.embedded.engine import start_engine
 from toolcrib.providers.embedded.provider import EmbeddedProvider
+from tests.providers.embedded_weights import cached_store
+from tests.providers.embedded_weights import cached_weights
 
 pytestmark = pytest.mark.services
 
@@ -223,7 +229,7 @@ def test_closing_ends_the_process() -> None:
 
 START_AND_WAIT = """
 import sys, time
-from embedded_weights import cached_weights
+from tests.providers.embedded_weights import cached_weights
 from toolcrib.core.context import CancelToken
 from toolcrib.providers.embedded.engine import start_engine
 engine = start_engine(cached_weights("smollm2-135m"), CancelToken())
@@ -236,7 +242,7 @@ sys.stdin.read()
 def test_the_engine_ends_with_its_parent(how: signal.Signals | None) -> None:
     """However the parent ends, without having closed anything, the engine does not stay."""
     cached_weights("smollm2-135m")
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from embedded_sources import CONTENT, NOBODY, Hub, make_store, small_model, write_wheels
 
+from tests.providers.embedded_sources import CONTENT, NOBODY, Hub, make_store, small_model, write_wheels
 from toolcrib.config.paths import Home, model_cache_dir
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
@@ -196,7 +196,7 @@ def test_a_full_disk_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
 FETCH = """
 import sys
 from pathlib import Path
-from embedded_sources import make_store, small_model
+from tests.providers.embedded_sources import make_store, small_model
 from toolcrib.core.context import CancelToken
 def tell(done, total, what):
     print(what, flush=True)
@@ -206,7 +206,7 @@ print(store.obtain(small_model(), tell, CancelToken()).path.stat().st_size, flus
 
 
 def start_fetching(folder: Path, hub: Hub) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    paths = os.pathsep.join(sys.path)
     return subprocess.Popen(
         [sys.executable, "-c", FETCH, str(folder), hub.address],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths},

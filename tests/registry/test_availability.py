@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from declaring import declare
 
+from tests.registry.declaring import declare
 from toolcrib.core.types import Unavailable
 from toolcrib.registry.availability import AvailabilityChecker
 from toolcrib.registry.check_runs import only_reads_environment

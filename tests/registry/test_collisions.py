@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from declaring import declare, ok, schema
 
+from tests.registry.declaring import declare, ok, schema
 from toolcrib.core.errors import PluginToolOverrideError
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE

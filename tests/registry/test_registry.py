@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from declaring import declare, ok, schema
 from hypothesis import given
 from hypothesis import strategies as st
 
 import toolcrib
+from tests.registry.declaring import declare, ok, schema
 from toolcrib.core.errors import RegistrationError
 from toolcrib.core.types import Effect, Source, Unavailable
 from toolcrib.registry.registry import ToolRegistry

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from conversations import EFFECTS, answers, context, entry, gives, result, says
-
+from tests.sessions.conversations import EFFECTS, answers, context, entry, gives, result, says
 from toolcrib.sessions.store import SessionStore
 
 

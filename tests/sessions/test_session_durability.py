@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conversations import EFFECTS, context, entry, says
 
+from tests.sessions.conversations import EFFECTS, context, entry, says
 from toolcrib.core.errors import SessionError
 from toolcrib.core.messages import Message
 from toolcrib.sessions.recovery import check_transcript, repair
@@ -26,7 +26,8 @@ WRITER = Path(__file__).parent / "session_writer.py"
 
 def start_writer(home: Path, session_id: str, name: str, exchanges: int) -> subprocess.Popen[str]:
     command = [sys.executable, str(WRITER), str(home / "sessions.db"), session_id, name, str(home / "world")]
-    return subprocess.Popen([*command, str(exchanges)], stdout=subprocess.PIPE, text=True)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([*command, str(exchanges)], stdout=subprocess.PIPE, text=True, env=environ)
 
 
 def kill_after(writer: subprocess.Popen[str], lines: int, more: int) -> list[str]:

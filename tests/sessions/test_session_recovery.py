@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conversations import EFFECTS, answers, context, entry, gives, result, says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sessions.conversations import EFFECTS, answers, context, entry, gives, result, says
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.sessions.recovery import check_transcript, repair, working_process
 from toolcrib.sessions.store import SessionStore
@@ -120,7 +120,7 @@ def test_a_call_that_runs_in_this_process_is_left_alone(store: SessionStore) -> 
 WORKER = """
 import sys
 sys.path.insert(0, sys.argv[3])
-from conversations import EFFECTS, answers, context, entry, says
+from tests.sessions.conversations import EFFECTS, answers, context, entry, says
 from toolcrib.sessions.store import SessionStore
 store = SessionStore(sys.argv[1])
 store.append_many(sys.argv[2], [says("go"), answers("", "c1", "c2")])
@@ -133,7 +133,7 @@ sys.stdin.readline()
 def test_a_call_of_another_living_process_is_left_to_it(home: Path, store: SessionStore) -> None:
     """Only when the process is dead is its call unknown, and what it had not begun never run."""
     session = store.create()
-    command = [sys.executable, "-c", WORKER, str(home / "sessions.db"), session.id, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", WORKER, str(home / "sessions.db"), session.id, str(Path(__file__).parents[2])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "started\n"

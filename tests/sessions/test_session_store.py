@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conversations import EFFECTS, answers, context, entry, gives, result, says
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sessions.conversations import EFFECTS, answers, context, entry, gives, result, says
 from toolcrib.core.errors import SessionError
 from toolcrib.core.messages import Image, Message, RequestedCall, Text
 from toolcrib.core.models import Usage

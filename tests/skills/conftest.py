@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skill_crib import Crib
 
+from tests.skills.skill_crib import Crib
 from toolcrib.testing import ScriptedApprover, isolated_runtime
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skill_crib import skill_text
 
+from tests.skills.skill_crib import skill_text
 from toolcrib.skills.check import format_problems, problems_of
 from toolcrib.skills.finder import skill_at
 from toolcrib.skills.scan import concerns_in, kind_of

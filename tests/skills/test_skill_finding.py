@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from skill_crib import Crib, skill_text
-
+from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.skills.finder import find_in
 
 Make = Callable[..., Crib]

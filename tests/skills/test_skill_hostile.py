@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from skill_crib import Crib, skill_text
 
+from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.skills.check import format_problems
 from toolcrib.skills.finder import MAX_PROJECT_FOLDERS, described, find_in
 from toolcrib.skills.front_matter import MAX_YAML_CHARS

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skill_crib import Crib, skill_text
 
+from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import Effect
 from toolcrib.skills.changes import plan

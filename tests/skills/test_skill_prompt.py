@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from skill_crib import skill_text
 
+from tests.skills.skill_crib import skill_text
 from toolcrib.agent.agent import Agent
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home

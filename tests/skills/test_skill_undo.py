@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from skill_crib import Crib, skill_text
-
+from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.undo.history import FileHistory
 
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from skill_crib import Crib, skill_text
+
+from tests.skills.skill_crib import Crib, skill_text
 
 
 @pytest.fixture

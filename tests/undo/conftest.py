@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from undo_work import Work, working_in
+
+from tests.undo.undo_work import Work, working_in
 
 
 @pytest.fixture

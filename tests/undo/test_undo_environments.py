@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
 import pytest
-
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 from toolcrib.undo.history import FileHistory
-
-# The engines are looked up beside the tests of the backends.
-sys.path.append(str(Path(__file__).parents[1] / "environments"))
-
-import engines
+from tests.environments import engines
 
 pytestmark = pytest.mark.services
 

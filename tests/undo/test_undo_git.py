@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from undo_work import SESSION, Work
+
+from tests.undo.undo_work import SESSION, Work
 
 
 def git(folder: Path, *words: str) -> str:

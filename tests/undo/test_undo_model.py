@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from undo_work import SESSION, tree_of, working_in
+
+from tests.undo.undo_work import SESSION, tree_of, working_in
 
 NAMES = ("a", "b", "d", "d/a", "d/e", "d/e/f", "g h", "l")
 NAME = st.sampled_from(NAMES)

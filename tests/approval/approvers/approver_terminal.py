@@ -9,15 +9,15 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from pathlib import Path
 from typing import Any
 
+from tests import fork_server
+from tests.fork_server import INTERPRETER, Start, without_interpreter_settings
+
 CHILD = Path(__file__).with_name("approver_child.py")
-SOURCE = Path(__file__).parents[3] / "src"
 PATIENCE_SECONDS = 30.0
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -39,14 +39,13 @@ class Terminal:
         self._result = folder / "result.json"
         (folder / "told.json").write_text(json.dumps({"dangers": [RM], **told}))
         self._errors = (folder / "stderr").open("w+")
-        self._child = subprocess.Popen(
-            [sys.executable, str(CHILD), str(folder / "told.json"), str(self._result)],
-            stdin=slave,
-            stdout=slave,
-            stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUTF8": "1"},
-            start_new_session=True,
+        wanted = Start(
+            arguments=(str(CHILD), str(folder / "told.json"), str(self._result)),
+            environ={**without_interpreter_settings(os.environ), **INTERPRETER},
+            cwd=Path.cwd(),
+            new_session=True,
         )
+        self._child = fork_server.start(wanted, stdin=slave, stdout=slave, stderr=self._errors.fileno())
         os.close(slave)
         self._raw = b""
         self._read_up_to = 0

@@ -6,13 +6,14 @@ import io
 import os
 import unicodedata
 from pathlib import Path
-
 import pytest
-from approver_terminal import COLOURS, RM, Terminal
-
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
-from toolcrib.core.approvals import ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalRequest
+from toolcrib.core.approvals import Danger
+from tests.approval.approvers.approver_terminal import COLOURS
+from tests.approval.approvers.approver_terminal import RM
+from tests.approval.approvers.approver_terminal import Terminal
 
 PROMPT = "\n> "
 REQUEST = ApprovalRequest(

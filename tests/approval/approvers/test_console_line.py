@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from approver_terminal import Terminal
+
+from tests.approval.approvers.approver_terminal import Terminal
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
-from approver_terminal import Terminal
 
+from tests.approval.approvers.approver_terminal import Terminal
 from toolcrib.approval.approvers import ConsoleApprover, SmartApprover
 from toolcrib.core.approvals import Answer, ApprovalRequest
 from toolcrib.core.ports import SecretAsker

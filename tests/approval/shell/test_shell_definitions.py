@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shell_definitions import (
+
+from tests.approval.shell.shell_definitions import (
     CODE_FILES,
     HARMLESS,
     LISTS,
@@ -12,7 +13,6 @@ from shell_definitions import (
     SURROUNDINGS,
     WAY_BACK,
 )
-
 from toolcrib.approval.analyse import analyse
 
 

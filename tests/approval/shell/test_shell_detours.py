@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shell_detours import (
+
+from tests.approval.shell.shell_detours import (
     BUILD_FILES,
     CARRIERS,
     CATASTROPHIC,
@@ -17,7 +18,6 @@ from shell_detours import (
     SQL_TEXT,
     UNREAD,
 )
-
 from toolcrib.approval.analyse import analyse
 
 

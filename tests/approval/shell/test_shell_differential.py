@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shell_rows import read_rows, tables
 
+from tests.approval.shell.shell_rows import read_rows, tables
 from toolcrib.approval.analyse import analyse
 
 SHFMT = shutil.which("shfmt") or str(Path(sys.executable).parent / "shfmt")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shell_rows import CONTRACT_CLASSES, Row, read_rows, tables
 
+from tests.approval.shell.shell_rows import CONTRACT_CLASSES, Row, read_rows, tables
 from toolcrib.approval.analyse import analyse
 
 

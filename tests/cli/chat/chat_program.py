@@ -9,8 +9,6 @@ import pty
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +17,11 @@ from typing import Any
 
 import pyte
 
-import toolcrib
+from tests import fork_server
+from tests.fork_server import SOURCE, Start
 from toolcrib.sessions.store import SessionStore
 
 CHILD = Path(__file__).with_name("chat_child.py")
-SOURCE = Path(toolcrib.__file__).parents[1]
 PATIENCE_SECONDS = 30.0
 SCROLLED_LINES = 2000
 
@@ -121,23 +119,18 @@ class ChatProgram:
         self.raw = b""
         work = cwd or home.parent / "work"
         work.mkdir(exist_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), *(() if bare else arguments or ("chat",))],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=work,
-            start_new_session=True,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(home.parent),
-                "TOOLCRIB_HOME": str(home),
-                "PYTHONPATH": str(SOURCE),
-                "LANG": "C.UTF-8",
-                "TERM": "xterm-256color",
-                **environ,
-            },
-        )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home.parent),
+            "TOOLCRIB_HOME": str(home),
+            "PYTHONPATH": str(SOURCE),
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            **environ,
+        }
+        arguments = (str(CHILD), *(() if bare else arguments or ("chat",)))
+        wanted = Start(arguments=arguments, environ=environment, cwd=work, new_session=True)
+        self.process = fork_server.start(wanted, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
 
     def __enter__(self) -> ChatProgram:

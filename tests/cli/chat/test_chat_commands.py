@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+
+from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
 
 RAW_SERVER = Path(__file__).parents[2] / "mcp" / "servers" / "raw_server.py"
 PLUGIN = """

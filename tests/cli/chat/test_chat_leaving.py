@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+
+from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
 
 
 def test_a_second_ctrl_c_leaves_with_130(home: Path, gate: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
-from stream_server import StreamServer
+from tests.cli.chat.chat_program import CTRL_C, ChatProgram, make_home, session_text, slow_call
+from tests.cli.chat.stream_server import StreamServer
 
 
 def test_an_answer_is_rendered_block_by_block(home: Path) -> None:

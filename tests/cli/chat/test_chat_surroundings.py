@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from chat_program import CTRL_C, CTRL_D, CTRL_Z, SOURCE, ChatProgram, make_home, session_text, slow_call
-from stream_server import StreamServer
 
+from tests.cli.chat.chat_program import CTRL_C, CTRL_D, CTRL_Z, SOURCE, ChatProgram, make_home, session_text, slow_call
+from tests.cli.chat.stream_server import StreamServer
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.sessions.store import SessionStore
 

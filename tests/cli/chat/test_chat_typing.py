@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chat_program import (
+from tests.cli.chat.chat_program import (
     ALT_ENTER,
     CTRL_C,
     CTRL_D,

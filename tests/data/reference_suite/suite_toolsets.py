@@ -4,10 +4,9 @@ import random
 
 import pytest
 import toolset_distributions
+import toolsets
 from model_tools import get_tool_definitions
 from tools.registry import ToolRegistry, registry
-
-import toolsets
 from toolsets import (
     _HERMES_CORE_TOOLS,
     TOOLSETS,

@@ -16,7 +16,7 @@ from typing import Any
 import socketio
 from aiohttp import WSMsgType, web
 
-from fakes.place import Log, Place, Program
+from tests.environments.fakes.place import Log, Place, Program
 
 KEY = "dtn-fake"
 PREFIXES = (b"\1\1\1", b"\2\2\2")

@@ -15,7 +15,7 @@ from grpclib import GRPCError, Status
 from grpclib.server import Server
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
 
-from fakes.place import Place, Program
+from tests.environments.fakes.place import Place, Program
 
 TOKEN = ("ak-fake", "as-fake")
 UNPACED_BYTES = 4_000_000

@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fakes.place import Log, Place, Program
+from tests.environments.fakes.place import Log, Place, Program
 
 TOKEN, TEAM, PROJECT = "vt-fake", "team_fake", "prj_fake"
 RECORD_CHARACTERS = 1000
