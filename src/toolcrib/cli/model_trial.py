@@ -8,7 +8,9 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.messages import RequestedCall, user_message

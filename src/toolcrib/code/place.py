@@ -16,7 +16,7 @@ from pathlib import Path
 
 from toolcrib.code.interpreter import InterpreterOrder, Shim
 from toolcrib.code.secret_files import secret_files
-from toolcrib.config.tool_settings import CodeExecutionSettings
+from toolcrib.config.settings import CodeExecutionSettings
 from toolcrib.core.environments import BackendPath, EnvironmentSpec
 from toolcrib.environments.backend_options import COVERED_SEPARATOR
 from toolcrib.terminal.whereabouts import Whereabouts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolcrib.config.tool_settings import UndoSettings
+from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import UnknownName
 from toolcrib.undo.area import Area
 from toolcrib.undo.changes import SOMEBODY, Change, by_path, changes_of, why_not

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolcrib.config.files import make_folder
-from toolcrib.config.tool_settings import UndoSettings
+from toolcrib.config.settings import UndoSettings
 from toolcrib.undo import journal
 from toolcrib.undo.journal import INDEX, Began, Ended, Entry, Event, Seen
 from toolcrib.undo.packs import SUFFIX, PackWriter, packs_of, read_content, size_of
