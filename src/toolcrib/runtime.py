@@ -27,7 +27,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
-from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
+from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.deferred import unwrap
 from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
@@ -198,7 +198,7 @@ class Runtime:
         *,
         defer: bool = True,
         context_window_tokens: int | None = None,
-    ) -> Definitions:
+    ) -> ToolDefinitions:
         """What a session with these toolsets is offered."""
         self.load()
         return self.definition_builder.build(

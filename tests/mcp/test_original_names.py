@@ -10,7 +10,6 @@ from real_servers import raw
 
 from toolcrib.approval.approvers.question import question
 from toolcrib.approval.approvers.rows import Style
-from toolcrib.definitions.search import ToolIndex
 from toolcrib.testing import ScriptedApprover
 
 WithServers = Callable[..., Any]
@@ -21,7 +20,7 @@ def named(*names: str, description: str = "A tool") -> list[dict[str, Any]]:
 
 
 def found(runtime: Any, query: str) -> str:
-    return ToolIndex(runtime.definition_builder.searchable(None)).search(query)[0].name
+    return runtime.definition_builder.index(None).search(query)[0].name
 
 
 async def test_a_tool_is_found_by_the_name_that_its_server_gave(with_servers: WithServers) -> None:
