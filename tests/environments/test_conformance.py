@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from factories import FACTORIES, SECRET, Factory, host_environ
+from msgspec.structs import replace
 
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed, UnknownName

@@ -6,13 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import engines
 import pytest
 from engine_runs import bash, run
+from msgspec.structs import replace
 
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed

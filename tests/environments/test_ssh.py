@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from engines import SshServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from own_sshd import OwnSshd, Relay, own_sshd, relay_to
 
 from toolcrib.core.environments import TerminalSize

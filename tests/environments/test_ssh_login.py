@@ -11,10 +11,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from own_sshd import OwnSshd, make_key, own_sshd
 
 from toolcrib.core.errors import EnvironmentFailed

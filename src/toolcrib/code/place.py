@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.code.interpreter import InterpreterOrder, Shim
 from toolcrib.code.secret_files import secret_files
@@ -53,8 +55,7 @@ CHOICES = (VENV_PYTHON, ".python-version")
 PROJECT = f'${{VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python"}} "$PWD/{VENV_PYTHON}"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScriptPlace:
+class ScriptPlace(Struct, frozen=True, kw_only=True):
     """Where one script runs."""
 
     spec: EnvironmentSpec

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.messages import Message, Part, RequestedCall, Role, Text, parts_of
 from toolcrib.sessions.hermes_database import Row
@@ -25,8 +26,7 @@ class UnreadableMessage(ValueError):
     """A message that cannot be understood; says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """One message, when it was said and whether it is still part of the conversation."""
 
     message: Message
@@ -109,8 +109,7 @@ def _json(text: str) -> Any:
         return None
 
 
-@dataclass
-class _Calls:
+class _Calls(Struct):
     """The calls that were asked for so far: each gets an id of its own, and each result the id of its call."""
 
     given: set[str] = field(default_factory=set)

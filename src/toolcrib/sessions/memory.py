@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.config.files import replace_file, writing
 from toolcrib.registry.results import sendable
@@ -49,8 +50,7 @@ LOG_FILE = "log.jsonl"
 MAX_ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class By:
+class By(Struct, frozen=True, kw_only=True):
     """Who makes a change, for the record."""
 
     who: Who = "agent"
@@ -58,8 +58,7 @@ class By:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """An entry that the model is not shown, and why."""
 
     target: Target
@@ -71,8 +70,7 @@ class LeftOut:
         return f"an entry of {str(self.path)!r} is kept from the model, because {self.reason}: {preview(self.entry)!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """What a session is told that it remembers, and what was kept from it."""
 
     text: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from toolcrib.core.errors import ToolcribError
 from toolcrib.sessions.memory_log import EntryChange
@@ -23,8 +24,7 @@ class MemoryRefused(ToolcribError):
         self.candidates = list(candidates)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Struct, frozen=True, kw_only=True):
     """One wish: add an entry, or replace or remove the one entry that contains `old_text`."""
 
     action: Literal["add", "replace", "remove"]
@@ -32,8 +32,7 @@ class Operation:
     old_text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Struct, frozen=True, kw_only=True):
     """What a change came to. No `changes`: everything was so already."""
 
     entries: tuple[str, ...]

@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
 
 from toolcrib.config.files import OWNER_FILE
 
@@ -24,8 +25,7 @@ Kind = Literal["add", "replace", "remove", "restore"]
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
+class EntryChange(Struct, frozen=True, kw_only=True):
     """What happened to one entry; `before` is "" for a new one, `after` for one that is gone."""
 
     kind: Kind
@@ -33,8 +33,7 @@ class EntryChange:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedChange:
+class LoggedChange(Struct, frozen=True, kw_only=True):
     """One change of one file: all of it happened, or none."""
 
     at: float

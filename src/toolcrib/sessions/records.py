@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
@@ -36,8 +36,7 @@ _SPACELESS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """One conversation, without its messages."""
 
     id: str
@@ -62,8 +61,7 @@ class Session:
     usage: Usage = NOTHING_USED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True, kw_only=True):
     """A message with its place in the store."""
 
     id: int
@@ -76,8 +74,7 @@ class StoredMessage:
     """live: part of the conversation. folded: a summary stands for it. undone: taken back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCall:
+class RecordedCall(Struct, frozen=True, kw_only=True):
     """A call with effects, as it was put on record before it ran."""
 
     call_id: str
@@ -176,8 +173,7 @@ def call_of(row: tuple[Any, ...]) -> RecordedCall:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Struct, frozen=True):
     """A message as the columns of its row. The text stands in a column of its own, where the search finds it."""
 
     role: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from toolcrib.core.errors import SessionError
 
@@ -13,8 +14,7 @@ INDEXED_RESULT_CHARS = 4_000
 """What of a message can be searched. Of a tool's result it is less: those are long, and an append must stay quick."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What makes one version out of the one before."""
 
     statements: tuple[str, ...]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from toolcrib.sessions.records import HIDDEN_SOURCES, State
 from toolcrib.sessions.search_query import TRIGRAM, Query, like_pattern, parse, snippet
@@ -54,8 +54,7 @@ class Hit(msgspec.Struct, frozen=True):
     state: State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """Which hits count."""
 
     roles: Collection[str] = ()
@@ -122,8 +121,7 @@ Pass = tuple[bool, Iterator[int]]
 """Whether it is only made when nothing was found before, and the ids that it finds."""
 
 
-@dataclass(frozen=True)
-class _Finder:
+class _Finder(Struct, frozen=True):
     """Finds the ids of messages in several passes, from the strictest on."""
 
     connection: sqlite3.Connection

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from toolcrib.sessions.records import has_spaceless_script
 
@@ -18,8 +19,7 @@ FOLDED_CHARS = 5_000
 _PIECES = re.compile(r'"([^"]*)"|(\S+)')
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(Struct, frozen=True):
     """Groups of words, of which one must occur in full, and words that must not occur."""
 
     groups: tuple[tuple[str, ...], ...]

@@ -6,9 +6,10 @@ import builtins
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.core.errors import SessionError
 from toolcrib.core.messages import Message

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec import Struct
 
 from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.keys import Keys
@@ -17,8 +18,7 @@ ENTERS = ("\n", "\r")
 MAX_CHARS = 1_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinePrompt:
+class LinePrompt(Struct, frozen=True, kw_only=True):
     """What stands in front of the line, and what is said when there is none."""
 
     text: str
