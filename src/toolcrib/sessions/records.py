@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
 from toolcrib.core.types import Effect, JsonObject
@@ -31,7 +31,7 @@ CALL_CHARS_SEARCHED = 500
 """How much of the arguments of a call can be searched."""
 
 # Thai, Lao, Myanmar, Khmer, and the scripts of China, Japan and Korea.
-_SPACELESS = re.compile(
+_SPACELESS = lazy_pattern(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
