@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
+
+import click
+from msgspec import Meta
+from reference_packages import package_map
+from reference_source import (
+    GENERATED,
+    attribute_docs,
+    class_summary,
+    names,
+    python_api,
+    table,
+)
+from reference_tools import tool_pages
+
+from toolcrib.cli import app
+from toolcrib.config import (
+    env_vars,
+    schema,
+    settings,
+    terminal_variables,
+)
+from toolcrib.config.section import Section
+from toolcrib.core import errors
+from toolcrib.hooks import specs
+from toolcrib.toolsets import (
+    catalog,
+    distributions,
+)
+from toolcrib.toolsets.model import NoRegistry
+from toolcrib.toolsets.resolve import ToolsetResolver
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REFERENCE = REPOSITORY / "docs" / "reference"
 sys.path.insert(0, str(REPOSITORY / "src"))
 
-import click  # noqa: E402
-from reference_packages import package_map  # noqa: E402
-from reference_source import GENERATED, attribute_docs, class_summary, names, python_api, table  # noqa: E402
-from reference_tools import tool_pages  # noqa: E402
-
-from toolcrib.cli import app  # noqa: E402
-from toolcrib.config import env_vars, settings, terminal_variables  # noqa: E402
-from toolcrib.core import errors  # noqa: E402
-from toolcrib.hooks import specs  # noqa: E402
-from toolcrib.toolsets import catalog, distributions  # noqa: E402
-from toolcrib.toolsets.model import NoRegistry  # noqa: E402
-from toolcrib.toolsets.resolve import ToolsetResolver  # noqa: E402
 
 OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
@@ -132,29 +149,27 @@ def config() -> Iterator[str]:
     yield "All of them stand in `config.yaml` in the home (`toolcrib config path` says where). An unknown key is an"
     yield "error that names the nearest one. `toolcrib config set KEY VALUE` checks and writes one; comments stay.\n"
     yield from table(("key", "type", "default", "meaning"), list(_setting_rows(settings.Settings, "")))
-    outside = [field for field in dataclasses.fields(settings.Settings) if not field.metadata.get("in_file", True)]
+    outside = schema.all_settings(settings.Settings).keys() - schema.file_settings(settings.Settings).keys()
     docs = attribute_docs("config/settings.py", settings.Settings.__name__)
     yield "Not in the file:\n"
-    yield from table(("setting", "meaning"), [(f"`{field.name}`", docs[field.name]) for field in outside])
+    yield from table(("setting", "meaning"), [(f"`{name}`", docs[name]) for name in docs if name in outside])
 
 
-def _setting_rows(section: type, prefix: str) -> Iterator[tuple[str, ...]]:
+def _setting_rows(section: type[Section], prefix: str) -> Iterator[tuple[str, ...]]:
     file = section.__module__.removeprefix("toolcrib.").replace(".", "/") + ".py"
     docs = attribute_docs(file, section.__name__)
-    hints = get_type_hints(section)
-    for field in dataclasses.fields(section):
-        if not field.metadata.get("in_file", True):
-            continue
-        key, expected = f"{prefix}{field.name}", hints[field.name]
-        if isinstance(expected, type) and dataclasses.is_dataclass(expected):
+    defaults = section()
+    for name, setting in schema.file_settings(section).items():
+        key, expected = f"{prefix}{name}", setting.expected
+        if schema.is_section(expected):
             yield from _setting_rows(expected, f"{key}.")
             continue
-        yield f"`{key}`", _type_text(expected, field.metadata), f"`{_default_text(field)}`", docs[field.name]
-        if get_origin(expected) is dict and dataclasses.is_dataclass(get_args(expected)[1]):
+        yield f"`{key}`", _type_text(expected, setting.meta), f"`{_default_text(getattr(defaults, name))}`", docs[name]
+        if get_origin(expected) is dict and schema.is_section(get_args(expected)[1]):
             yield from _setting_rows(get_args(expected)[1], f"{key}.NAME.")
 
 
-def _type_text(expected: Any, metadata: Any) -> str:
+def _type_text(expected: Any, meta: Meta) -> str:
     origin, arguments = get_origin(expected), get_args(expected)
     if origin is list:
         return f"list of {_plural(arguments[0])}"
@@ -164,9 +179,9 @@ def _type_text(expected: Any, metadata: Any) -> str:
         return " or ".join(f"`{choice}`" for choice in arguments)
     names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     limits = [
-        f"{word} {metadata[key]}"
-        for key, word in (("minimum", "at least"), ("maximum", "at most"), ("above", "above"))
-        if key in metadata
+        f"{word} {limit}"
+        for limit, word in ((meta.ge, "at least"), (meta.le, "at most"), (meta.gt, "above"))
+        if limit is not None
     ]
     return ", ".join([names[expected], *limits])
 
@@ -175,10 +190,7 @@ def _plural(expected: Any) -> str:
     return {str: "names"}.get(expected, "values")
 
 
-def _default_text(field: dataclasses.Field[Any]) -> str:
-    value = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
+def _default_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -5,15 +5,15 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from terminal_calls import seconds_of_each
 
 from toolcrib import Runtime
 from toolcrib.config.load import load_settings
-from toolcrib.config.tool_settings import CodeExecutionSettings
+from toolcrib.config.settings import CodeExecutionSettings
 
 ROUNDS, CALLS_FROM_INSIDE = 15, 300
 AT_ONCE = {"print": 1, "hurried": 4}

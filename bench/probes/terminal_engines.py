@@ -13,10 +13,10 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from terminal_calls import Call, seconds_of_each
 
 from toolcrib import Runtime

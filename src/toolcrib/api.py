@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolcrib.core.approvals import EntryPoint
+from toolcrib.core.context import ToolContext
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
@@ -110,7 +111,10 @@ def handle_function_call(
         keywords: dict[str, Any] | None = None
         if function_name == "execute_code":
             keywords = {"task_id": task_id, "session_id": session_id, "enabled_tools": enabled_tools}
-        ctx = runtime.context(
+        # Not by `runtime.context(…)`: its keywords would be packed and unpacked for every call.
+        ctx = ToolContext(
+            services=runtime.services,
+            on_progress=runtime.on_progress,
             tool_name=function_name,
             call_id=tool_call_id or "",
             session_id=session_id or "",

@@ -12,15 +12,14 @@ cancelled on its own loop, and the caller returns at once: it never waits for a 
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
-import selectors
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from toolcrib.core.attempt import attempt_everything
+from toolcrib.core.lazy import asyncio, selectors
 
 T = TypeVar("T")
 

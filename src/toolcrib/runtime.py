@@ -27,7 +27,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
-from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
+from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
 from toolcrib.dispatch.deferred import unwrap
 from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
@@ -110,13 +110,13 @@ class Runtime:
                 fire=self.hooks.invoke,
             )
         )
-        self._services = RuntimeServices(self, dict(services or {}))
+        self.services = RuntimeServices(self, dict(services or {}))
         self._pipeline = self._make_pipeline(recorder or NullRecorder())
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._terminals: list[TerminalService] = []
         self._hubs: list[McpHub] = []
-        self._on_progress = on_progress
+        self.on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
@@ -132,7 +132,7 @@ class Runtime:
             recorder=recorder,
             store=self.results,
             limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            snapshots=snapshotter_for(self.settings, self._services, self.workspace),
+            snapshots=snapshotter_for(self.settings, self.services, self.workspace),
             restricted=restricted_tools(self.settings.approvals.rules),
         )
 
@@ -174,7 +174,7 @@ class Runtime:
         if servers and self.settings.mcp_servers and not self.settings.safe_mode:
             self.mcp.start()
         self.loaded_plugins += load_plugins(
-            self.settings, self.registry, self.hooks, cache=cache, services=self._services.get
+            self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
         cache.save()
 
@@ -198,7 +198,7 @@ class Runtime:
         *,
         defer: bool = True,
         context_window_tokens: int | None = None,
-    ) -> Definitions:
+    ) -> ToolDefinitions:
         """What a session with these toolsets is offered."""
         self.load()
         return self.definition_builder.build(
@@ -209,7 +209,7 @@ class Runtime:
 
     def context(self, **surroundings: Any) -> ToolContext:
         """The surroundings for calls of this runtime; see ToolContext for what can be said."""
-        return ToolContext(services=self._services, on_progress=self._on_progress, **surroundings)
+        return ToolContext(services=self.services, on_progress=self.on_progress, **surroundings)
 
     async def call(
         self,
@@ -226,7 +226,7 @@ class Runtime:
         if self._hubs and self._may_come(name):
             await self.mcp.wait_ready(SERVERS_SECONDS)
         if ctx is None:
-            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
+            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
         if timeout_seconds is not None or cancel is not None:
             ctx = _bounded(ctx, timeout_seconds, cancel)
         return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_edge)
@@ -264,7 +264,7 @@ class Runtime:
         if self._hubs and self._may_come(name):
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
-            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
+            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
         return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
 
     def _may_come(self, name: str) -> bool:
@@ -301,7 +301,7 @@ class Runtime:
                     workspace=self.workspace,
                     forget_grants=forget,
                     gate=self.gate,
-                    services=weakref.ref(self._services),
+                    services=weakref.ref(self.services),
                 )
             )
         return self._hubs[0]
@@ -313,7 +313,7 @@ class Runtime:
 
     def serve(self, name: str, service: Any) -> None:
         """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
-        self._services.named[name] = service
+        self.services.named[name] = service
 
     def may_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
         """Whether a call could have an effect: declared to, or not declared at all."""
@@ -343,13 +343,13 @@ class Runtime:
         if stub is not None:
             return stub
         ctx = ToolContext(
-            services=self._services,
+            services=self.services,
             tool_name=name,
             task_id=keywords.get("task_id") or "",
             session_id=keywords.get("session_id") or "",
             user_task=keywords.get("user_task") or "",
             handler_kwargs=dict(keywords),
-            on_progress=self._on_progress,
+            on_progress=self.on_progress,
         )
         return self.call_sync(name, arguments, ctx).content
 

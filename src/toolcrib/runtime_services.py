@@ -61,8 +61,11 @@ class ToolCatalog(msgspec.Struct, frozen=True):
     def definitions(self, ctx: ToolContext) -> list[JsonObject]:
         return self.builder.available(ctx.allowed_tools)
 
+    def definition(self, ctx: ToolContext, name: str) -> JsonObject | None:
+        return self.builder.find(ctx.allowed_tools, name)
+
     def index(self, ctx: ToolContext) -> ToolIndex:
-        return ToolIndex(self.builder.searchable(ctx.allowed_tools))
+        return self.builder.index(ctx.allowed_tools)
 
 
 class RuntimeServices:

@@ -1,21 +1,18 @@
 """What people agreed to: what it covers, what it does not, and how it is kept."""
 
-
 import signal
 import subprocess
 import sys
 import threading
+
 import pytest
-from toolcrib.approval.grants import Grant
-from toolcrib.approval.grants import Grants
-from toolcrib.approval.grants import grant_for
-from toolcrib.approval.grants import suggest
+
+from tests.approval.approval_cases import run
+from toolcrib.approval.grants import Grant, Grants, grant_for, suggest
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
-from toolcrib.core.approvals import ApprovalRequest
-from toolcrib.core.approvals import Danger
+from toolcrib.core.approvals import ApprovalRequest, Danger
 from toolcrib.core.errors import ConfigError
-from tests.approval.approval_cases import run
 
 IN_WORKSPACE = "recursive delete (inside the workspace)"
 

@@ -1,28 +1,20 @@
 """The one function that decides: effects, modes, entry points, backends, and what nothing lifts."""
 
-
 import json
 from pathlib import Path
+
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+
+from tests.approval.approval_cases import HOME, POLICY, WORKSPACE, do, run, with_rules
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.grants import Grant
-from toolcrib.approval.grants import grant_for
-from toolcrib.approval.grants import suggest
+from toolcrib.approval.grants import Grant, grant_for, suggest
 from toolcrib.approval.paths import SensitivePaths
-from toolcrib.approval.policy import Action
-from toolcrib.approval.policy import decide
+from toolcrib.approval.policy import Action, decide
 from toolcrib.core.approvals import ApprovalRequest
 from toolcrib.core.types import Effect
-from tests.approval.approval_cases import HOME
-from tests.approval.approval_cases import POLICY
-from tests.approval.approval_cases import WORKSPACE
-from tests.approval.approval_cases import do
-from tests.approval.approval_cases import run
-from tests.approval.approval_cases import with_rules
 
 BLOCKED = ["rm -rf /", "mkfs.ext4 /dev/sda1", "sudo rm -rf --no-preserve-root /", ":(){ :|:& };:"]
 LENIENT = {

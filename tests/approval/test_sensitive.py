@@ -1,10 +1,9 @@
 """Paths that no tool may write, however they are spelt."""
 
-
 import pytest
-from toolcrib.approval.paths import PathScope
-from toolcrib.approval.paths import SensitivePaths
+
 from tests.approval.approval_cases import HOME
+from toolcrib.approval.paths import PathScope, SensitivePaths
 
 OWN = f"{HOME}/.toolcrib"
 SENSITIVE = SensitivePaths(OWN)

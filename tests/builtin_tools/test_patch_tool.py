@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
 import pytest
+
+from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 from toolcrib.core.types import Effect
-from toolcrib.dispatch.effects import Group
-from toolcrib.dispatch.effects import Reach
-from toolcrib.dispatch.effects import effects_of
-from toolcrib.dispatch.effects import reach_of
-from tests.builtin_tools.edit_calls import EditCalls
-from tests.builtin_tools.edit_calls import edit_calls
+from toolcrib.dispatch.effects import Group, Reach, effects_of, reach_of
+
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Iterator[EditCalls]:

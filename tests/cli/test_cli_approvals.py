@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+
 import pytest
-from toolcrib.approval.audit_log import ApprovalLog
-from toolcrib.core.approvals import Answer
-from toolcrib.core.approvals import ApprovalRequest
-from toolcrib.core.approvals import Danger
+
 from tests.cli.cli_program import Program
+from toolcrib.approval.audit_log import ApprovalLog
+from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 DELETE = Danger(
     rule="recursive_delete",

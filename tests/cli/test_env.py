@@ -23,7 +23,7 @@ from toolcrib.environments.backends.local import LocalEngine, LocalEnvironment
 
 class Forgetful(LocalEnvironment):
     async def start(self, request, on_output):
-        from dataclasses import replace
+        from msgspec.structs import replace
         return await super().start(replace(request, command="{ " + request.command + "\\n}; true"), on_output)
 
 def environment(spec, settings):

@@ -3,7 +3,6 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ from toolcrib.config import settings as settings_module
 from toolcrib.config import terminal_settings
 from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import Home, find_home
-from toolcrib.config.schema import Reader, find_setting, known_keys
+from toolcrib.config.schema import Reader, all_settings, find_setting, is_section, known_keys
 from toolcrib.config.settings import CustomToolset, PluginEntry, Settings
 from toolcrib.core.errors import ConfigError
 
@@ -247,9 +246,9 @@ def test_every_section_can_be_made_from_nothing():
 
     def sections(cls):
         yield cls
-        for known in fields(cls):
-            for inner in (known.type, *get_args(known.type)):
-                if is_dataclass(inner) and inner is not Home:
+        for setting in all_settings(cls).values():
+            for inner in (setting.expected, *get_args(setting.expected)):
+                if is_section(inner):
                     yield from sections(inner)
 
     assert all(section() == section() for section in sections(Settings))

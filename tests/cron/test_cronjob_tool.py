@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
 import pytest
-from toolcrib.approval.paths import PathScope
-from toolcrib.approval.paths import SensitivePaths
+
+from tests.cron.cron_jobs import make_job
+from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.approvals import Answer
 from toolcrib.cron.jobs import Report
 from toolcrib.cron.store import JobStore
@@ -18,7 +19,6 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing import ScriptedApprover
-from tests.cron.cron_jobs import make_job
 
 Call = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.cron.cron_jobs import HOUR, MINUTE, START, Clock, make_job
-from toolcrib.config.tool_settings import CronSettings
+from toolcrib.config.settings import CronSettings
 from toolcrib.core.context import CancelToken
 from toolcrib.cron.claims import Claim
 from toolcrib.cron.jobs import JobError, Report

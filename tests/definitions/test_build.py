@@ -205,3 +205,34 @@ def test_definitions_are_the_same_bytes_in_every_process(tmp_path):
     names = [tool["function"]["name"] for tool in json.loads(texts.pop())]
     assert names == sorted(names)
     assert "todo" in names
+
+
+def test_a_search_index_is_built_once_for_the_same_tools(registry, builder):
+    """Searching again costs no new index; a tool that comes or goes shows at once."""
+    registry.register("door", "house", schema("Open the door"), handler)
+    first = builder.index(None)
+    assert builder.index(None) is first
+    assert [match.name for match in first.search("door")] == ["door"]
+
+    registry.register("gate", "house", schema("Open the gate"), handler)
+    assert [match.name for match in builder.index(None).search("gate")] == ["gate"]
+
+    registry.deregister("gate")
+    assert builder.index(None).search("gate") == []
+
+
+def test_one_new_tool_leaves_the_others_as_they_were_prepared(registry, builder):
+    """Each entry is prepared once: callers share its parts across builds and selections."""
+    before = {tool["function"]["name"]: tool["function"] for tool in builder.build().tools}
+    registry.register("bee", "animals", schema(), handler)
+
+    after = {tool["function"]["name"]: tool["function"] for tool in builder.build(["animals"]).tools}
+
+    assert list(after) == ["ant", "bee", "zebra"]
+    assert after["ant"]["parameters"] is before["ant"]["parameters"]
+
+
+def test_a_single_definition_is_found_by_name(builder):
+    """Only the tools that the session may use are found."""
+    assert builder.find(None, "oak") == {"type": "function", "function": {**schema(), "name": "oak"}}
+    assert builder.find(["ant"], "oak") is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.definitions.search import Hit, ToolIndex, estimate_tokens, should_defer
+from toolcrib.definitions.search import ToolIndex, ToolMatch, estimate_tokens, should_defer
 
 names = st.from_regex(r"[a-zA-Z0-9_-]{1,64}", fullmatch=True)
 
@@ -90,7 +90,7 @@ def test_a_hit_carries_name_description_and_a_positive_score() -> None:
     """A hit says enough to choose by."""
     [hit] = ToolIndex([tool("get_weather", "Weather.")]).search("weather")
 
-    assert hit == Hit("get_weather", "Weather.", hit.score)
+    assert hit == ToolMatch("get_weather", "Weather.", hit.score)
     assert hit.score > 0
 
 

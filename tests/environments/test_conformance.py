@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.environments.factories import FACTORIES, SECRET, Factory, host_environ
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput

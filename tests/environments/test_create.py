@@ -6,11 +6,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings

@@ -7,11 +7,11 @@ import os
 import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.environments import engines
 from tests.environments.engine_runs import bash, run

@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.environments.engines import SshServer
 from tests.environments.own_sshd import OwnSshd, Relay, own_sshd, relay_to

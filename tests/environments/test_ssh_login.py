@@ -1,7 +1,5 @@
 """Logging in over ssh: keys, host keys, the ssh config file, and errors that say what to do."""
 
-# ruff: noqa: ASYNC240 - the files that these tests look into are tiny.
-
 from __future__ import annotations
 
 import asyncio
@@ -11,14 +9,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.environments.own_sshd import OwnSshd, make_key, own_sshd
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.ssh import SshEngine, SshOptions
+
+# ruff: noqa: ASYNC240 - the files that these tests look into are tiny.
+
 
 pytestmark = pytest.mark.services
 

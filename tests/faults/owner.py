@@ -8,10 +8,11 @@ answers each line, a call `[session, tool, arguments]`, until its input ends.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import sys
 from typing import Any
+
+import msgspec
 
 from toolcrib.runtime import Runtime
 
@@ -43,7 +44,7 @@ async def run(runtime: Runtime, commands: list[dict[str, Any]]) -> None:
 async def recover(runtime: Runtime) -> None:
     say("ready")
     await asyncio.to_thread(sys.stdin.readline)
-    say(dataclasses.asdict(await asyncio.to_thread(runtime.terminal.recover)))
+    say(msgspec.to_builtins(await asyncio.to_thread(runtime.terminal.recover)))
     while line := await asyncio.to_thread(sys.stdin.readline):
         say(await call(runtime, *json.loads(line)))
 

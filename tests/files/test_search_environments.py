@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import pytest
+
+from tests.environments import engines
 from toolcrib.files.search import search_files
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
-from toolcrib.testing import ScriptedApprover
-from toolcrib.testing import isolated_runtime
-from tests.environments import engines
+from toolcrib.testing import ScriptedApprover, isolated_runtime
 
 pytestmark = pytest.mark.services
 

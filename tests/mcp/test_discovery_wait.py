@@ -7,11 +7,11 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.mcp.real_servers import eventually, raw
 from toolcrib.agent.agent import Agent

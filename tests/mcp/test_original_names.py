@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
-from toolcrib.approval.approvers.question import Style
-from toolcrib.approval.approvers.question import question
-from toolcrib.definitions.search import ToolIndex
-from toolcrib.testing import ScriptedApprover
+
 from tests.mcp.real_servers import raw
+from toolcrib.approval.approvers.question import Style, question
+from toolcrib.testing import ScriptedApprover
 
 WithServers = Callable[..., Any]
 
@@ -19,7 +18,7 @@ def named(*names: str, description: str = "A tool") -> list[dict[str, Any]]:
 
 
 def found(runtime: Any, query: str) -> str:
-    return ToolIndex(runtime.definition_builder.searchable(None)).search(query)[0].name
+    return runtime.definition_builder.index(None).search(query)[0].name
 
 
 async def test_a_tool_is_found_by_the_name_that_its_server_gave(with_servers: WithServers) -> None:

@@ -10,26 +10,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
 import openai
 import pytest
+
+from tests.providers.embedded_weights import cached_store, cached_weights
 from toolcrib.core.context import CancelToken
-from toolcrib.core.messages import Message
-from toolcrib.core.messages import user_message
-from toolcrib.core.models import Delta
-from toolcrib.core.models import ModelError
-from toolcrib.core.models import ModelRequest
-from toolcrib.core.models import Notice
-from toolcrib.core.models import TextDelta
-from toolcrib.providers.embedded.engine import ModelEngine
-from toolcrib.providers.embedded.engine import start_engine
+from toolcrib.core.messages import Message, user_message
+from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice, TextDelta
+from toolcrib.providers.embedded.engine import ModelEngine, start_engine
 from toolcrib.providers.embedded.provider import EmbeddedProvider
-from tests.providers.embedded_weights import cached_store
-from tests.providers.embedded_weights import cached_weights
 
 pytestmark = pytest.mark.services
 

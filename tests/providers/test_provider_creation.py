@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from toolcrib.config.agent_settings import AuxiliarySettings, ModelSettings, Prices, ProviderEntry
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS

@@ -7,23 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from toolcrib.core.messages import Image
-from toolcrib.core.messages import Text
+
+from tests.sessions.hermes_home import OLD_SCHEMA, HermesHome, asks
+from toolcrib.core.messages import Image, Text
 from toolcrib.core.models import Usage
-from toolcrib.sessions.hermes_import import SessionImport
-from toolcrib.sessions.hermes_import import import_sessions
-from toolcrib.sessions.hermes_import import plan_sessions
+from toolcrib.sessions.hermes_import import SessionImport, import_sessions, plan_sessions
 from toolcrib.sessions.records import StoredMessage
 from toolcrib.sessions.recovery import check_transcript
 from toolcrib.sessions.search import search_messages
 from toolcrib.sessions.store import SessionStore
-from tests.sessions.hermes_home import OLD_SCHEMA
-from tests.sessions.hermes_home import HermesHome
-from tests.sessions.hermes_home import asks
 
 ALL = ("live", "folded", "undone")
 PAGE_BYTES = 4096

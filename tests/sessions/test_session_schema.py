@@ -7,15 +7,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
 import pytest
+
+from tests.sessions.conversations import says
 from toolcrib.core.errors import SessionError
-from toolcrib.sessions.database import STEPS
-from toolcrib.sessions.database import TABLES
-from toolcrib.sessions.database import Migration
-from toolcrib.sessions.database import migrate
+from toolcrib.sessions.database import STEPS, TABLES, Migration, migrate
 from toolcrib.sessions.search import search_messages
 from toolcrib.sessions.store import SessionStore
-from tests.sessions.conversations import says
 
 VERSION_1_ROWS = """
 INSERT INTO sessions (number, id, title, source, model, provider, cwd, created_at, updated_at, parent_id, parent_kind,

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from toolcrib.core.messages import Message
-from toolcrib.core.messages import RequestedCall
+
+from tests.sessions.conversations import answers, gives, says
+from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.sessions import search
-from toolcrib.sessions.search import SearchRequest
-from toolcrib.sessions.search import search_messages
-from toolcrib.sessions.search import snippet
+from toolcrib.sessions.search import SearchRequest, search_messages, snippet
 from toolcrib.sessions.store import SessionStore
-from tests.sessions.conversations import answers
-from tests.sessions.conversations import gives
-from tests.sessions.conversations import says
+
 
 def found(store: SessionStore, typed: str, **options: object) -> list[str]:
     limit = int(str(options.pop("limit", 20)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
 import pytest
+
+from tests.sessions.conversations import answers, context, gives, says
 from toolcrib.sessions.search import SessionSearchService
 from toolcrib.sessions.store import SessionStore
-from tests.sessions.conversations import answers
-from tests.sessions.conversations import context
-from tests.sessions.conversations import gives
-from tests.sessions.conversations import says
+
 
 async def ask(store: SessionStore, current: str = "", **args: Any) -> Any:
     answer = await SessionSearchService(store).handle(args, context(current, "c"))

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from toolcrib.agent.ask import completed
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
@@ -38,8 +40,7 @@ class Interrupted(Exception):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestIds:
+class RequestIds(Struct, frozen=True, kw_only=True):
     """What hooks go by."""
 
     session_id: str

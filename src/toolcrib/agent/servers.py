@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import shlex
-from dataclasses import asdict, dataclass, field
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from toolcrib.cli.examination_agent import AgentState, examine_agent
 from toolcrib.cli.models import installed_version
@@ -40,16 +42,14 @@ EXTRAS = {
 """The optional parts of the distribution, each with the package that it needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something that is broken, and what to do about it."""
 
     what: str
     remedy: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examination:
+class Examination(Struct, frozen=True, kw_only=True):
     """The state of one installation. Only `problems` are broken; the rest is there to be read."""
 
     home: str

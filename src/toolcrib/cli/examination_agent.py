@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.cli.examination_model import ModelState, examine_model
 from toolcrib.cli.models import megabytes
@@ -27,8 +28,7 @@ SHOWN_SESSIONS = 3
 DO_SETUP = "`toolcrib setup`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryFile:
+class MemoryFile(Struct, frozen=True, kw_only=True):
     """One file of memories."""
 
     path: str
@@ -56,8 +56,7 @@ class MemoryFile:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentState:
+class AgentState(Struct, frozen=True, kw_only=True):
     """Everything around one agent of this home."""
 
     model: ModelState

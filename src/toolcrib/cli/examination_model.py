@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from toolcrib.cli.model_trial import Trial, try_answer
 from toolcrib.cli.models import PACKAGES, Lack, context_window, installed_version, lack_of, megabytes, missing_weights
@@ -13,8 +13,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelState:
+class ModelState(Struct, frozen=True, kw_only=True):
     """The model that answers, and what it lacks."""
 
     choice: ModelChoice | None

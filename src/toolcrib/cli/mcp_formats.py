@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -23,7 +22,7 @@ from toolcrib.core.errors import UnknownName, UsageError
 
 MAPS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp")
 ADDRESSES = ("url", "serverUrl", "httpUrl", "uri", "baseUrl", "endpoint")
-OURS = frozenset(known.name for known in fields(McpServerSettings))
+OURS = frozenset(McpServerSettings.__struct_fields__)
 RENAMED = {
     **dict.fromkeys(ADDRESSES, "url"),
     "cmd": "command",

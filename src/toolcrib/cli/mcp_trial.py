@@ -6,10 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.cli.mcp_advice import advice, last_words
 from toolcrib.cli.mcp_servers import ServerView, ToolView, look_at, tools_of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolcrib.config.agent_settings import ModelSettings
 from toolcrib.config.edit import put_values, unset_value

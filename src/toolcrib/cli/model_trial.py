@@ -8,7 +8,9 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.messages import RequestedCall, user_message
@@ -35,8 +37,7 @@ TOOL: JsonObject = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """How one request went."""
 
     provider: str

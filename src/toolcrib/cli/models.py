@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.cli.model_servers import answering
 from toolcrib.cli.output import silence
@@ -28,8 +29,7 @@ HIDDEN = frozenset({"scripted"})
 """For tests: not shown to people who look for a model, unless their config names it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProviderState:
+class ProviderState(Struct, frozen=True, kw_only=True):
     """One provider, and what is known here about it without asking it."""
 
     preset: Preset
@@ -56,8 +56,7 @@ class ProviderState:
         return where_to_get(self.key_variable)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lack:
+class Lack(Struct, frozen=True, kw_only=True):
     """What keeps a model from answering, and what to do about it."""
 
     what: str

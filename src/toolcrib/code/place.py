@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from toolcrib.code.interpreter import InterpreterOrder, Shim
 from toolcrib.code.secret_files import secret_files
-from toolcrib.config.tool_settings import CodeExecutionSettings
+from toolcrib.config.settings import CodeExecutionSettings
 from toolcrib.core.environments import BackendPath, EnvironmentSpec
 from toolcrib.environments.backend_options import COVERED_SEPARATOR
 from toolcrib.terminal.whereabouts import Whereabouts
@@ -53,8 +55,7 @@ CHOICES = (VENV_PYTHON, ".python-version")
 PROJECT = f'${{VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python"}} "$PWD/{VENV_PYTHON}"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScriptPlace:
+class ScriptPlace(Struct, frozen=True, kw_only=True):
     """Where one script runs."""
 
     spec: EnvironmentSpec

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from copy import deepcopy
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from toolcrib.compat.hermes_constants import display_hermes_home, get_hermes_home
 from toolcrib.config import edit, env_file
@@ -15,7 +16,7 @@ from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.files import make_folder
 from toolcrib.config.load import BOM, load_settings, read_text
 from toolcrib.config.paths import find_home
-from toolcrib.config.schema import file_fields, find_setting
+from toolcrib.config.schema import file_settings, find_setting
 from toolcrib.config.settings import Settings
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ConfigError
@@ -44,8 +45,7 @@ REQUIRED_ENV_VARS: dict[str, dict[str, Any]] = {}
 
 def _defaults() -> Config:
     settings = Settings()
-    values = asdict(settings)
-    return {field.name: values[field.name] for field in file_fields(Settings)}
+    return {name: msgspec.to_builtins(getattr(settings, name)) for name in file_settings(Settings)}
 
 
 DEFAULT_CONFIG: Config = _defaults()

@@ -6,9 +6,10 @@ import queue
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.config.environment import environment

@@ -3,28 +3,31 @@
 Annotations are real objects here, as in `settings`: the loader reads types, defaults and limits from these fields.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE
+from msgspec import Meta, field
 
-AT_LEAST_ZERO = {"minimum": 0}
+from toolcrib.config.section import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prices:
+class Prices(Section, frozen=True, kw_only=True):
     """What a model costs, in US dollars for a million tokens; used where the provider does not say."""
 
-    input: float = field(default=0, metadata=AT_LEAST_ZERO)
+    input: NonNegativeFloat = 0
     """Tokens of the prompt."""
-    cached: float = field(default=0, metadata=AT_LEAST_ZERO)
+    cached: NonNegativeFloat = 0
     """Tokens of the prompt that the provider had in its cache."""
-    output: float = field(default=0, metadata=AT_LEAST_ZERO)
+    output: NonNegativeFloat = 0
     """Tokens of the answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(Section, frozen=True, kw_only=True):
     """Which model answers. Without any of this, and without a key, a small model on this machine does."""
 
     default: str = ""
@@ -35,24 +38,23 @@ class ModelSettings:
     """The address of a server that speaks a known protocol, instead of the provider's own."""
     fallbacks: list[str] = field(default_factory=list)
     """Models that are tried in this order when the first cannot answer, as `provider/model`."""
-    context_window: int = field(default=0, metadata=AT_LEAST_ZERO)
+    context_window: NonNegativeInt = 0
     """How many tokens the model takes; 0 means what is known of it."""
-    max_output_tokens: int = field(default=0, metadata=AT_LEAST_ZERO)
+    max_output_tokens: NonNegativeInt = 0
     """The longest answer; 0 leaves it to the provider."""
     temperature: float | None = None
     """How freely it words its answers; unset leaves it to the provider."""
     reasoning_effort: Literal["", "none", "low", "medium", "high"] = ""
     """How long it thinks before it answers, where it can; empty leaves it to the provider."""
-    timeout: float = field(default=600, metadata=ABOVE_ZERO)
+    timeout: PositiveFloat = 600
     """How many seconds one request may take."""
-    max_retries: int = field(default=5, metadata=AT_LEAST_ZERO)
+    max_retries: NonNegativeInt = 5
     """How often a request is sent again after a failure that may pass."""
     prices: dict[str, Prices] = field(default_factory=dict)
     """Prices by model name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuxiliarySettings:
+class AuxiliarySettings(Section, frozen=True, kw_only=True):
     """The model for small jobs: judging a command in `smart` mode, summaries. Empty: the main one."""
 
     model: str = ""
@@ -63,8 +65,7 @@ class AuxiliarySettings:
     """The address of its server, if it is not the provider's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProviderEntry:
+class ProviderEntry(Section, frozen=True, kw_only=True):
     """A server of your own, or of somebody whom toolcrib does not know."""
 
     base_url: str = ""
@@ -77,50 +78,46 @@ class ProviderEntry:
     """Which JSON Schema it accepts for tools."""
     model: str = ""
     """The model to use when none is named."""
-    context_window: int = field(default=0, metadata=AT_LEAST_ZERO)
+    context_window: NonNegativeInt = 0
     """How many tokens its models take; 0 means that it is not known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentSettings:
+class AgentSettings(Section, frozen=True, kw_only=True):
     """How the agent works."""
 
     disabled_toolsets: list[str] = field(default_factory=list)
     """Toolsets that are never offered, whatever else enables them."""
-    max_turns: int = field(default=90, metadata=AT_LEAST_ONE)
+    max_turns: PositiveInt = 90
     """The most requests to the model for one question."""
-    max_calls: int = field(default=500, metadata=AT_LEAST_ONE)
+    max_calls: PositiveInt = 500
     """The most tool calls for one question."""
     project_files: bool = True
     """Put AGENTS.md of the working folder into the prompt."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompressionSettings:
+class CompressionSettings(Section, frozen=True, kw_only=True):
     """What happens before a conversation outgrows the model."""
 
     enabled: bool = True
     """Replace the older part of a long conversation by a summary."""
-    threshold_pct: float = field(default=80, metadata={"minimum": 10, "maximum": 95})
+    threshold_pct: Annotated[float, Meta(ge=10, le=95)] = 80
     """How full the model's window may get, in percent, before that happens."""
-    keep_messages: int = field(default=20, metadata=AT_LEAST_ONE)
+    keep_messages: PositiveInt = 20
     """How many of the latest messages stay as they are."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardrailCounts:
+class GuardrailCounts(Section, frozen=True, kw_only=True):
     """After how many repetitions in a row something happens."""
 
-    exact_failure: int = field(default=2, metadata=AT_LEAST_ONE)
+    exact_failure: PositiveInt = 2
     """The same call fails in the same way."""
-    same_tool_failure: int = field(default=3, metadata=AT_LEAST_ONE)
+    same_tool_failure: PositiveInt = 3
     """The same tool fails, whatever its arguments."""
-    no_progress: int = field(default=2, metadata=AT_LEAST_ONE)
+    no_progress: PositiveInt = 2
     """The same call gives the same result again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardrailSettings:
+class GuardrailSettings(Section, frozen=True, kw_only=True):
     """What breaks a loop in which the model repeats itself."""
 
     warn_after: GuardrailCounts = field(default_factory=GuardrailCounts)
@@ -131,33 +128,31 @@ class GuardrailSettings:
     """When such a call is not run any more; a model that goes on all the same is stopped."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemorySettings:
+class MemorySettings(Section, frozen=True, kw_only=True):
     """What the agent remembers across sessions."""
 
     enabled: bool = True
     """Put what is remembered into the prompt."""
-    memory_char_limit: int = field(default=2200, metadata=AT_LEAST_ONE)
+    memory_char_limit: PositiveInt = 2200
     """How long its own notes may become, in characters."""
-    user_char_limit: int = field(default=1375, metadata=AT_LEAST_ONE)
+    user_char_limit: PositiveInt = 1375
     """How long its notes about the user may become, in characters."""
     write_approval: bool = False
     """Ask before anything is remembered."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DelegationSettings:
+class DelegationSettings(Section, frozen=True, kw_only=True):
     """Helpers that the agent sends out with `delegate_task`."""
 
-    max_concurrent_children: int = field(default=3, metadata=AT_LEAST_ONE)
+    max_concurrent_children: PositiveInt = 3
     """How many helpers of one agent work at the same time."""
-    max_spawn_depth: int = field(default=1, metadata=AT_LEAST_ZERO)
+    max_spawn_depth: NonNegativeInt = 1
     """How deep helpers may send helpers of their own; 1 means that only the first agent does."""
-    child_timeout_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    child_timeout_seconds: NonNegativeFloat = 0
     """How long one helper may take; 0 sets no limit."""
-    max_iterations: int = field(default=50, metadata=AT_LEAST_ONE)
+    max_iterations: PositiveInt = 50
     """The most requests to the model of one helper."""
-    max_summary_chars: int = field(default=24_000, metadata=AT_LEAST_ONE)
+    max_summary_chars: PositiveInt = 24_000
     """How long a helper's report may be."""
     subagent_auto_approve: bool = False
     """Let helpers do dangerous things without asking; what is always denied stays denied."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any, get_args, get_origin
+
+import msgspec
 
 from toolcrib.config.files import replace_file, writing
 from toolcrib.config.load import BOM, read_config, read_text
 from toolcrib.config.paths import Home
 from toolcrib.config.schema import Reader, Setting, describe_type, find_setting
+from toolcrib.config.section import Section
 from toolcrib.config.settings import Settings
 from toolcrib.config.yaml_edit import with_item, with_value, without, without_item
 from toolcrib.config.yaml_text import dotted, parse
@@ -132,7 +134,7 @@ def _rewrite(home: Home, change: Callable[[str, str], str]) -> None:
 def _expanded(text: str, path: tuple[str, ...], name: str) -> str:
     """The text with a shorthand on the way to `path` (`tool_search: on`) written out, so that it can hold more keys."""
     for depth in range(1, len(path)):
-        shorthand = find_setting(path[:depth]).limits.get("shorthand")
+        shorthand = find_setting(path[:depth]).extra("shorthand")
         written = _written(text, path[:depth], name)
         if shorthand and written is not None and not isinstance(written, dict):
             return with_value(text, path[:depth], {shorthand: written}, name)
@@ -160,7 +162,7 @@ def _written_items(text: str, setting: Setting, name: str) -> list[str] | None:
         raise ConfigError(
             f"{name}: {dotted(setting.path)!r} is not a list; correct it, then run `toolcrib config check`"
         )
-    as_text = setting.limits.get("item_text")
+    as_text = setting.extra("item_text")
     return [as_text(item) for item in items] if as_text is not None and items is not None else items
 
 
@@ -202,8 +204,8 @@ def _default_items(setting: Setting, written: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+    if isinstance(value, Section):
+        return msgspec.to_builtins(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_origin
+
+from msgspec import UNSET
 
 from toolcrib.config.edit import put_values
 from toolcrib.config.env_file import read_env_file, save_env_values
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.load import BOM, read_text
 from toolcrib.config.paths import Home
-from toolcrib.config.schema import Reader, Setting, find_setting
+from toolcrib.config.schema import Reader, Setting, find_setting, is_section
 from toolcrib.config.terminal_variables import our_keys
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
@@ -134,7 +136,7 @@ def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, p
     if path[0] == SERVERS:
         value = _as_texts(setting.expected, value)
     reader = Reader()
-    if reader.setting(setting, value) is MISSING or reader.problems:
+    if reader.setting(setting, value) is UNSET or reader.problems:
         reason = "; ".join(message.partition(";")[0] for _, message in reader.problems)
         return ImportItem(name=name, action="not carried over", reason=reason)
     if present is None:
@@ -165,8 +167,8 @@ def _settings_in(data: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[
     for key, value in data.items():
         place = (*path, str(key))
         setting = _setting(place)
-        is_section = setting is not None and (is_dataclass(setting.expected) or get_origin(setting.expected) is dict)
-        if is_section and isinstance(value, dict):
+        has_keys = setting is not None and (is_section(setting.expected) or get_origin(setting.expected) is dict)
+        if has_keys and isinstance(value, dict):
             yield from _settings_in(value, place)
         elif value is not None and value not in ({}, []):
             yield place, value

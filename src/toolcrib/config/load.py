@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.paths import Home, find_home

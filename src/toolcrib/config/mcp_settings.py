@@ -4,14 +4,22 @@ Like settings.py, this holds real annotations, and the text under each field is 
 None of these shows its values by itself: there may be tokens among them.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, AT_LEAST_ZERO
+from msgspec import Meta, field
+
+from toolcrib.config.section import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Port,
+    PositiveFloat,
+    PositiveInt,
+    PrivateSection,
+    shorthand,
+)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpToolFilter:
+class McpToolFilter(PrivateSection, frozen=True, kw_only=True):
     """What of a server is offered."""
 
     include: list[str] = field(default_factory=list)
@@ -24,8 +32,7 @@ class McpToolFilter:
     """Offer tools that list and get the prompts of the server, where it has any."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpSamplingSettings:
+class McpSamplingSettings(PrivateSection, frozen=True, kw_only=True):
     """What happens when a server wants to ask the model something."""
 
     enabled: bool = True
@@ -35,22 +42,21 @@ class McpSamplingSettings:
     `false` lets the server ask the model without a question."""
     model: str = ""
     """The model that answers; empty means the one of the session."""
-    max_tokens_cap: int = field(default=4096, metadata=AT_LEAST_ONE)
+    max_tokens_cap: PositiveInt = 4096
     """The most tokens of one answer."""
-    timeout: float = field(default=30, metadata=ABOVE_ZERO)
+    timeout: PositiveFloat = 30
     """How many seconds one answer may take."""
-    max_rpm: int = field(default=10, metadata=AT_LEAST_ONE)
+    max_rpm: PositiveInt = 10
     """How many requests the server may make in a minute."""
     allowed_models: list[str] = field(default_factory=list)
     """The models that the server may ask for; empty means that it gets the one above."""
-    max_tool_rounds: int = field(default=5, metadata=AT_LEAST_ZERO)
+    max_tool_rounds: NonNegativeInt = 5
     """How many rounds of tool calls one request may take."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How its requests are written to the log."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpOAuthSettings:
+class McpOAuthSettings(PrivateSection, frozen=True, kw_only=True):
     """How to log in at a server; most servers need none of this."""
 
     client_id: str = ""
@@ -61,22 +67,20 @@ class McpOAuthSettings:
     """The https address of a document that describes your toolcrib, for servers that take that as the id."""
     scopes: list[str] = field(default_factory=list)
     """What to ask permission for; empty means what the server says."""
-    redirect_port: int = field(default=0, metadata={"minimum": 0, "maximum": 65535})
+    redirect_port: Port = 0
     """The port on this machine that the login comes back to; 0 means any free one."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpLifecycle:
+class McpLifecycle(PrivateSection, frozen=True, kw_only=True):
     """Another place for the two limits of the same names."""
 
-    idle_timeout_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    idle_timeout_seconds: NonNegativeFloat = 0
     """End the connection after so many seconds without a call."""
-    max_lifetime_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    max_lifetime_seconds: NonNegativeFloat = 0
     """Renew the connection after so many seconds."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpServerSettings:
+class McpServerSettings(PrivateSection, frozen=True, kw_only=True):
     """One MCP server: a command to start, or an address.
 
     In `command`, `args`, `env`, `cwd`, `url` and `headers`, `${NAME}` and `${env:NAME}` stand for a variable of the
@@ -101,15 +105,15 @@ class McpServerSettings:
     """A file with a certificate to show to the server, in PEM form."""
     client_key: str = ""
     """The file with its key, where that is a file of its own."""
-    timeout: float = field(default=300, metadata=ABOVE_ZERO)
+    timeout: PositiveFloat = 300
     """How many seconds one call may take."""
-    connect_timeout: float = field(default=60, metadata=ABOVE_ZERO)
+    connect_timeout: PositiveFloat = 60
     """How many seconds starting and greeting may take."""
     enabled: bool = True
     """Use this server."""
     supports_parallel_tool_calls: bool = False
     """Send several calls at once; otherwise each waits for the one before it."""
-    max_parallel: int = field(default=8, metadata=AT_LEAST_ONE)
+    max_parallel: PositiveInt = 8
     """The most calls at once, where several are allowed."""
     tools: McpToolFilter = field(default_factory=McpToolFilter)
     """What of the server is offered."""
@@ -119,17 +123,17 @@ class McpServerSettings:
     """Tools that run without a question, by the server's own names."""
     roots: list[str] = field(default_factory=list)
     """Folders that the server is told it may work in; empty means the workspace."""
-    sampling: McpSamplingSettings = field(default_factory=McpSamplingSettings, metadata={"shorthand": "enabled"})
+    sampling: Annotated[McpSamplingSettings, shorthand("enabled")] = field(default_factory=McpSamplingSettings)
     """What happens when the server wants to ask the model something; `false` alone forbids it."""
     auth: Literal["none", "oauth"] = "none"
     """`oauth`: log in with `toolcrib mcp login NAME`."""
     oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
     """How to log in at the server."""
-    keepalive_interval: float = field(default=180, metadata={"minimum": 5})
+    keepalive_interval: Annotated[float, Meta(ge=5)] = 180
     """How many seconds of silence pass before an HTTP connection is tested."""
-    idle_timeout_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    idle_timeout_seconds: NonNegativeFloat = 0
     """End the connection after so many seconds without a call, until the next one; 0 means never."""
-    max_lifetime_seconds: float = field(default=0, metadata=AT_LEAST_ZERO)
+    max_lifetime_seconds: NonNegativeFloat = 0
     """Renew the connection after so many seconds, between two calls; 0 means never."""
     lifecycle: McpLifecycle = field(default_factory=McpLifecycle)
     """Another place for the two limits above."""
@@ -137,11 +141,10 @@ class McpServerSettings:
     """Of Hermes Agent; has no effect here, because nothing is looked up before a server starts."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class McpSettings:
+class McpSettings(PrivateSection, frozen=True, kw_only=True):
     """How toolcrib works with all MCP servers."""
 
     auto_reload_on_config_change: bool = True
     """Start, restart and end servers when their part of the config file changes."""
-    discovery_timeout: float = field(default=1.5, metadata=AT_LEAST_ZERO)
+    discovery_timeout: NonNegativeFloat = 1.5
     """How many seconds the first request to the model waits for servers that are still starting."""

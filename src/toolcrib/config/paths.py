@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.core.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Home:
-    """The folder that holds everything of one user. Naming a path creates nothing."""
+class Home(Struct, frozen=True, eq=False):
+    """The folder that holds everything that belongs to one user. Asking for a path creates nothing."""
 
     root: Path
-    shared_with_hermes: bool = field(default=False, compare=False)
-    """Found through HERMES_HOME: the files may belong to Hermes Agent, so keys that we do not know are left alone."""
+    shared_with_hermes: bool = False
+    """Found through HERMES_HOME: the files may belong to Hermes Agent, so unknown keys are left alone."""
+
+    def __eq__(self, other: object) -> bool:
+        """Homes are equal when they are the same folder, however it was found."""
+        return isinstance(other, Home) and self.root == other.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
 
     @property
     def config_file(self) -> Path:

@@ -1,34 +1,40 @@
-"""Plain data into typed settings, by the fields of the settings classes; everything that is wrong is collected."""
+"""Converts plain data into typed settings by the fields of the section classes, and collects every problem."""
 
 from __future__ import annotations
 
 import operator
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
 
+from msgspec import UNSET, Meta, Struct
+
+from toolcrib.config.section import Section
 from toolcrib.config.settings import Settings
 from toolcrib.config.yaml_text import KeyPath, dotted
 from toolcrib.core.errors import ConfigError, nearest_names
 
 ADVICE = "then run `toolcrib config check`"
 SHOWN_CHARS = 40
+_NO_META = Meta()
 LIMITS = (
-    ("minimum", operator.ge, "at least"),
-    ("above", operator.gt, "more than"),
-    ("maximum", operator.le, "at most"),
+    ("ge", operator.ge, "at least"),
+    ("gt", operator.gt, "more than"),
+    ("le", operator.le, "at most"),
 )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One key of the config file: where it stands, what it holds and which values it may have."""
+class Setting(Struct, frozen=True):
+    """One key of the config file: its path, its type and what else its field says."""
 
     path: tuple[Any, ...]
     expected: Any
-    limits: Mapping[str, Any]
+    meta: Meta
+
+    def extra(self, name: str) -> Any:
+        """What the field says beside type and limits: `in_file`, `shorthand`, `item_text`; None when it doesn't."""
+        return (self.meta.extra or {}).get(name)
 
 
 class Reader:
@@ -43,52 +49,55 @@ class Reader:
         if not isinstance(data, dict):
             self._mismatch(path, "a mapping of keys to values", data)
             return section()
-        known = {known_field.name: known_field for known_field in file_fields(section)}
+        known = file_settings(section, path)
         given = {}
         for key, value in data.items():
             if key not in known:
                 if not self._ignore_unknown:
                     self.problems.append(((*path, key), unknown_key((*path, key), known)))
             elif value is not None:
-                setting = Setting((*path, key), known[key].type, known[key].metadata)
-                given[key] = self.setting(setting, value)
-        return section(**{key: value for key, value in given.items() if value is not MISSING})
+                given[key] = self.setting(known[key], value)
+        return section(**{key: value for key, value in given.items() if value is not UNSET})
 
     def setting(self, setting: Setting, data: Any) -> Any:
-        """The value of one key, or MISSING; a section with a shorthand may be written as a single value."""
-        shorthand = setting.limits.get("shorthand")
+        """The value of one key, or UNSET; a section with a shorthand may be written as a single value."""
+        shorthand = setting.extra("shorthand")
         if shorthand and not isinstance(data, dict | list):
             data = {shorthand: data}
-        return self.value(setting.expected, data, setting.path, setting.limits)
+        return self._value(setting, data)
 
-    def value(self, expected: Any, data: Any, path: KeyPath, limits: Mapping[str, Any]) -> Any:
-        """`data` as the expected type, or MISSING when it is something else."""
-        expected = when_set(expected)
-        if is_dataclass(expected):
-            return self.section(expected, data, path)  # type: ignore[arg-type]
+    def _value(self, setting: Setting, data: Any) -> Any:
+        """`data` as the expected type, or UNSET when it is something else."""
+        path, expected = setting.path, when_set(setting.expected)
+        if is_section(expected):
+            return self.section(expected, data, path)
         origin = get_origin(expected)
         if origin is list and isinstance(data, list):
-            (item_type,) = get_args(expected)
-            read = self._written_item if "item_text" in limits else self.value
-            items = [read(item_type, item, (*path, at), limits) for at, item in enumerate(data)]
-            return MISSING if MISSING in items else items
+            return self._items(setting, data)
         if origin is dict and isinstance(data, dict):
-            return self._mapping(get_args(expected)[1], data, path, limits)
+            return self._mapping(get_args(expected)[1], data, path)
         found = _choice(get_args(expected), data) if origin is Literal else _scalar(expected, data)
-        if found is MISSING:
+        if found is UNSET:
             self._mismatch(path, describe_type(expected), data)
-            return MISSING
-        return found if self._within(found, limits, path) else MISSING
+            return UNSET
+        return found if self._is_within(found, setting.meta, path) else UNSET
 
-    def _written_item(self, item_type: Any, data: Any, path: KeyPath, limits: Mapping[str, Any]) -> Any:
-        """The item as its line of text, where a list takes lines or mappings."""
-        try:
-            return limits["item_text"](data)
-        except ValueError as error:
-            self._mismatch(path, str(error), data)
-            return MISSING
+    def _items(self, setting: Setting, data: list[Any]) -> Any:
+        convert, (item_type,) = setting.extra("item_text"), get_args(setting.expected)
+        items: list[Any] = []
+        for at, item in enumerate(data):
+            path = (*setting.path, at)
+            if convert is None:
+                items.append(self._value(make_setting(path, item_type), item))
+                continue
+            try:
+                items.append(convert(item))
+            except ValueError as error:
+                self._mismatch(path, str(error), item)
+                items.append(UNSET)
+        return UNSET if UNSET in items else items
 
-    def _mapping(self, item_type: Any, data: dict[Any, Any], path: KeyPath, limits: Mapping[str, Any]) -> Any:
+    def _mapping(self, item_type: Any, data: dict[Any, Any], path: KeyPath) -> Any:
         values: dict[str, Any] = {}
         for key, item in data.items():
             if not isinstance(key, str):
@@ -96,17 +105,18 @@ class Reader:
                     ((*path, key), f"the name {key!r} in {dotted(path)!r} is not text; put it in quotes, {ADVICE}")
                 )
                 continue
-            item = {} if item is None and is_dataclass(item_type) else item
-            values[key] = self.value(item_type, item, (*path, key), limits)
-        return MISSING if MISSING in values.values() else values
+            item = {} if item is None and is_section(item_type) else item
+            values[key] = self._value(make_setting((*path, key), item_type), item)
+        return UNSET if UNSET in values.values() else values
 
-    def _within(self, value: Any, limits: Mapping[str, Any], path: KeyPath) -> bool:
+    def _is_within(self, value: Any, meta: Meta, path: KeyPath) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         for name, holds, words in LIMITS:
-            if name in limits and not holds(value, limits[name]):
+            limit = getattr(meta, name)
+            if limit is not None and not holds(value, limit):
                 self.problems.append(
-                    (path, f"{dotted(path)!r} should be {words} {limits[name]}, not {value:g}; correct it, {ADVICE}")
+                    (path, f"{dotted(path)!r} should be {words} {limit}, not {value:g}; correct it, {ADVICE}")
                 )
                 return False
         return True
@@ -118,21 +128,40 @@ class Reader:
         self.problems.append((path, f"{what} should be {expected}, not {describe_value(data)}; {step}, {ADVICE}"))
 
 
-def file_fields(section: type[Any]) -> list[Field[Any]]:
-    """The fields of a section that the config file may set."""
-    return [known for known in fields(section) if known.metadata.get("in_file", True)]
+def is_section(expected: Any) -> TypeGuard[type[Section]]:
+    """Whether a type of a field is a section with fields of its own."""
+    return isinstance(expected, type) and issubclass(expected, Section)
 
 
-def known_keys(section: type[Any] = Settings, prefix: str = "") -> Iterator[str]:
+def make_setting(path: KeyPath, annotation: Any) -> Setting:
+    """The setting that a field with this annotation declares."""
+    if get_origin(annotation) is Annotated:
+        expected, meta = get_args(annotation)
+        return Setting(path, expected, meta)
+    return Setting(path, annotation, _NO_META)
+
+
+def all_settings(section: type[Section], path: KeyPath = ()) -> dict[str, Setting]:
+    """The settings of a section by field name, in the order in which they are declared."""
+    # The modules of the sections hold real annotations, so there is nothing to resolve.
+    return {name: make_setting((*path, name), annotation) for name, annotation in section.__annotations__.items()}
+
+
+def file_settings(section: type[Section], path: KeyPath = ()) -> dict[str, Setting]:
+    """Those settings of a section that the config file may set."""
+    found = all_settings(section, path)
+    return {name: setting for name, setting in found.items() if setting.extra("in_file") is not False}
+
+
+def known_keys(section: type[Section] = Settings, prefix: str = "") -> Iterator[str]:
     """Every dotted key that exists, sections included; `NAME` stands for a name that the user chooses."""
-    for known in file_fields(section):
-        key = prefix + known.name
+    for name, setting in file_settings(section).items():
+        key, inner = prefix + name, setting.expected
         yield key
-        inner = known.type
         if get_origin(inner) is dict:
             inner, key = get_args(inner)[1], key + ".NAME"
-        if is_dataclass(inner):
-            yield from known_keys(inner, key + ".")  # type: ignore[arg-type]
+        if is_section(inner):
+            yield from known_keys(inner, key + ".")
 
 
 def find_setting(key: str | tuple[str, ...]) -> Setting:
@@ -141,38 +170,39 @@ def find_setting(key: str | tuple[str, ...]) -> Setting:
 
 
 def _found(section: Any, path: tuple[str, ...], parts: list[str], *, is_dotted: bool) -> Setting:
-    known = {known_field.name: known_field for known_field in file_fields(section)}
+    known = file_settings(section, path)
     name, rest = parts[0], parts[1:]
     if name not in known:
         raise ConfigError(unknown_key((*path, name), known))
-    path = (*path, name)
-    expected, limits = known[name].type, known[name].metadata
-    if get_origin(expected) is dict and rest:
-        return _found_item(get_args(expected)[1], path, rest, limits, is_dotted=is_dotted)
-    return _found_inside(expected, path, rest, limits, is_dotted=is_dotted)
+    setting = known[name]
+    if get_origin(setting.expected) is dict and rest:
+        return _found_item(get_args(setting.expected)[1], setting.path, rest, is_dotted=is_dotted)
+    return _found_inside(setting, rest, is_dotted=is_dotted)
 
 
-def _found_item(expected: Any, path: tuple[str, ...], rest: list[str], limits: Any, *, is_dotted: bool) -> Setting:
-    """A name that the user chose may hold dots, and a key inside may follow: the longest one counts."""
-    if not is_dotted or not is_dataclass(expected):
+def _found_item(item_type: Any, path: tuple[str, ...], rest: list[str], *, is_dotted: bool) -> Setting:
+    """The setting of an item whose name the user chose. The name may hold dots; the shortest name that fits counts."""
+    if not is_dotted or not is_section(item_type):
         chosen = len(rest) if is_dotted else 1
-        return _found_inside(expected, (*path, ".".join(rest[:chosen])), rest[chosen:], limits, is_dotted=is_dotted)
+        item = make_setting((*path, ".".join(rest[:chosen])), item_type)
+        return _found_inside(item, rest[chosen:], is_dotted=is_dotted)
     problems: list[ConfigError] = []
     for chosen in range(1, max(2, len(rest))):
-        item = (*path, ".".join(rest[:chosen]))
+        item = make_setting((*path, ".".join(rest[:chosen])), item_type)
         try:
-            return _found_inside(expected, item, rest[chosen:], limits, is_dotted=is_dotted)
+            return _found_inside(item, rest[chosen:], is_dotted=is_dotted)
         except ConfigError as error:
             problems.append(error)
     raise problems[0]
 
 
-def _found_inside(expected: Any, path: tuple[str, ...], rest: list[str], limits: Any, *, is_dotted: bool) -> Setting:
+def _found_inside(setting: Setting, rest: list[str], *, is_dotted: bool) -> Setting:
     if not rest:
-        return Setting(path, expected, limits)
-    if not is_dataclass(expected):
-        raise ConfigError(f"{'.'.join(path)!r} has no keys inside it; type `toolcrib config get {'.'.join(path)}`")
-    return _found(expected, path, rest, is_dotted=is_dotted)
+        return setting
+    if not is_section(setting.expected):
+        key = ".".join(setting.path)
+        raise ConfigError(f"{key!r} has no keys inside it; type `toolcrib config get {key}`")
+    return _found(setting.expected, setting.path, rest, is_dotted=is_dotted)
 
 
 def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:
@@ -205,7 +235,7 @@ def describe_type(expected: Any) -> str:
         return "one of " + ", ".join(str(option) for option in get_args(expected))
     if origin is list:
         return "a list like [one, two]"
-    if origin is dict or is_dataclass(expected):
+    if origin is dict or is_section(expected):
         return "a mapping of keys to values"
     return names.get(expected, str(expected))
 
@@ -225,10 +255,10 @@ def describe_value(data: Any) -> str:
 
 def _scalar(expected: Any, data: Any) -> Any:
     if isinstance(data, bool):
-        return data if expected is bool else MISSING
+        return data if expected is bool else UNSET
     if expected is float and isinstance(data, int | float):
-        return float(data) if abs(data) <= sys.float_info.max else MISSING
-    return data if expected in (str, int) and isinstance(data, expected) else MISSING
+        return float(data) if abs(data) <= sys.float_info.max else UNSET
+    return data if expected in (str, int) and isinstance(data, expected) else UNSET
 
 
 def _choice(options: tuple[Any, ...], data: Any) -> Any:
@@ -236,4 +266,4 @@ def _choice(options: tuple[Any, ...], data: Any) -> Any:
     if isinstance(data, bool):
         data = "on" if data else "off"
     by_lowercase = {str(option).lower(): option for option in options}
-    return by_lowercase.get(data.lower(), MISSING) if isinstance(data, str) else MISSING
+    return by_lowercase.get(data.lower(), UNSET) if isinstance(data, str) else UNSET

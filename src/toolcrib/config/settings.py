@@ -4,8 +4,9 @@ Annotations are real objects here (no postponed evaluation): the loader reads ty
 shorthand of a section from these fields. The text under each field is its entry in the reference docs.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
 
 from toolcrib.config.agent_settings import (
     AgentSettings,
@@ -18,17 +19,24 @@ from toolcrib.config.agent_settings import (
     ProviderEntry,
 )
 from toolcrib.config.approval_entries import grant_text, rule_text
-from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, AT_LEAST_ZERO, NOT_IN_FILE
 from toolcrib.config.mcp_settings import McpServerSettings, McpSettings
 from toolcrib.config.paths import Home, find_home
+from toolcrib.config.section import (
+    NOT_IN_FILE,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    item_text,
+    shorthand,
+)
 from toolcrib.config.terminal_settings import TerminalSettings
-from toolcrib.config.tool_settings import CodeExecutionSettings, CronSettings, SkillSettings, UndoSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CustomToolset:
+class CustomToolset(Section, frozen=True, kw_only=True):
     """A toolset of your own, or an addition to one that exists."""
 
     description: str = ""
@@ -39,16 +47,14 @@ class CustomToolset:
     """Names of the toolsets whose tools it adds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginEntry:
+class PluginEntry(Section, frozen=True, kw_only=True):
     """What one plugin may do."""
 
     allow_tool_override: bool = False
     """Let this plugin replace tools that are not its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginSettings:
+class PluginSettings(Section, frozen=True, kw_only=True):
     """Which plugins are loaded."""
 
     enabled: list[str] = field(default_factory=list)
@@ -61,57 +67,121 @@ class PluginSettings:
     """Permissions by plugin name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSearchSettings:
+class ToolSearchSettings(Section, frozen=True, kw_only=True):
     """Whether rarely used tools are found by search instead of being described to the model in full."""
 
     enabled: Literal["auto", "on", "off"] = "auto"
     """`auto` turns the search on when the descriptions take too large a share of the context."""
-    threshold_pct: float = field(default=10, metadata={"minimum": 0, "maximum": 100})
+    threshold_pct: Annotated[float, Meta(ge=0, le=100)] = 10
     """The share of the context, in percent, from which `auto` turns the search on."""
-    search_default_limit: int = field(default=5, metadata=AT_LEAST_ONE)
+    search_default_limit: PositiveInt = 5
     """How many tools a search gives when the model does not say."""
-    max_search_limit: int = field(default=20, metadata=AT_LEAST_ONE)
+    max_search_limit: PositiveInt = 20
     """The most tools that one search gives."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSettings:
+class ToolSettings(Section, frozen=True, kw_only=True):
     """How tools are run."""
 
-    max_parallel: int = field(default=8, metadata=AT_LEAST_ONE)
+    max_parallel: PositiveInt = 8
     """The most calls of one batch that run at the same time."""
-    nested_call_timeout_seconds: float = field(default=300, metadata=ABOVE_ZERO)
+    nested_call_timeout_seconds: PositiveFloat = 300
     """How long a call made from inside a running event loop may take."""
-    check_timeout_seconds: float = field(default=1.0, metadata=ABOVE_ZERO)
+    check_timeout_seconds: PositiveFloat = 1.0
     """How long the availability check of one tool may take."""
-    timeouts: dict[str, float] = field(default_factory=dict, metadata=ABOVE_ZERO)
+    timeouts: dict[str, PositiveFloat] = field(default_factory=dict)
     """Time limits in seconds, by tool name."""
-    tool_search: ToolSearchSettings = field(default_factory=ToolSearchSettings, metadata={"shorthand": "enabled"})
+    tool_search: Annotated[ToolSearchSettings, shorthand("enabled")] = field(default_factory=ToolSearchSettings)
     """Search instead of long descriptions; `true`, `false` or `auto` alone sets `enabled`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolOutputSettings:
+class ToolOutputSettings(Section, frozen=True, kw_only=True):
     """How much of a tool's output reaches the model."""
 
-    max_result_chars: int = field(default=100_000, metadata=AT_LEAST_ONE)
+    max_result_chars: PositiveInt = 100_000
     """The most characters of one result; the rest is kept in a file that the model can read."""
-    max_turn_chars: int = field(default=200_000, metadata=AT_LEAST_ONE)
+    max_turn_chars: PositiveInt = 200_000
     """The most characters of all results of one turn together."""
-    max_bytes: int = field(default=50_000, metadata=AT_LEAST_ONE)
+    max_bytes: PositiveInt = 50_000
     """The most bytes of terminal output."""
-    max_lines: int = field(default=2000, metadata=AT_LEAST_ONE)
+    max_lines: PositiveInt = 2000
     """The most lines of a file that are read at once."""
-    max_line_length: int = field(default=2000, metadata=AT_LEAST_ONE)
+    max_line_length: PositiveInt = 2000
     """The most characters of one line; longer ones are cut."""
+
+
+class CodeExecutionSettings(Section, frozen=True, kw_only=True):
+    """How `execute_code` runs a script."""
+
+    mode: Literal["project", "strict"] = "project"
+    """`project`: in the session's folder, with the Python of the project; `strict`: in an empty folder, with the
+    standard library alone."""
+    sandbox: Literal["auto", "on", "off"] = "auto"
+    """With the local backend: run scripts in the kernel sandbox. `auto` does so where there is one, `on` refuses to run
+    without one."""
+    network: bool = False
+    """Let scripts in the sandbox use the network."""
+    python: str = ""
+    """The interpreter to run scripts with; empty means the project's, else `python3`."""
+    timeout: PositiveFloat = 300
+    """How many seconds one script may take."""
+    max_tool_calls: NonNegativeInt = 50
+    """How many tools one script may call."""
+    max_output_bytes: PositiveInt = 50_000
+    """How much of what a script prints reaches the model."""
+    max_error_bytes: PositiveInt = 10_000
+    """How much of what a script prints as errors reaches the model."""
+    memory_mb: NonNegativeInt = 1024
+    """How much memory one script may use, in megabytes; 0 means no limit."""
+    max_processes: NonNegativeInt = 64
+    """How many processes one script may start, where the kernel can count them; 0 means no limit."""
+
+
+class UndoSettings(Section, frozen=True, kw_only=True):
+    """What is kept of files before tools change them, for `toolcrib undo`."""
+
+    enabled: bool = True
+    """Keep what files are before a tool changes or deletes them."""
+    max_file_mb: NonNegativeFloat = 50
+    """Larger files are not kept, in megabytes."""
+    max_session_mb: NonNegativeFloat = 500
+    """How much is kept for one session, in megabytes."""
+    max_total_mb: NonNegativeFloat = 2000
+    """How much is kept for all sessions, in megabytes; the oldest goes first."""
+
+
+class SkillSettings(Section, frozen=True, kw_only=True):
+    """Which skills the agent sees."""
+
+    folders: list[str] = field(default_factory=list)
+    """More folders with skills, besides those in the home and in the project."""
+    disabled: list[str] = field(default_factory=list)
+    """Names of skills that are not shown."""
+    bundled: bool = True
+    """Show the skills that come with toolcrib."""
+    project: bool = True
+    """Show the skills of the project that toolcrib is started in."""
+
+
+class CronSettings(Section, frozen=True, kw_only=True):
+    """How scheduled jobs run."""
+
+    missed: Literal["once", "skip", "all"] = "once"
+    """What happens to runs whose time passed while no scheduler was running: one for all of them, none, or each."""
+    timezone: str = ""
+    """The time zone of schedules that name none, for example `Europe/Berlin`; empty means this machine's."""
+    max_parallel: PositiveInt = 3
+    """How many jobs run at the same time."""
+    timeout: PositiveFloat = 3600
+    """How many seconds one run may take."""
+    keep_runs: PositiveInt = 50
+    """How many runs of each job are kept."""
 
 
 EntryPolicy = Literal["ask", "allow", "deny"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicySettings:
+class PolicySettings(Section, frozen=True, kw_only=True):
     """What happens to a dangerous call, by where it comes from: `ask` somebody, `allow` it, or `deny` it.
 
     Catastrophic commands and what a rule denies are denied in any case.
@@ -129,49 +199,45 @@ class PolicySettings:
     """Programs that use toolcrib; one that brings its own approver is asked instead of denied."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApprovalSettings:
+class ApprovalSettings(Section, frozen=True, kw_only=True):
     """When a person is asked before a tool acts."""
 
     mode: Literal["manual", "smart", "off"] = "manual"
     """`manual` asks, `smart` asks a model first about the classes in `smart_classes`, `off` asks nothing."""
-    timeout: float = field(default=60, metadata=ABOVE_ZERO)
+    timeout: PositiveFloat = 60
     """How many seconds a question waits for its answer."""
     policies: PolicySettings = field(default_factory=PolicySettings)
     """What happens to a dangerous call, by where it comes from."""
     deny: list[str] = field(default_factory=list)
     """Commands that never run, as patterns like `git push *`; each command of a line is looked at."""
-    rules: list[str] = field(default_factory=list, metadata={"item_text": rule_text})
+    rules: Annotated[list[str], item_text(rule_text)] = field(default_factory=list)
     """Rules like `allow rm in workspace`, `ask npm install`, `deny git push --force in ~/work`; deny wins, then ask."""
     smart_classes: list[str] = field(default_factory=lambda: ["recursive delete inside the workspace"])
     """The dangers that the model may agree to in `smart` mode."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(Section, frozen=True, kw_only=True):
     """What is hidden from the model and from logs."""
 
     redact_secrets: bool = True
     """Replace keys and passwords in results and errors by a mask."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggingSettings:
+class LoggingSettings(Section, frozen=True, kw_only=True):
     """What the log file holds."""
 
     level: LogLevel = "info"
     """The least important kind of message that is written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Section, frozen=True, kw_only=True):
     """Everything that can be set, as one value."""
 
     toolsets: list[str] = field(default_factory=lambda: ["cli"])
     """The toolsets that `toolcrib chat` offers to the model. An empty list means no tools."""
-    model: ModelSettings = field(default_factory=ModelSettings, metadata={"shorthand": "default"})
+    model: Annotated[ModelSettings, shorthand("default")] = field(default_factory=ModelSettings)
     """Which model answers; a name alone sets `default`."""
-    auxiliary: AuxiliarySettings = field(default_factory=AuxiliarySettings, metadata={"shorthand": "model"})
+    auxiliary: Annotated[AuxiliarySettings, shorthand("model")] = field(default_factory=AuxiliarySettings)
     """The model for small jobs; a name alone sets `model`."""
     providers: dict[str, ProviderEntry] = field(default_factory=dict)
     """Servers with models that toolcrib does not know, by the name that you give them."""
@@ -193,7 +259,7 @@ class Settings:
     """How tools are run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
     """How much of a tool's output reaches the model."""
-    file_read_max_chars: int = field(default=100_000, metadata=AT_LEAST_ONE)
+    file_read_max_chars: PositiveInt = 100_000
     """The most characters that `read_file` gives at once."""
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     """Where and how commands run."""
@@ -209,19 +275,19 @@ class Settings:
     """MCP servers whose tools are offered, by the name that you give them."""
     mcp: McpSettings = field(default_factory=McpSettings)
     """How toolcrib works with all MCP servers."""
-    mcp_discovery_timeout: float | None = field(default=None, metadata=AT_LEAST_ZERO)
+    mcp_discovery_timeout: Annotated[float | None, Meta(ge=0)] = None
     """The name of `mcp.discovery_timeout` in Hermes Agent; it counts where it is set."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     """When a person is asked before a tool acts."""
-    command_allowlist: list[str] = field(default_factory=list, metadata={"item_text": grant_text})
+    command_allowlist: Annotated[list[str], item_text(grant_text)] = field(default_factory=list)
     """What was allowed for good: lines like `recursive delete (inside the workspace)`; "always" writes them."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
     """What is hidden from the model and from logs."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What the log file holds."""
-    yolo: bool = field(default=False, metadata=NOT_IN_FILE)
+    yolo: Annotated[bool, NOT_IN_FILE] = False
     """Ask no questions in this process; set by TOOLCRIB_YOLO=1 in the environment. What is denied stays denied."""
-    safe_mode: bool = field(default=False, metadata=NOT_IN_FILE)
+    safe_mode: Annotated[bool, NOT_IN_FILE] = False
     """Load no plugins at all; set by TOOLCRIB_SAFE_MODE=1 in the environment."""
-    home: Home = field(default_factory=find_home, metadata=NOT_IN_FILE)
+    home: Annotated[Home, NOT_IN_FILE] = field(default_factory=find_home)
     """The folder that all of this was read from; set by TOOLCRIB_HOME in the environment."""

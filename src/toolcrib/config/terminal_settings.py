@@ -3,17 +3,16 @@
 Like settings.py, this holds real annotations, and the text under each field is its entry in the reference docs.
 """
 
-from dataclasses import dataclass, field
 from typing import Literal
 
-from toolcrib.config.limits import ABOVE_ZERO, AT_LEAST_ONE, AT_LEAST_ZERO
+from msgspec import field
+
+from toolcrib.config.section import NonNegativeFloat, NonNegativeInt, Port, PositiveFloat, PositiveInt, Section
 
 DEFAULT_IMAGE = "nikolaik/python-nodejs:python3.11-nodejs20"
-PORT = {"minimum": 0, "maximum": 65_535}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SandboxSettings:
+class SandboxSettings(Section, frozen=True, kw_only=True):
     """The `sandbox` backend: this machine, with most of it out of reach."""
 
     use: Literal["auto", "bubblewrap", "landlock"] = "auto"
@@ -26,8 +25,7 @@ class SandboxSettings:
     """Folders that commands may read besides the system's, for example one in your home."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DockerSettings:
+class DockerSettings(Section, frozen=True, kw_only=True):
     """The `docker` backend: a container for each task, by Docker or Podman."""
 
     engine: Literal["auto", "docker", "podman"] = "auto"
@@ -42,13 +40,13 @@ class DockerSettings:
     """Run as your own user, so that files in mounts stay yours; `auto` does so when something is mounted."""
     network: bool = True
     """Let containers use the network."""
-    cpus: float = field(default=1, metadata=AT_LEAST_ZERO)
+    cpus: NonNegativeFloat = 1
     """How many processors one container may use; 0 means no limit."""
-    memory_mb: int = field(default=5120, metadata=AT_LEAST_ZERO)
+    memory_mb: NonNegativeInt = 5120
     """How much memory one container may use, in megabytes; 0 means no limit."""
-    pids: int = field(default=256, metadata=AT_LEAST_ZERO)
+    pids: NonNegativeInt = 256
     """How many processes one container may hold; 0 means no limit."""
-    disk_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    disk_mb: NonNegativeInt = 0
     """How much one container may write, in megabytes, where the engine's storage can count that; 0 means no limit."""
     persistent: bool = False
     """Keep the container of a session when it is given back, and go on in it the next time."""
@@ -60,15 +58,14 @@ class DockerSettings:
     """More arguments for `docker run`, each as an item of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SshSettings:
+class SshSettings(Section, frozen=True, kw_only=True):
     """The `ssh` backend: another machine."""
 
     host: str = ""
     """The machine to log in to, by name, address or the name of an entry in your ssh config."""
     user: str = ""
     """Who to log in as; empty means what your ssh config says, else your own name."""
-    port: int = field(default=0, metadata=PORT)
+    port: Port = 0
     """The port that sshd answers at; 0 means what your ssh config says, else 22."""
     key: str = ""
     """The file with your private key; empty means your agent and the usual files."""
@@ -78,8 +75,7 @@ class SshSettings:
     """Trust a machine that was never seen before, and remember its key; one whose key changed is refused anyway."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SingularitySettings:
+class SingularitySettings(Section, frozen=True, kw_only=True):
     """The `singularity` backend: a container for each task, by Apptainer or Singularity."""
 
     image: str = f"docker://{DEFAULT_IMAGE}"
@@ -90,72 +86,68 @@ class SingularitySettings:
     """Folders of this machine that containers see, as HOST:CONTAINER, or HOST:CONTAINER:ro to only read."""
     network: bool = True
     """Let containers use the network."""
-    cpus: float = field(default=0, metadata=AT_LEAST_ZERO)
+    cpus: NonNegativeFloat = 0
     """How many processors one container may use; 0 means no limit."""
-    memory_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    memory_mb: NonNegativeInt = 0
     """How much memory one container may use, in megabytes; 0 means no limit."""
-    pids: int = field(default=256, metadata=AT_LEAST_ZERO)
+    pids: NonNegativeInt = 256
     """How many processes one container may hold; 0 means no limit."""
     extra_args: list[str] = field(default_factory=list)
     """More arguments for `apptainer instance start`, each as an item of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModalSettings:
+class ModalSettings(Section, frozen=True, kw_only=True):
     """The `modal` backend: sandboxes in the cloud of Modal."""
 
     image: str = DEFAULT_IMAGE
     """The image that sandboxes are made from, by its name in a registry; bash must be in it."""
     app: str = "toolcrib"
     """The app in your account that sandboxes belong to; it is made when it is missing."""
-    max_lifetime_seconds: int = field(default=14_400, metadata=AT_LEAST_ONE)
+    max_lifetime_seconds: PositiveInt = 14_400
     """When Modal ends a sandbox by itself, whatever happens here."""
-    cpus: float = field(default=0, metadata=AT_LEAST_ZERO)
+    cpus: NonNegativeFloat = 0
     """How many processors one sandbox gets; 0 means Modal's usual number."""
-    memory_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    memory_mb: NonNegativeInt = 0
     """How much memory one sandbox gets, in megabytes; 0 means Modal's usual amount."""
     network: bool = True
     """Let sandboxes use the network."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DaytonaSettings:
+class DaytonaSettings(Section, frozen=True, kw_only=True):
     """The `daytona` backend: sandboxes in the cloud of Daytona."""
 
     image: str = DEFAULT_IMAGE
     """The image that sandboxes are made from, by its name in a registry; bash must be in it."""
-    max_lifetime_seconds: int = field(default=86_400, metadata=AT_LEAST_ONE)
+    max_lifetime_seconds: PositiveInt = 86_400
     """When Daytona deletes a sandbox by itself, whatever happens here."""
-    idle_seconds: int = field(default=1800, metadata=AT_LEAST_ONE)
+    idle_seconds: PositiveInt = 1800
     """When Daytona deletes one that nobody called in the meantime."""
-    cpus: int = field(default=0, metadata=AT_LEAST_ZERO)
+    cpus: NonNegativeInt = 0
     """How many processors one sandbox gets; 0 means Daytona's usual number."""
-    memory_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    memory_mb: NonNegativeInt = 0
     """How much memory one sandbox gets, in megabytes; 0 means Daytona's usual amount."""
-    disk_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    disk_mb: NonNegativeInt = 0
     """How large its disk is, in megabytes; 0 means Daytona's usual size."""
     network: bool = True
     """Let sandboxes use the network."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class VercelSettings:
+class VercelSettings(Section, frozen=True, kw_only=True):
     """The `vercel_sandbox` backend: sandboxes in the cloud of Vercel."""
 
     image: str = ""
     """An image of Vercel's own registry; empty means Vercel's usual one."""
-    max_lifetime_seconds: int = field(default=2700, metadata=AT_LEAST_ONE)
+    max_lifetime_seconds: PositiveInt = 2700
     """When Vercel ends a sandbox by itself, whatever happens here; more than 2700 needs a paid plan."""
-    cpus: int = field(default=0, metadata=AT_LEAST_ZERO)
+    cpus: NonNegativeInt = 0
     """How many processors one sandbox gets; 0 means Vercel's usual number."""
-    memory_mb: int = field(default=0, metadata=AT_LEAST_ZERO)
+    memory_mb: NonNegativeInt = 0
     """How much memory one sandbox gets, in megabytes; 0 means Vercel's usual amount."""
     network: bool = True
     """Let sandboxes use the network."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TerminalSettings:
+class TerminalSettings(Section, frozen=True, kw_only=True):
     """Where and how commands run."""
 
     backend: str = "local"
@@ -164,11 +156,11 @@ class TerminalSettings:
     cwd: str = ""
     """The folder that commands start in; empty or `.` means the one that toolcrib was started in, and the usual one on
     other machines and in containers."""
-    timeout: float = field(default=180, metadata=ABOVE_ZERO)
+    timeout: PositiveFloat = 180
     """How many seconds a command may take when the model does not say."""
-    max_foreground_timeout: float = field(default=600, metadata=ABOVE_ZERO)
+    max_foreground_timeout: PositiveFloat = 600
     """The most seconds that the model may ask for; what takes longer belongs in the background."""
-    lifetime_seconds: float = field(default=300, metadata=ABOVE_ZERO)
+    lifetime_seconds: PositiveFloat = 300
     """How long a place may stand unused before it is given back. One with a running command, or a process in the
     background, stays."""
     env_passthrough: list[str] = field(default_factory=list)
@@ -182,7 +174,7 @@ class TerminalSettings:
     """Files with shell commands to read instead of the profile, in this order."""
     orphans: Literal["end", "adopt"] = "end"
     """What happens at the next start to processes that were left running when toolcrib was killed."""
-    max_saved_output_mb: int = field(default=64, metadata=AT_LEAST_ONE)
+    max_saved_output_mb: PositiveInt = 64
     """How much of the output of one command is kept in a file that the model can read, in megabytes."""
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     """The `sandbox` backend."""

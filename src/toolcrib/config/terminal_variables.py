@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, replace
 from typing import Any, get_args, get_origin
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from toolcrib.config.schema import Reader, describe_type, find_setting
 from toolcrib.config.settings import Settings
@@ -99,7 +101,7 @@ def _value(variable: str, key: str, text: str) -> Any:
     setting = find_setting(f"terminal.{key}")
     reader = Reader()
     found = reader.setting(setting, _plain(setting.expected, text))
-    if found is MISSING or reader.problems:
+    if found is UNSET or reader.problems:
         problem = reader.problems[0][1] if reader.problems else f"{key!r} should be {describe_type(setting.expected)}"
         said = problem.partition(";")[0].replace(repr(dotted(setting.path)), f"the variable {variable}")
         raise ConfigError(f"{said}; correct or unset it in the environment or in .env")

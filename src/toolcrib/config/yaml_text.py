@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from toolcrib.core.errors import ConfigError
 
@@ -17,8 +18,7 @@ MAX_VALUES = 50_000
 MAX_DEPTH = 100
 
 
-@dataclass
-class Document:
+class Document(Struct):
     """What a YAML text says. `lines` has the line of every value, counted from 1; `root` is None for an empty text."""
 
     data: Any = None

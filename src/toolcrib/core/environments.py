@@ -8,9 +8,10 @@ files) is built once over the Engine, so that a command behaves the same everywh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType, Protocol
+
+from msgspec import Struct
 
 BackendPath = NewType("BackendPath", str)
 """A path inside a backend. A path of this machine is a `pathlib.Path`; the two are never mixed up."""
@@ -21,8 +22,7 @@ TIMED_OUT = 124
 INTERRUPTED = 130
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalSize:
+class TerminalSize(Struct, frozen=True, kw_only=True):
     rows: int = 30
     columns: int = 120
 
@@ -102,8 +102,7 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandRequest:
+class CommandRequest(Struct, frozen=True, kw_only=True):
     """One command to run in the shell session of an environment."""
 
     command: str
@@ -121,8 +120,7 @@ class CommandRequest:
     """Letters, digits, `_` and `-`; made up when empty. Processes of the command are found again by it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftBehind:
+class LeftBehind(Struct, frozen=True, kw_only=True):
     """A process that a finished command left running."""
 
     pid: int
@@ -133,8 +131,7 @@ class LeftBehind:
 EndReason = Literal["exited", "killed", "lost", "no_folder"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How a command ended."""
 
     exit_code: int
@@ -188,8 +185,7 @@ class Execution(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStatus:
+class FileStatus(Struct, frozen=True, kw_only=True):
     kind: Literal["file", "folder", "link", "other"]
     """`link` only where links are not followed."""
     size: int
@@ -203,8 +199,7 @@ class FileStatus:
     """Differs when the file was written to or replaced, as far as the place can tell; empty where it cannot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSlice:
+class FileSlice(Struct, frozen=True, kw_only=True):
     """Some lines of a file."""
 
     data: bytes
@@ -315,8 +310,7 @@ class Environment(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSpec:
+class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     """Which environment a task wants. Two tasks share one only if all of this is equal."""
 
     backend: str
@@ -327,11 +321,10 @@ class EnvironmentSpec:
     user: str = ""
     cwd: str = ""
     """The folder that its shell starts in; empty means the backend's usual one."""
-    options: tuple[tuple[str, str], ...] = field(default=())
+    options: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendStatus:
+class BackendStatus(Struct, frozen=True, kw_only=True):
     """Whether a backend can be used here."""
 
     kind: str
@@ -341,8 +334,7 @@ class BackendStatus:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
+class Leftover(Struct, frozen=True, kw_only=True):
     """Something that an earlier process of ours made in a backend and that is still there."""
 
     kind: str

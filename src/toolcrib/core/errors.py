@@ -20,8 +20,9 @@ A message says what happened, to which thing, and what to do about it. `exit_cod
 command line answers with when the error reaches it.
 """
 
-import difflib
 from collections.abc import Iterable
+
+from toolcrib.core.lazy import difflib
 
 
 class ToolcribError(Exception):

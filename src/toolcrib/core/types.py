@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -76,8 +75,7 @@ SEARCH_TOOLS = frozenset({TOOL_SEARCH, TOOL_DESCRIBE, TOOL_CALL})
 """The trio that stands in for tools which are not offered by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolEntry:
+class ToolEntry(msgspec.Struct, frozen=True):
     """One registered tool. Entries are never changed; a new registration makes a new entry."""
 
     name: str
@@ -85,7 +83,7 @@ class ToolEntry:
     schema: JsonObject
     handler: Handler
     check_fn: CheckFn | None = None
-    requires_env: list[str] = field(default_factory=list)
+    requires_env: list[str] = msgspec.field(default_factory=list)
     is_async: bool = False
     description: str = ""
     emoji: str = ""

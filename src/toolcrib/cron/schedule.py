@@ -8,12 +8,12 @@ minutes, goes by the time that passes, so that neither an hour is left out nor o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import Protocol
 
 from cronsim import CronSim
+from msgspec import Struct
 
 from toolcrib.cron.zones import first_moment
 
@@ -38,8 +38,7 @@ class Schedule(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Once:
+class Once(Struct, frozen=True, kw_only=True):
     """One moment."""
 
     at: float
@@ -53,8 +52,7 @@ class Once:
         return self.at if self.at > moment else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Steps:
+class Steps(Struct, frozen=True, kw_only=True):
     """Every so many seconds, counted from a moment that is none of them itself."""
 
     seconds: int
@@ -71,8 +69,7 @@ class Steps:
         return found if found < LAST_MOMENT else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Days:
+class Days(Struct, frozen=True, kw_only=True):
     """Every so many days at the time of day of a moment that is none of them itself."""
 
     days: int
@@ -94,8 +91,7 @@ class Days:
             steps += 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cron:
+class Cron(Struct, frozen=True, kw_only=True):
     """The times of a cron expression of five fields, which was checked."""
 
     expression: str

@@ -20,6 +20,7 @@ from typing import TypeVar
 from cronsim import CronSim, CronSimError
 
 from toolcrib.core.errors import UsageError
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.cron.schedule import LAST_MOMENT, Cron, Days, Once, Schedule, Steps
 from toolcrib.cron.zones import first_moment, zone_named
 
@@ -42,17 +43,17 @@ NICKNAMES = {
 }
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _UNIT = r"(?:s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)"
-_SPAN = re.compile(rf"(?:\d{{1,9}}\s{{0,3}}{_UNIT}\s{{0,3}}){{1,5}}")
-_PART = re.compile(rf"(\d{{1,9}})\s{{0,3}}({_UNIT})")
+_SPAN = lazy_pattern(rf"(?:\d{{1,9}}\s{{0,3}}{_UNIT}\s{{0,3}}){{1,5}}")
+_PART = lazy_pattern(rf"(\d{{1,9}})\s{{0,3}}({_UNIT})")
 _DAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _DAY = r"(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?)(?:days?)?"
 _TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s?(?P<half>am|pm)?"
-_DAYS_AT = re.compile(
+_DAYS_AT = lazy_pattern(
     rf"(?P<days>days?|weekdays?|weekends?|{_DAY}(?:(?:\s?,\s?|\s?,?\sand\s|\s){_DAY}){{0,6}})(?:\s(?:at\s)?{_TIME})?"
 )
-_AT = re.compile(rf"(?:(?P<day>today|tomorrow)\s(?:at\s)?|at\s)?{_TIME}")
-_IN_ZONE = re.compile(r"(.+)\s([A-Z][\w+-]{1,40}(?:/[A-Za-z][\w+-]{0,40}){1,2}|UTC)")
-_DATE = re.compile(
+_AT = lazy_pattern(rf"(?:(?P<day>today|tomorrow)\s(?:at\s)?|at\s)?{_TIME}")
+_IN_ZONE = lazy_pattern(r"(.+)\s([A-Z][\w+-]{1,40}(?:/[A-Za-z][\w+-]{0,40}){1,2}|UTC)")
+_DATE = lazy_pattern(
     r"(?P<date>\d{4}-\d{2}-\d{2})(?:[tT\s]\s?(?P<time>\d{1,2}:\d{2}(?::\d{2})?)(?:\.\d{1,9})?)?"
     r"\s?(?P<zone>[zZ]|[+-]\d{2}:?\d{2}|[A-Za-z][\w+-]{1,40}(?:/[\w+-]{1,40}){0,2})?"
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from toolcrib.config.tool_settings import CronSettings
+from toolcrib.config.settings import CronSettings
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
 from toolcrib.cron.claims import Claim

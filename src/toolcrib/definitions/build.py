@@ -1,4 +1,4 @@
-"""Builds the definitions that a session is offered: selected, available, fitted to each other, byte-stable."""
+"""Builds the definitions that a session offers: selected, available, consistent with each other, byte-stable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject, ToolEntry
-from toolcrib.definitions.patches import patched
-from toolcrib.definitions.search import DeferMode, estimate_tokens, should_defer
+from toolcrib.definitions.patches import MENTIONS_OTHERS, patched
+from toolcrib.definitions.search import DeferMode, ToolDocument, ToolIndex, estimate_tokens, read_document, should_defer
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.toolsets.catalog import CORE_TOOLS
 from toolcrib.toolsets.resolve import ToolsetResolver
@@ -20,18 +20,19 @@ logger = logging.getLogger(__name__)
 
 MAX_MEMOS = 16
 MAX_SCHEMA_DEPTH = 100
-"""Every level takes several frames of the stack wherever a schema is copied, compared or rendered."""
+"""Every level takes several stack frames wherever a schema is copied, compared or rendered."""
 TOO_DEEP = f"its schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"
+_NO_OVERRIDES: JsonObject = {}
 
 
-class Definitions(msgspec.Struct, frozen=True):
-    """What one session is offered, in OpenAI's form, sorted by name."""
+class ToolDefinitions(msgspec.Struct, frozen=True):
+    """What one session offers, in OpenAI's form, sorted by name."""
 
     tools: list[JsonObject]
     deferred: list[str] = msgspec.field(default_factory=list)
-    """Tools that are not offered by name, but found by `tool_search`."""
+    """Tools that the model finds with `tool_search` instead of seeing them by name."""
     unknown: list[str] = msgspec.field(default_factory=list)
-    """Toolset names that nothing answers to."""
+    """Toolset names that don't exist."""
     set_aside: dict[str, str] = msgspec.field(default_factory=dict)
     """Tools that cannot be offered, and why."""
 
@@ -40,35 +41,83 @@ class Definitions(msgspec.Struct, frozen=True):
         return [tool["function"]["name"] for tool in self.tools]
 
 
-class _Memo(msgspec.Struct, frozen=True):
+class _PreparedTool(msgspec.Struct):
+    """One entry as a function definition. What it costs to make is spent once for each entry, and on first use."""
+
+    entry: ToolEntry
+    overrides: JsonObject
+    function: JsonObject
+    """The definition as it should be; never handed out."""
+    _shared: JsonObject | None = None
+    _tokens: int = -1
+    _document: ToolDocument | None = None
+
+    def definition(self) -> JsonObject:
+        """The definition for a caller. Callers share one deep copy of it, except for its topmost level."""
+        if self._shared is None or not _is_same(self._shared, self.function):
+            # On the first use, or after a caller changed what was handed out: nobody else may see that.
+            self._shared = deepcopy(self.function)
+        return {"type": "function", "function": self._shared.copy()}
+
+    @property
+    def tokens(self) -> int:
+        if self._tokens < 0:
+            self._tokens = estimate_tokens([{"type": "function", "function": self.function}])
+        return self._tokens
+
+    @property
+    def document(self) -> ToolDocument:
+        if self._document is None:
+            self._document = read_document({"function": self.function})
+        return self._document
+
+
+class _Assembly(msgspec.Struct):
+    """The tools of one selection that are available, and what follows from them."""
+
+    generation: int
+    """The registry's, when `selected` was read from it."""
+    selected: list[ToolEntry]
     entries: list[ToolEntry]
+    """Those selected that were available."""
     overrides: list[JsonObject]
     core: list[str]
-    pristine: list[JsonObject]
-    """What the functions should be; never handed out."""
-    functions: list[JsonObject]
-    """A deep copy for callers, who share all but its topmost level."""
-    outside: list[str]
-    """The tools that are not part of the core, and so may be deferred."""
+    tools: list[_PreparedTool]
+    inside: list[_PreparedTool]
+    """The tools of the core, which are always offered by name."""
+    outside: list[_PreparedTool]
+    """All others: these can be deferred."""
     outside_tokens: int
     set_aside: dict[str, str]
+    index: ToolIndex | None = None
+
+    def is_current(self, entries: list[ToolEntry], overrides: list[JsonObject]) -> bool:
+        try:
+            return self.entries == entries and self.overrides == overrides and self.core == CORE_TOOLS
+        except RecursionError:
+            return False  # One of two schemas is too deep to compare.
 
 
 class DeferPolicy(msgspec.Struct, frozen=True):
-    """When tools outside the core are put behind the search."""
+    """When tools outside the core are deferred to the search."""
 
     mode: DeferMode = "auto"
     threshold_pct: float = 10
 
 
 class DefinitionBuilder:
-    """Builds definitions for one registry. Availability is asked at every build; only the assembly is remembered."""
+    """Builds definitions for one registry.
+
+    Every build checks availability anew. Each entry is prepared once, and each selection is assembled once for as long
+    as its entries stay the same, so one new tool among thousands costs only itself.
+    """
 
     def __init__(self, registry: ToolRegistry, resolver: ToolsetResolver, defer: DeferPolicy = DeferPolicy()) -> None:  # noqa: B008
         self.registry = registry
         self.resolver = resolver
         self._defer = defer
-        self._memos: dict[frozenset[str], _Memo] = {}
+        self._prepared: dict[str, _PreparedTool] = {}
+        self._assemblies: dict[frozenset[str] | None, _Assembly] = {}
 
     def build(
         self,
@@ -77,99 +126,128 @@ class DefinitionBuilder:
         *,
         defer: bool = True,
         context_window_tokens: int | None = None,
-    ) -> Definitions:
+    ) -> ToolDefinitions:
         """The definitions for these toolsets; None means all of them, an empty list none."""
         selection = self.resolver.select(enabled, disabled)
         for name in selection.unknown:
-            logger.error("unknown toolset %r gives no tools; see `toolcrib toolsets list`", name)
-        memo = self._assemble(selection.tool_names)
-        deferred: list[str] = []
-        if defer:
-            deferred = self._deferred(memo, context_window_tokens)
-        tools = self._with_search(memo, deferred) if deferred else _tools(memo.functions)
-        return Definitions(tools, deferred, list(selection.unknown), dict(memo.set_aside))
+            logger.error("unknown toolset %r adds no tools; see `toolcrib toolsets list`", name)
+        assembly = self._assemble(selection.tool_names)
+        deferred = self._is_deferred(assembly, context_window_tokens) if defer else False
+        tools = self._with_search(assembly.inside) if deferred else _definitions(assembly.tools)
+        hidden = [tool.entry.name for tool in assembly.outside] if deferred else []
+        return ToolDefinitions(tools, hidden, list(selection.unknown), dict(assembly.set_aside))
 
     def available(self, names: Collection[str] | None) -> list[JsonObject]:
-        """The definitions of the named tools (None: all), as far as they are available now."""
-        chosen = frozenset(self.registry.get_all_tool_names() if names is None else names)
-        return _tools(self._assemble(chosen).functions)
+        """The definitions of those named tools (None: all) that are available now."""
+        return _definitions(self._assemble(names).tools)
 
-    def searchable(self, names: Collection[str] | None) -> list[JsonObject]:
-        """Those of the available tools that may be put behind the search: all but the core."""
-        core = set(CORE_TOOLS)
-        return [tool for tool in self.available(names) if tool["function"]["name"] not in core]
+    def find(self, names: Collection[str] | None, name: str) -> JsonObject | None:
+        """The definition of one of the named tools (None: all); None when it isn't available now."""
+        tools = self._assemble(names).tools
+        return next((tool.definition() for tool in tools if tool.entry.name == name), None)
 
-    def _assemble(self, names: frozenset[str]) -> _Memo:
-        entries = self.registry.available(
-            [entry for entry in self.registry.entries() if entry.name in names and entry.name not in SEARCH_TOOLS]
-        )
+    def index(self, names: Collection[str] | None) -> ToolIndex:
+        """The search index over those named tools (None: all) that can be deferred: all but the core."""
+        assembly = self._assemble(names)
+        if assembly.index is None:
+            assembly.index = ToolIndex.from_documents(tool.document for tool in assembly.outside)
+        return assembly.index
+
+    def _assemble(self, names: Collection[str] | None) -> _Assembly:
+        key = None if names is None else frozenset(names)
+        generation, known = self.registry.generation, self._assemblies.get(key)
+        selected = known.selected if known is not None and known.generation == generation else self._select(key)
+        entries = self.registry.available(selected)
         overrides = [self.registry.schema_overrides(entry) for entry in entries if entry.dynamic_schema_overrides]
-        memo = self._memos.get(names)
-        if memo is None or not _is_current(memo, entries, overrides):
-            # A copy: an override function may change the very object that it returned last time.
-            memo = _memo(entries, [{} if is_too_deep(given) else deepcopy(given) for given in overrides])
-            for name, reason in memo.set_aside.items():
-                logger.error("tool %r is not offered: %s", name, reason)
-            if len(self._memos) >= MAX_MEMOS:
-                self._memos.pop(next(iter(self._memos), names), None)
-            self._memos[names] = memo
-        return memo
+        if known is not None and known.is_current(entries, overrides):
+            known.generation, known.selected = generation, selected
+            return known
+        # A copy: an override function may change the very object that it returned last time.
+        overrides = [{} if is_too_deep(given) else deepcopy(given) for given in overrides]
+        assembly = self._assembly(generation, selected, entries, overrides)
+        for name, reason in assembly.set_aside.items():
+            logger.error("tool %r is not offered: %s", name, reason)
+        if len(self._assemblies) >= MAX_MEMOS:
+            self._assemblies.pop(next(iter(self._assemblies), key), None)
+        self._assemblies[key] = assembly
+        return assembly
 
-    def _deferred(self, memo: _Memo, context_window_tokens: int | None) -> list[str]:
-        policy = self._defer
-        if not should_defer(memo.outside_tokens, context_window_tokens, policy.mode, policy.threshold_pct):
-            return []
-        if any(self.registry.get_entry(name) is None for name in SEARCH_TOOLS):
-            return []  # Without all three, what is hidden could not be reached.
-        return list(memo.outside)
+    def _select(self, names: frozenset[str] | None) -> list[ToolEntry]:
+        entries = self.registry.entries()
+        if names is None:
+            return [entry for entry in entries if entry.name not in SEARCH_TOOLS]
+        wanted = names - SEARCH_TOOLS
+        return [entry for entry in entries if entry.name in wanted]
 
-    def _with_search(self, memo: _Memo, deferred: list[str]) -> list[JsonObject]:
-        hidden = set(deferred)
-        functions = [function for function in memo.functions if function["name"] not in hidden]
-        trio = [entry for name in SEARCH_TOOLS if (entry := self.registry.get_entry(name)) is not None]
-        functions += [deepcopy(self.registry.live_schema(entry)) for entry in trio]
-        return _tools(sorted(functions, key=lambda function: str(function["name"])))
-
-
-def _is_current(memo: _Memo, entries: list[ToolEntry], overrides: list[JsonObject]) -> bool:
-    try:
-        return (
-            memo.entries == entries
-            and memo.overrides == overrides
-            and memo.core == CORE_TOOLS
-            # Somebody changed what he was given: nobody else shall see it.
-            and memo.functions == memo.pristine
+    def _assembly(
+        self, generation: int, selected: list[ToolEntry], entries: list[ToolEntry], overrides: list[JsonObject]
+    ) -> _Assembly:
+        waiting = iter(overrides)
+        tools: dict[str, _PreparedTool] = {}
+        set_aside: dict[str, str] = {}
+        for entry in entries:
+            tool = self._prepare(entry, next(waiting) if entry.dynamic_schema_overrides else _NO_OVERRIDES)
+            if tool is None:
+                set_aside[entry.name] = TOO_DEEP
+            else:
+                tools[entry.name] = tool
+        for name in MENTIONS_OTHERS & tools.keys():
+            tool = tools[name]
+            # The description may mention only what is offered beside it, which is different in each selection.
+            tools[name] = _PreparedTool(tool.entry, tool.overrides, patched(tool.function, tools.keys()))
+        core = set(CORE_TOOLS)
+        outside = [tool for name, tool in tools.items() if name not in core]
+        return _Assembly(
+            generation=generation,
+            selected=selected,
+            entries=entries,
+            overrides=overrides,
+            core=list(CORE_TOOLS),
+            tools=list(tools.values()),
+            inside=[tools[name] for name in sorted(core & tools.keys())],
+            outside=outside,
+            outside_tokens=sum([tool.tokens for tool in outside]),
+            set_aside=set_aside,
         )
+
+    def _prepare(self, entry: ToolEntry, overrides: JsonObject) -> _PreparedTool | None:
+        """The entry as a definition; None for one that is too deep."""
+        known = self._prepared.get(entry.name)
+        if known is not None and known.entry is entry and known.overrides == overrides:
+            return known
+        if not entry.is_ours and is_too_deep(entry.schema):
+            return None
+        tool = _PreparedTool(entry, overrides, {**entry.schema, "name": entry.name, **overrides})
+        self._prepared[entry.name] = tool
+        return tool
+
+    def _is_deferred(self, assembly: _Assembly, context_window_tokens: int | None) -> bool:
+        policy = self._defer
+        if not should_defer(assembly.outside_tokens, context_window_tokens, policy.mode, policy.threshold_pct):
+            return False
+        # Without all three, the model could not reach what is hidden.
+        return all(self.registry.get_entry(name) is not None for name in SEARCH_TOOLS)
+
+    def _with_search(self, offered: list[_PreparedTool]) -> list[JsonObject]:
+        tools = _definitions(offered)
+        trio = [entry for name in SEARCH_TOOLS if (entry := self.registry.get_entry(name)) is not None]
+        tools += [{"type": "function", "function": deepcopy(self.registry.live_schema(entry))} for entry in trio]
+        return sorted(tools, key=lambda tool: str(tool["function"]["name"]))
+
+
+def _definitions(tools: Iterable[_PreparedTool]) -> list[JsonObject]:
+    return [tool.definition() for tool in tools]
+
+
+def _is_same(shared: JsonObject, function: JsonObject) -> bool:
+    try:
+        return shared == function
     except RecursionError:
-        return False  # Two schemas, one of which is too deep to be compared.
-
-
-def _memo(entries: list[ToolEntry], overrides: list[JsonObject]) -> _Memo:
-    offered = {entry.name for entry in entries if entry.is_ours or not is_too_deep(entry.schema)}
-    waiting = iter(overrides)
-    pristine: list[JsonObject] = []
-    for entry in entries:
-        function = {**entry.schema, "name": entry.name}
-        if entry.dynamic_schema_overrides:
-            function.update(next(waiting))
-        if entry.name in offered:
-            pristine.append(patched(function, offered))
-    core = set(CORE_TOOLS)
-    outside = [function for function in pristine if function["name"] not in core]
-    return _Memo(
-        entries=entries,
-        overrides=overrides,
-        core=list(CORE_TOOLS),
-        pristine=pristine,
-        functions=deepcopy(pristine),
-        outside=[str(function["name"]) for function in outside],
-        outside_tokens=sum(estimate_tokens(_tools([function])) for function in outside),
-        set_aside={entry.name: TOO_DEEP for entry in entries if entry.name not in offered},
-    )
+        return False  # A caller made what it was given too deep to compare.
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether more objects and lists stand inside each other than can be copied, compared and sent."""
+    """Whether objects and lists are nested deeper than can be copied, compared and sent."""
     depth, level = 0, [value]
     while level:
         depth += 1
@@ -182,7 +260,3 @@ def is_too_deep(value: Any) -> bool:
             for inner in (one.values() if isinstance(one, dict) else one)
         ]
     return False
-
-
-def _tools(functions: Iterable[JsonObject]) -> list[JsonObject]:
-    return [{"type": "function", "function": function.copy()} for function in functions]

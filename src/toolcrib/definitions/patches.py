@@ -1,4 +1,4 @@
-"""Definitions must not speak of tools that the model does not have: it would call them."""
+"""Keeps definitions from mentioning tools that the model does not have: it would call them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
 from toolcrib.core.types import JsonObject
 
 OFTEN_NAMED = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")
-"""The tools that a description of `execute_code` may speak of, besides the list at its end."""
+"""The tools that the description of `execute_code` may mention, besides the list at its end."""
+BROWSER_NAVIGATE = "browser_navigate"
 BROWSER_ALTERNATIVES = ("web_search", "web_extract")
+MENTIONS_OTHERS = frozenset({EXECUTE_CODE, BROWSER_NAVIGATE})
+"""The tools whose descriptions mention other tools."""
 
 
 def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
-    """The function with its description fitted to the tools that are offered beside it."""
+    """The function with a description that mentions only the tools that are offered beside it."""
     name = function["name"]
     description = str(function.get("description") or "")
     if name == EXECUTE_CODE:
@@ -24,7 +27,7 @@ def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
             **function,
             "description": f"{without_tools(description, missing)}\n\nTools the script can call: {listed}.",
         }
-    if name == "browser_navigate" and not any(tool in offered for tool in BROWSER_ALTERNATIVES):
+    if name == BROWSER_NAVIGATE and not any(tool in offered for tool in BROWSER_ALTERNATIVES):
         return {**function, "description": without_sentences_about(description, BROWSER_ALTERNATIVES)}
     return function
 
@@ -37,7 +40,7 @@ def without_sentences_about(text: str, tools: Collection[str]) -> str:
 
 
 def without_tools(text: str, tools: Collection[str]) -> str:
-    """The text without the tools: a line that is about one of them goes, a list of several loses its name."""
+    """The text without the tools: drops a line about one of them, and its name from a list of several."""
     if not tools:
         return text
     named = _any_of(tools)

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class FileResultStore:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._make_room(len(data))
         # The random part keeps two calls with the same id apart, and the name unpredictable.
-        name = f"{_safe(session_id)}-{_safe(call_id)}-{secrets.token_hex(4)}.txt".lstrip("-")
+        name = f"{_safe(session_id)}-{_safe(call_id)}-{os.urandom(4).hex()}.txt".lstrip("-")
         path = self._folder / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -13,16 +13,18 @@ to its end by the bridge, so the coroutine is driven by a single `send`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.context import CancelToken
+from toolcrib.core.lazy import asyncio
 from toolcrib.dispatch.threads import DaemonPool
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 

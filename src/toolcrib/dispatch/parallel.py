@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -10,6 +9,7 @@ import msgspec
 
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext
+from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ToolCall, ToolResult
 from toolcrib.dispatch.edges import Edge
 from toolcrib.dispatch.effects import Group, reach_of

@@ -106,7 +106,14 @@ class Pipeline:
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
             call = _Attempt(entry, ctx, edge, time.perf_counter(), {}, {})
-            return await self._finish(call, await self._result(call, arguments))
+            result = await self._result(call, arguments)
+            if (
+                not (call.kept or call.recorded)
+                and self.hooks.is_empty
+                and len(result.content) <= self._max_chars(entry)
+            ):
+                return result  # Most calls: nobody to tell, and nothing to cut.
+            return await self._finish(call, result)
         except Exception as error:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
@@ -137,7 +144,15 @@ class Pipeline:
         """What the call gives, before anybody is told: the second error layer is here."""
         entry, ctx = call.entry, call.ctx
         try:
-            return await self._attempt(call, arguments)
+            allowed = ctx.allowed_tools
+            if allowed is not None and entry.name not in allowed and entry.name not in SEARCH_TOOLS:
+                message = f"Tool {entry.name!r} is not part of this session"
+                return outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx)
+            call.args = call.original = self._checked(call, arguments)
+            verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
+            if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
+                await self._admit(call, verdict, call.edge)
+            return await self._execute(call)
         except Refused as refused:
             return refused.result
         except GeneratorExit:
@@ -152,18 +167,6 @@ class Pipeline:
                 return outcome.timed_out(error, entry.name, ctx, call.started)
             logger.exception("call of tool %r failed outside its handler", entry.name)
             return outcome.call_failed(error, entry.name, ctx)
-
-    async def _attempt(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> ToolResult:
-        entry, ctx = call.entry, call.ctx
-        allowed = ctx.allowed_tools
-        if allowed is not None and entry.name not in allowed and entry.name not in SEARCH_TOOLS:
-            message = f"Tool {entry.name!r} is not part of this session"
-            raise Refused(outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx))
-        call.args = call.original = self._checked(call, arguments)
-        verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
-        if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
-            await self._admit(call, verdict, call.edge)
-        return await self._execute(call)
 
     def _checked(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> JsonObject:
         args, problem = self._checker(call.entry).prepare(arguments)
@@ -290,7 +293,7 @@ class Pipeline:
             content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
             if content is not result.content:
                 result = replace(result, content=content)
-        limit = entry.max_result_size_chars or self.limits.max_result_chars
+        limit = self._max_chars(entry)
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)
         if call.recorded:
@@ -305,6 +308,9 @@ class Pipeline:
         _, error = await attempt_async(keeping)
         if error is not None:
             logger.error("what a call of tool %r changes could not be kept", name, exc_info=error)
+
+    def _max_chars(self, entry: ToolEntry) -> int | float:
+        return entry.max_result_size_chars or self.limits.max_result_chars
 
     def _checker(self, entry: ToolEntry) -> ArgumentChecker:
         known = self._checkers.get(entry.name)

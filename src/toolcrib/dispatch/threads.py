@@ -6,7 +6,6 @@ ending; daemon threads do not.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
 import threading
@@ -16,8 +15,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from toolcrib.core.attempt import attempt_everything
+from toolcrib.core.lazy import asyncio
 
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", "asyncio.AbstractEventLoop"]
 Jobs = SimpleQueue["Job | None"]
 
 # Set for everything that a thread of a pool waits for.

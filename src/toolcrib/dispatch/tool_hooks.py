@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from toolcrib.core.attempt import Attempt, attempt, attempt_async
 from toolcrib.core.context import ToolContext
+from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
 from toolcrib.dispatch.edges import CallCancelled, Edge, Limit, ThreadEdge, drive
 from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text

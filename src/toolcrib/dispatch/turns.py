@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from toolcrib.core.context import ToolContext
+from toolcrib.core.lazy import asyncio
 from toolcrib.dispatch.effects import Footprint, Group, Reach, reach_of
 
 FootprintOf = Callable[[str, Mapping[str, Any] | str, ToolContext], Footprint]

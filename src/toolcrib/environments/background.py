@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, Ended, Engine, EngineProcess, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
@@ -177,8 +179,7 @@ def ended_by(text: str) -> Ended:
     return Ended(exit_code=1, reason="no_folder") if word == "no_folder" else Ended(exit_code=LOST, reason="lost")
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(Struct):
     on_output: OnOutput
     on_end: OnEnd
     offset: int

@@ -9,9 +9,10 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from toolcrib.core.environments import BackendPath, FileSlice, FileStatus
 from toolcrib.environments import host_copies, host_lines
@@ -19,8 +20,7 @@ from toolcrib.environments.host_paths import has_link, open_regular, spot_of
 from toolcrib.environments.host_writing import check_expected, fill_with, replace_file
 
 
-@dataclass(frozen=True, slots=True)
-class HostFiles:
+class HostFiles(Struct, frozen=True):
     """Reads and writes files directly; relative paths start at `folder()`, `~` at the user's home.
 
     Work on the disk runs in a thread of the loop's pool: a slow disk must not hold up commands. Where links may be

@@ -7,7 +7,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from toolcrib.core.errors import PathChanged
 
@@ -15,8 +16,7 @@ from toolcrib.core.errors import PathChanged
 _THROUGH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """A name in an open folder: what is done to it happens there, whatever becomes of the path."""
 
     folder: int

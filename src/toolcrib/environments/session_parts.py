@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from toolcrib.core.environments import BackendPath, Ended, Execution, FileSlice, FileStatus, LeftBehind
 from toolcrib.environments.background import LogWatcher
@@ -56,8 +57,7 @@ class Files(Protocol):
     async def download(self, source: BackendPath, target: Path) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
+class SessionOptions(Struct, frozen=True, kw_only=True):
     """How the shell session of an environment begins."""
 
     cwd: str = ""
@@ -74,8 +74,7 @@ class SessionOptions:
     """Where the session keeps its state in the place; made up when empty."""
 
 
-@dataclass(slots=True)
-class PlaceParts:
+class PlaceParts(Struct):
     """What an engine does better than programs inside the place would; see the local engine."""
 
     tree: ProcessTree

@@ -9,13 +9,13 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from mcp import Client, MCPError
 from mcp_types import METHOD_NOT_FOUND, BlobResourceContents, Prompt, Resource, ResourceTemplate
+from msgspec.structs import replace
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import JsonObject

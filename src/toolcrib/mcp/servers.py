@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
 from toolcrib.config.redact import mask_shapes

@@ -8,9 +8,11 @@ all installed packages is slow, so it is done only for names that no folder answ
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.config.settings import PluginSettings, Settings
 from toolcrib.core.errors import PluginError, nearest_names
@@ -29,8 +31,7 @@ PROJECT_FOLDERS = (".hermes/plugins", ".toolcrib/plugins")
 ENTRY_POINT_GROUPS = ("hermes_agent.plugins", "toolcrib.plugins")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundPlugin:
+class FoundPlugin(Struct, frozen=True, kw_only=True):
     """One plugin that exists, or that the config names although it does not exist (origin `missing`)."""
 
     manifest: PluginManifest

@@ -15,9 +15,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.core.types import JsonObject
@@ -47,8 +48,7 @@ _OTHER_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEvent:
+class ProcessEvent(Struct, frozen=True):
     """One thing that happened to a process of a session."""
 
     number: int
@@ -75,8 +75,7 @@ class ProcessEvent:
         return _OTHER_WORDS.get(self.type, self.type).format_map(self.fields)
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """What we have read of a session's file, and how far."""
 
     inode: int = 0

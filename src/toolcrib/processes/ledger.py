@@ -18,10 +18,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
 from toolcrib.process_identity import Identity, is_alive
@@ -32,16 +33,14 @@ META_FILE = "meta.json"
 PLACES = "places"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """An environment that was open, and who had opened it."""
 
     address: Mapping[str, str]
     owner: Identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphans:
+class Orphans(Struct, frozen=True, kw_only=True):
     """What dead processes of ours left, now ours."""
 
     running: tuple[ProcessRecord, ...] = ()

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.processes.events import EventStore, ProcessEvent
 from toolcrib.processes.session import TrackedProcess

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from toolcrib.core.errors import ToolcribError
 from toolcrib.process_identity import Identity
@@ -24,8 +25,7 @@ class InputRefused(ToolcribError):
     """Nothing can be typed into the process; says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessLimits:
+class ProcessLimits(Struct, frozen=True, kw_only=True):
     """How much is kept, and for how long."""
 
     buffer_chars: int = 200_000
@@ -46,8 +46,7 @@ class ProcessLimits:
     """How long an orderly end waits for all processes together; what is left then is ended at the next start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRecord:
+class ProcessRecord(Struct, frozen=True, kw_only=True):
     """One background process. A change of its state makes a new record."""
 
     id: str

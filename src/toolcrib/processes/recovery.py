@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.attempt import Attempt, attempt_async
 from toolcrib.core.environments import Ended, Environment, Execution
@@ -39,8 +41,7 @@ NOTE_UNREACHABLE = (
 NOTE_ENDED = "toolcrib ended unexpectedly while this ran; it was ended at the next start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, frozen=True, kw_only=True):
     """What was found, by process id."""
 
     ended: tuple[str, ...] = ()
@@ -84,8 +85,7 @@ class EndsOthers(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Recovery:
+class _Recovery(Struct, frozen=True):
     """One pass over what was left."""
 
     registry: ProcessRegistry

@@ -8,9 +8,10 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandRequest, Ended, Environment, Execution, OnOutput

@@ -9,9 +9,10 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from toolcrib.config.redact import redact
 from toolcrib.core.context import ToolContext

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.environments import Ended, EndReason, Execution
 from toolcrib.core.errors import EnvironmentFailed
@@ -24,8 +26,7 @@ _END: dict[EndReason, tuple[ProcessStatus, CompletionReason]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
+class Adoption(Struct, frozen=True, kw_only=True):
     """A foreground command that goes on in the background."""
 
     execution: Execution

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,8 +23,7 @@ class UnknownProvider(UnknownName):
     kind = "provider"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChoice:
+class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A provider and a model, and why it is these."""
 
     provider: str

@@ -18,6 +18,7 @@ import msgspec
 
 from toolcrib.config.redact import MASK, MIN_SECRET_CHARS, redact
 from toolcrib.core.attempt import attempt
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.models import ModelError, ModelErrorKind
 from toolcrib.core.types import JsonObject
 
@@ -400,7 +401,7 @@ _BY_CLASS: tuple[tuple[frozenset[str], FailureKind], ...] = (
 )  # fmt: skip
 
 
-_NO_SUCH_HOST = re.compile(r"name or service|name resolution|nodename|getaddrinfo")
+_NO_SUCH_HOST = lazy_pattern(r"name or service|name resolution|nodename|getaddrinfo")
 
 
 def _by_class(facts: ErrorFacts) -> FailureKind | None:
@@ -427,7 +428,7 @@ def _by_class(facts: ErrorFacts) -> FailureKind | None:
 
 
 _WORDS: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
-    (re.compile(pattern, re.MULTILINE), found)
+    (lazy_pattern(pattern, re.MULTILINE), found)
     for pattern, found in (
         (r"content[_ -]?filter|content[_ ]policy|content management policy|responsibleaipolicy|prohibited_content"
          r"|input was flagged|flagged by (?:our|the) (?:moderation|safety)|safety system|data_inspection_failed",
@@ -531,26 +532,26 @@ def _by_status(facts: ErrorFacts) -> FailureKind | None:
     return FailureKind("bad_request")
 
 
-_TOOL_WORDS = re.compile(
+_TOOL_WORDS = lazy_pattern(
     r"\b(?:tools?|functions?|function_declarations?|functiondeclarations?)\b|input_schema|grammar|json schema"
 )
 # Pairing of calls and results, the choice of a tool, and the schema of an answer are not about a definition.
-_NOT_A_TOOL = re.compile(
+_NOT_A_TOOL = lazy_pattern(
     r"tool_calls?\b|tool[_ ]choice|tool_use|tool_result|tool_call_id|tool messages?|role 'tool'"
     r"|response_format|output_config|output_format|\bmessages(?:\.|\[)\d"
 )
-_NO_TOOLS = re.compile(
+_NO_TOOLS = lazy_pattern(
     r"(?:does not|doesn't|not) support (?:any )?(?:tools?|functions?)\b|support tool use|tool use is not supported"
     r"|(?:tools?|function calling|tool calling) (?:is|are) not supported|enable-auto-tool-choice|tools param requires"
 )
-_POSITION = re.compile(
+_POSITION = lazy_pattern(
     r"(?:function_?declarations|tools|functions)(?:\[|\.|/| ?-> ?|['\"], ?)(\d+)"
     r"(?!\d*\]?[./]?function_?declarations)",
     re.IGNORECASE,
 )
-_TOO_MANY = re.compile(r"'tools' ?: (?:array too long|maximum number of items)[^\d]{1,60}(\d{1,4})")
-_BAD_SCHEMA = re.compile(r"(?:invalid|bad) (?:json )?schema (?:for|of|in) (?:the )?(?:function|tool)")
-_QUOTED = re.compile(r"\b(?:function|tool)s?(?: named| name)?:? *['\"`]([\w.-]{1,64})['\"`]", re.IGNORECASE)
+_TOO_MANY = lazy_pattern(r"'tools' ?: (?:array too long|maximum number of items)[^\d]{1,60}(\d{1,4})")
+_BAD_SCHEMA = lazy_pattern(r"(?:invalid|bad) (?:json )?schema (?:for|of|in) (?:the )?(?:function|tool)")
+_QUOTED = lazy_pattern(r"\b(?:function|tool)s?(?: named| name)?:? *['\"`]([\w.-]{1,64})['\"`]", re.IGNORECASE)
 
 
 def _speaks_of_tools(facts: ErrorFacts) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 
@@ -19,9 +20,9 @@ class View(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: Iterable[ToolEntry], generation: int) -> View:
-        ordered = tuple(sorted(entries, key=lambda entry: entry.name))
+        ordered = tuple(sorted(entries, key=attrgetter("name")))
         grouped: dict[str, list[ToolEntry]] = {}
         for entry in ordered:
             grouped.setdefault(entry.toolset, []).append(entry)
         by_toolset = {toolset: tuple(grouped[toolset]) for toolset in sorted(grouped)}
-        return cls(generation, ordered, tuple(entry.name for entry in ordered), by_toolset)
+        return cls(generation, ordered, tuple([entry.name for entry in ordered]), by_toolset)

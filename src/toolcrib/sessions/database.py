@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.core.errors import SessionError, ToolcribError
@@ -19,8 +20,7 @@ INDEXED_RESULT_CHARS = 4_000
 """What of a message can be searched. Of a tool's result it is less: those are long, and an append must stay quick."""
 
 
-@dataclass(frozen=True)
-class Migration:
+class Migration(Struct, frozen=True):
     """What makes one version out of the one before."""
 
     statements: tuple[str, ...]

@@ -7,10 +7,11 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.config.redact import redact
 from toolcrib.core.messages import Image, Message, Part, RequestedCall, Text
@@ -21,8 +22,7 @@ from toolcrib.sessions.store import SessionStore
 ALL_STATES: tuple[State, ...] = ("live", "folded", "undone")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
+class Transcript(Struct, frozen=True, kw_only=True):
     """One session with its messages, in the order of the conversation."""
 
     session: Session

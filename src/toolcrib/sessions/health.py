@@ -7,9 +7,10 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from toolcrib.sessions.database import STEPS
 from toolcrib.sessions.recorder import is_alive
@@ -20,8 +21,7 @@ BUSY_SECONDS = 1.0
 _STARTED = "SELECT s.id, c.status, c.owner FROM calls c JOIN sessions s ON s.number = c.session"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatabaseHealth:
+class DatabaseHealth(Struct, frozen=True, kw_only=True):
     """What one look at the file says."""
 
     path: Path

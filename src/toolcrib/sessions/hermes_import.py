@@ -10,12 +10,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.messages import Message, Part, RequestedCall, Role, Text, parts_of
 from toolcrib.core.models import Usage
@@ -40,8 +41,7 @@ WAL_FORMAT = 2
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class HermesDatabase:
+class HermesDatabase(Struct, frozen=True):
     """One database of sessions. It is opened anew for each look, so that its own program is never in the way."""
 
     address: str | None
@@ -140,8 +140,7 @@ class UnreadableMessage(ValueError):
     """A message that cannot be understood; says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedMessage:
+class ImportedMessage(Struct, frozen=True):
     """One message, when it was said and whether it is still part of the conversation."""
 
     message: Message
@@ -224,8 +223,7 @@ def _json(text: str) -> Any:
         return None
 
 
-@dataclass
-class _Calls:
+class _Calls(Struct):
     """The calls that were asked for so far: each gets an id of its own, and each result the id of its call."""
 
     given: set[str] = field(default_factory=set)
@@ -314,8 +312,7 @@ MOST_TOKENS = 2**53
 _FINISH = "UPDATE sessions SET updated_at = ?, ended_at = ?, end_reason = ? WHERE number = ?"
 
 
-@dataclass(frozen=True)
-class SessionImport:
+class SessionImport(Struct, frozen=True):
     """What there is to bring over. Finding it out changed nothing."""
 
     new: int = 0
@@ -325,8 +322,7 @@ class SessionImport:
     """A sentence for each session that cannot be brought."""
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A session of the old home: what was said in it, or why that cannot be read; neither for one that is known."""
 
     session: Session | None = None

@@ -16,9 +16,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
 
 from toolcrib.config.files import OWNER_FILE, replace_file, writing
 from toolcrib.core.errors import ToolcribError
@@ -38,8 +39,7 @@ class MemoryRefused(ToolcribError):
         self.candidates = list(candidates)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryOperation:
+class MemoryOperation(Struct, frozen=True, kw_only=True):
     """One wish: add an entry, or replace or remove the one entry that contains `old_text`."""
 
     action: Literal["add", "replace", "remove"]
@@ -47,8 +47,7 @@ class MemoryOperation:
     old_text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryChange:
+class MemoryChange(Struct, frozen=True, kw_only=True):
     """What a change came to. No `changes`: everything was so already."""
 
     entries: tuple[str, ...]
@@ -143,8 +142,7 @@ Kind = Literal["add", "replace", "remove", "restore"]
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
+class EntryChange(Struct, frozen=True, kw_only=True):
     """What happened to one entry; `before` is "" for a new one, `after` for one that is gone."""
 
     kind: Kind
@@ -152,8 +150,7 @@ class EntryChange:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedChange:
+class LoggedChange(Struct, frozen=True, kw_only=True):
     """One change of one file: all of it happened, or none."""
 
     at: float
@@ -280,8 +277,7 @@ LOG_FILE = "log.jsonl"
 MAX_ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(Struct, frozen=True, kw_only=True):
     """Who makes a change, for the record."""
 
     who: Who = "agent"
@@ -289,8 +285,7 @@ class Author:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """An entry that the model is not shown, and why."""
 
     target: Target
@@ -302,8 +297,7 @@ class LeftOut:
         return f"an entry of {str(self.path)!r} is kept from the model, because {self.reason}: {preview(self.entry)!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySnapshot:
+class MemorySnapshot(Struct, frozen=True, kw_only=True):
     """What a session is told that it remembers, and what was kept from it."""
 
     text: str

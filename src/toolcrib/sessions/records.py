@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Usage
 from toolcrib.core.types import Effect, JsonObject
@@ -31,13 +31,12 @@ CALL_CHARS_SEARCHED = 500
 """How much of the arguments of a call can be searched."""
 
 # Thai, Lao, Myanmar, Khmer, and the scripts of China, Japan and Korea.
-_SPACELESS = re.compile(
+_SPACELESS = lazy_pattern(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """One conversation, without its messages."""
 
     id: str
@@ -62,8 +61,7 @@ class Session:
     usage: Usage = NOTHING_USED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True, kw_only=True):
     """A message with its place in the store."""
 
     id: int
@@ -76,8 +74,7 @@ class StoredMessage:
     """live: part of the conversation. folded: a summary stands for it. undone: taken back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCall:
+class RecordedCall(Struct, frozen=True, kw_only=True):
     """A call with effects, as it was put on record before it ran."""
 
     call_id: str
@@ -176,8 +173,7 @@ def call_of(row: tuple[Any, ...]) -> RecordedCall:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Struct, frozen=True):
     """A message as the columns of its row. The text stands in a column of its own, where the search finds it."""
 
     role: str

@@ -6,9 +6,9 @@ import json
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.types import TOOL_CALL, JsonObject
@@ -55,8 +55,7 @@ def working_process(store: SessionStore, session_id: str) -> int:
     return next((pid_of(owner) for owner in owners if _lives_elsewhere(owner)), 0)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A message with the process that wrote it; `at` is its place among all messages of the session."""
 
     at: int
@@ -76,16 +75,14 @@ class _Row:
         return self.is_live and self.message.role == "tool"
 
 
-@dataclass(frozen=True)
-class _Added:
+class _Added(Struct, frozen=True):
     """A result that was missing."""
 
     message: Message
     turn_id: str
 
 
-@dataclass(frozen=True)
-class _Record:
+class _Record(Struct, frozen=True):
     """The record of a call that has no result in the conversation yet."""
 
     number: int
@@ -93,8 +90,7 @@ class _Record:
     runs_here: bool
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(Struct, frozen=True):
     """The calls of one message, and the results that stand right behind it."""
 
     asker: _Row
@@ -110,8 +106,7 @@ class _Batch:
         return [id for id in self.calls if id not in answered]
 
 
-@dataclass
-class _Transcript:
+class _Transcript(Struct):
     """A session on its way from what a crash left to what a model can be sent."""
 
     rows: list[_Row]

@@ -8,12 +8,12 @@ import sqlite3
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
+from msgspec import Struct
 
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import SessionError, nearest_names
@@ -33,8 +33,7 @@ FOLDED_CHARS = 5_000
 _PIECES = re.compile(r'"([^"]*)"|(\S+)')
 
 
-@dataclass(frozen=True)
-class SearchQuery:
+class SearchQuery(Struct, frozen=True):
     """Groups of words, of which one must occur in full, and words that must not occur."""
 
     groups: tuple[tuple[str, ...], ...]
@@ -175,8 +174,7 @@ class MessageHit(msgspec.Struct, frozen=True):
     state: State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
+class SearchRequest(Struct, frozen=True, kw_only=True):
     """Which hits count."""
 
     roles: Collection[str] = ()
@@ -243,8 +241,7 @@ Pass = tuple[bool, Iterator[int]]
 """Whether it is only made when nothing was found before, and the ids that it finds."""
 
 
-@dataclass(frozen=True)
-class _Finder:
+class _Finder(Struct, frozen=True):
     """Finds the ids of messages in several passes, from the strictest on."""
 
     connection: sqlite3.Connection

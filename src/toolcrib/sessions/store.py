@@ -8,9 +8,10 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from toolcrib.core.errors import SessionError, UnknownSession, nearest_names
 from toolcrib.core.messages import Message

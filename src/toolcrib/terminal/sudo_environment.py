@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import shlex
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from toolcrib.config.redact import MASK
 from toolcrib.core.environments import CommandRequest, Environment, Execution, OnOutput

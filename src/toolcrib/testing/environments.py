@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolcrib.core.environments import (
     BackendPath,
@@ -24,8 +26,7 @@ __all__ = ["FakeEnvironment", "FakeExecution", "FakeProcess", "Reply"]
 TERMINATED = 143
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """What a scripted command does."""
 
     output: str = ""

@@ -1,4 +1,4 @@
-"""Tools that are not offered by name are found, described and called through these three."""
+"""The three tools that find, describe and call tools which the model does not see by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_DESCRIPTION_CHARS = 400
 
 
 def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
-    """The tools of this session that fit the query best, with what they do."""
+    """The tools of this session that match the query best, with their descriptions."""
     catalog = ctx.services.get("tool_catalog")
     limit = min(args.get("limit") or catalog.default_limit, catalog.max_limit)
     index = catalog.index(ctx)
@@ -23,7 +23,7 @@ def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     ]
     advice = f"Use {TOOL_DESCRIBE} for a tool's parameters, {TOOL_CALL} to call it."
     if not matches:
-        advice = "Nothing fits; try other words for what the tool should do."
+        advice = "Nothing matches; try other words for what the tool should do."
     return tool_result(query=args["query"], total_available=len(index), matches=matches, advice=advice)
 
 
@@ -31,15 +31,15 @@ def describe(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """The whole definition of one tool of this session."""
     name = args["name"]
     catalog = ctx.services.get("tool_catalog")
-    for definition in catalog.definitions(ctx):
-        if definition["function"]["name"] == name:
-            return tool_result(definition["function"])
+    definition = catalog.definition(ctx, name)
+    if definition is not None:
+        return tool_result(definition["function"])
     nearest = [hit.name for hit in catalog.index(ctx).search(name, 3)]
     return tool_error(f"This session has no tool {name!r}", did_you_mean=nearest)
 
 
 def call(args: JsonObject, **_: Any) -> str:
-    """Reached only when the inner call could not be found: the pipeline opens every other one before this."""
+    """Runs only for a call without a usable inner call: the pipeline unwraps all others before."""
     if args.get("name") in SEARCH_TOOLS:
         return tool_error(f"{TOOL_CALL} cannot call {args['name']!r}; call that tool directly")
     return tool_error(f'{TOOL_CALL} needs the name of a tool and its arguments: {{"name": "…", "arguments": {{…}}}}')

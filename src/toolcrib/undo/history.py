@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FOLDER
-from toolcrib.config.tool_settings import UndoSettings
+from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import UnknownName
 from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
 from toolcrib.undo.journal import (

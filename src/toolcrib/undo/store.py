@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolcrib.config.files import make_folder
-from toolcrib.config.tool_settings import UndoSettings
+from toolcrib.config.settings import UndoSettings
 from toolcrib.undo import journal
 from toolcrib.undo.files import FileState
 from toolcrib.undo.journal import (

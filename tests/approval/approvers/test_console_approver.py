@@ -6,14 +6,13 @@ import io
 import os
 import unicodedata
 from pathlib import Path
+
 import pytest
+
+from tests.approval.approvers.approver_terminal import COLOURS, RM, Terminal
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
-from toolcrib.core.approvals import ApprovalRequest
-from toolcrib.core.approvals import Danger
-from tests.approval.approvers.approver_terminal import COLOURS
-from tests.approval.approvers.approver_terminal import RM
-from tests.approval.approvers.approver_terminal import Terminal
+from toolcrib.core.approvals import ApprovalRequest, Danger
 
 PROMPT = "\n> "
 REQUEST = ApprovalRequest(

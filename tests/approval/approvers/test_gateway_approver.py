@@ -7,17 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
 import pytest
-from toolcrib.approval.approvers.gateway import PENDING
-from toolcrib.approval.approvers.gateway import GatewayApprover
-from toolcrib.approval.approvers.gateway import UnknownChoice
+
+from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, FileStore, made_request
+from toolcrib.approval.approvers.gateway import PENDING, GatewayApprover, UnknownChoice
 from toolcrib.approval.approvers.smart import advise_against
-from toolcrib.core.approvals import Answer
-from toolcrib.core.approvals import ApprovalRequest
-from toolcrib.core.approvals import Danger
-from tests.approval.approvers.approval_requests import RECURSIVE_DELETE
-from tests.approval.approvers.approval_requests import FileStore
-from tests.approval.approvers.approval_requests import made_request
+from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:

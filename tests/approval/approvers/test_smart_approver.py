@@ -6,17 +6,15 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from toolcrib.approval.approvers.smart import NoApprover
-from toolcrib.approval.approvers.smart import SmartApprover
-from toolcrib.core.approvals import Answer
-from toolcrib.core.approvals import ApprovalRequest
-from toolcrib.core.approvals import Danger
-from tests.approval.approvers.approval_requests import RECURSIVE_DELETE
-from tests.approval.approvers.approval_requests import made_request
+
+from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, made_request
+from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
+from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
 
 ALLOW = '{"answer": "allow"}'
 REMOTE_CODE = Danger(

@@ -8,9 +8,10 @@ import os
 import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
+
+from msgspec import Struct
 
 from toolcrib.approval.approvers.escape import visible, width
 
@@ -150,8 +151,7 @@ ENTERS = ("\n", "\r")
 MAX_CHARS = 1_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinePrompt:
+class LinePrompt(Struct, frozen=True, kw_only=True):
     """What stands in front of the line, and what is said when there is none."""
 
     text: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
+class ChatOptions(Struct, frozen=True, kw_only=True):
     """The options of one chat, checked and with names split."""
 
     query: str | None = None

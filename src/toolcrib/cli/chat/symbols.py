@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from toolcrib.cli.output import cell_width
 
 
-@dataclass(frozen=True, kw_only=True)
-class Symbols:
+class Symbols(Struct, frozen=True, kw_only=True):
     """One set of signs."""
 
     prompt: str

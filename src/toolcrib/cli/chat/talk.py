@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, MessageAdded

@@ -11,7 +11,7 @@ from toolcrib.cli.mcp_secrets import without_secrets
 from toolcrib.cli.output import as_sentence, hint, print_json, print_table
 from toolcrib.config.edit import get_value
 from toolcrib.config.load import BOM, load_settings, read_text
-from toolcrib.config.schema import file_fields, find_setting
+from toolcrib.config.schema import file_settings, find_setting
 from toolcrib.config.settings import Settings
 from toolcrib.config.yaml_text import parse
 
@@ -24,7 +24,7 @@ def command(as_json: bool) -> None:
     Secrets that are written out in `mcp_servers` are masked; `config get` prints them.
     """
     settings = load_settings()
-    tree = {known.name: get_value(settings, known.name) for known in file_fields(Settings)}
+    tree = {name: get_value(settings, name) for name in file_settings(Settings)}
     tree["mcp_servers"] = without_secrets(tree["mcp_servers"])
     if as_json:
         print_json(tree)

@@ -7,12 +7,12 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 from toolcrib.cli.mcp_formats import FoundServer, read_servers
 from toolcrib.cli.mcp_secrets import SecretMover, own_variables, variables_in
@@ -35,7 +35,7 @@ MAX_NAME_CHARS = 40
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}")
 _HEADER = re.compile(r"\s*([^:\s]+)\s*:\s*(.*)", re.DOTALL)
 ADD = "toolcrib mcp add"
-ORDER = [known.name for known in fields(McpServerSettings)]
+ORDER = list(McpServerSettings.__struct_fields__)
 
 
 class AddCommand(click.Command):
@@ -261,12 +261,12 @@ def _move_secrets(settings: Settings, found: list[FoundServer]) -> dict[str, str
     """Puts variables in the place of secrets; gives what belongs in `.env`."""
     names = {server.name for server in found}
     others = {name: known for name, known in settings.mcp_servers.items() if name not in names}
-    kept = {variable for known in others.values() for variable in variables_in(asdict(known))}
+    kept = {variable for known in others.values() for variable in variables_in(msgspec.to_builtins(known))}
     taken = {**read_env_file(settings.home.env_file), **environment()}
     moved: dict[str, str] = {}
     for server in found:
         old = settings.mcp_servers.get(server.name)
-        free = own_variables(server.name, asdict(old)) - kept if old is not None else set()
+        free = own_variables(server.name, msgspec.to_builtins(old)) - kept if old is not None else set()
         mover = SecretMover(
             server.name, {name: value for name, value in {**taken, **moved}.items() if name not in free}
         )

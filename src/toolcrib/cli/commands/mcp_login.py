@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import click
+from msgspec.structs import replace
 
 from toolcrib.cli.mcp_browser import BrowserLogin
 from toolcrib.cli.mcp_servers import STATES, complete_servers, look_at, require_servers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from toolcrib.cli.mcp_servers import complete_servers, require_servers
 from toolcrib.cli.output import note

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
+import msgspec
 
 from toolcrib.cli.mcp_secrets import own_variables, variables_in
 from toolcrib.cli.mcp_servers import complete_servers, require_servers
@@ -52,6 +51,8 @@ def _has_login(settings: Settings, name: str, server: McpServerSettings) -> bool
 def _variables_of(settings: Settings, going: set[str]) -> list[str]:
     """The variables of `.env` that were made for these servers and that no other server names."""
     staying = [known for name, known in settings.mcp_servers.items() if name not in going]
-    needed = {variable for known in staying for variable in variables_in(asdict(known))}
-    made = {variable for name in going for variable in own_variables(name, asdict(settings.mcp_servers[name]))}
+    needed = {variable for known in staying for variable in variables_in(msgspec.to_builtins(known))}
+    made = {
+        variable for name in going for variable in own_variables(name, msgspec.to_builtins(settings.mcp_servers[name]))
+    }
     return sorted((made - needed) & read_env_file(settings.home.env_file).keys())

@@ -6,10 +6,10 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from textwrap import wrap
 
 import click
+from msgspec.structs import replace
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.approval import console_approver

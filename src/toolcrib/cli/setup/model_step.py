@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from toolcrib.cli.model_choice import choose_model
 from toolcrib.cli.model_servers import PROBE_SECONDS, server_models

@@ -12,8 +12,9 @@ import subprocess
 import termios
 import tty
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
@@ -34,8 +35,7 @@ ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUI
 WAIT_FOR_EVER = "exec 3<> <(:); while :; do read -r -u 3; done"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a client said, standard output and error together."""
 
     exit_code: int

@@ -7,7 +7,8 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone

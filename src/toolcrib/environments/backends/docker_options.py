@@ -6,8 +6,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.containers import ROOT_CAPABILITIES, WAIT_FOR_EVER, this_machine, this_process
@@ -24,8 +26,7 @@ HARMLESS_ARGUMENT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerOptions:
+class DockerOptions(Struct, frozen=True, kw_only=True):
     """How containers are made. A limit of 0 is none."""
 
     image: str = ""

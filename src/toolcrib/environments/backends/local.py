@@ -8,8 +8,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from toolcrib.core.environments import (
     BackendPath,

@@ -12,9 +12,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, BackendStatus, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
@@ -51,8 +53,7 @@ Mechanism = Literal["bubblewrap", "landlock"]
 SpawnerSays = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxOptions:
+class SandboxOptions(Struct, frozen=True, kw_only=True):
     workspace: Path
     """The folder that programs may write to, and start in. It has the same path inside."""
     use: Literal["auto", "bubblewrap", "landlock"] = "auto"

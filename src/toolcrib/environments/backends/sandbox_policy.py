@@ -8,8 +8,9 @@ import pwd
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox_landlock import landlock_version
@@ -90,8 +91,7 @@ SECRETS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visible:
+class Visible(Struct, frozen=True, kw_only=True):
     """Which parts of this machine programs see. Every path is without symbolic links."""
 
     workspace: Path

@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
@@ -29,8 +30,7 @@ DESCRIPTORS = 4
 LOST = "the sandbox ended, and every program in it; the next command starts a new one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Requested:
+class _Requested(Struct, frozen=True, kw_only=True):
     """A program that the spawner was asked for, with this side's ends of its streams."""
 
     started: asyncio.Future[SandboxProcess]

@@ -9,9 +9,11 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone
@@ -44,8 +46,7 @@ exit 0
 WITH_A_HOME_IN_TMP = 'export HOME=/tmp; exec "$@"'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingularityOptions:
+class SingularityOptions(Struct, frozen=True, kw_only=True):
     """How instances are started. A limit of 0 is none; limits are kept where this user may set them."""
 
     image: str = ""

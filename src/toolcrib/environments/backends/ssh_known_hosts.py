@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.ssh_package import ssh_package
@@ -22,14 +23,12 @@ DEFAULT_PORT = 22
 PATTERN_CHARACTERS = frozenset("*?|!/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownLine:
+class KnownLine(Struct, frozen=True, kw_only=True):
     file: Path
     number: int
 
 
-@dataclass(slots=True, kw_only=True)
-class KnownHost:
+class KnownHost(Struct, kw_only=True):
     """What the known_hosts files say about one host, and what its server showed us."""
 
     name: str

@@ -8,9 +8,10 @@ import errno
 import hashlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.ssh_known_hosts import KnownHost, read_known_host
@@ -23,8 +24,7 @@ AGENT_ANSWER_SECONDS = 2.0
 KEEPALIVES_UNANSWERED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SshOptions:
+class SshOptions(Struct, frozen=True, kw_only=True):
     """Where to log in, and with what. What is empty comes from the ssh config file, then from the usual defaults."""
 
     host: str
@@ -48,8 +48,7 @@ class SshOptions:
     """How long to wait for a session when all connections are full."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
+class Login(Struct, frozen=True, kw_only=True):
     """A connection that is logged in, and where it really led."""
 
     connection: asyncssh.SSHClientConnection
