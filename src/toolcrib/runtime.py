@@ -49,7 +49,7 @@ from toolcrib.undo.first_use import keeper_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
-    from toolcrib.mcp.hub import McpHub
+    from toolcrib.mcp.client.manager import McpHub
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
@@ -291,7 +291,7 @@ class Runtime:
         """The MCP servers of this runtime."""
         if not self._hubs:
             # As above.
-            from toolcrib.mcp.hub import McpHub  # noqa: PLC0415
+            from toolcrib.mcp.client.manager import McpHub  # noqa: PLC0415
 
             forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
             self._hubs.append(

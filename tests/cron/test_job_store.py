@@ -18,12 +18,10 @@ from cron_jobs import HOUR, MINUTE, START, make_job, settings_of
 from msgspec.structs import replace
 
 from toolcrib.core.errors import UsageError
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.drafts import Author, Wish, changed_job, new_job
+from toolcrib.cron.delivery import Inbox, leave_notice
+from toolcrib.cron.drafts import Author, Wish, changed_job, new_job, paused, resumed
 from toolcrib.cron.jobs import Job, JobError, Missed, Report, UnknownJob
-from toolcrib.cron.notices import Inbox, leave_notice
-from toolcrib.cron.pausing import paused, resumed
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.store import Claim, JobStore
 
 DONE = Report(state="ok", output="A boat.")
 

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import UsageError
-from toolcrib.cron.schedule import Cron, Schedule, count_until, upcoming
-from toolcrib.cron.schedule_text import parse_schedule
-from toolcrib.cron.zones import first_moment, machine_zone, zone_label, zone_named
+from toolcrib.cron.schedule import (
+    Cron,
+    Schedule,
+    count_until,
+    first_moment,
+    machine_zone,
+    parse_schedule,
+    upcoming,
+    zone_label,
+    zone_named,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 15, 17, 0, tzinfo=BERLIN).timestamp()

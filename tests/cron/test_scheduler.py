@@ -10,10 +10,9 @@ from cron_jobs import HOUR, MINUTE, START, Clock, make_job
 
 from toolcrib.config.tool_settings import CronSettings
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.claims import Claim
 from toolcrib.cron.jobs import JobError, Report
 from toolcrib.cron.scheduler import Execute, Scheduler
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.store import Claim, JobStore
 
 SECONDS = 20.0
 """How long a test waits for something to happen at most."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from toolcrib.mcp.call_clocks import CallClocks
+from toolcrib.mcp.client.connection import CallClocks
 
 LIMIT = 0.05
 

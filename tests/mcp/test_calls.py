@@ -12,9 +12,9 @@ import pytest
 from real_servers import eventually, raw, sdk, text_of
 
 from toolcrib.core.context import CancelToken
+from toolcrib.mcp.client.callbacks import Seams
+from toolcrib.mcp.client.tool_registrar import Offered
 from toolcrib.mcp.names import Original
-from toolcrib.mcp.seams import Seams
-from toolcrib.mcp.tools import Offered
 
 WithServers = Callable[..., Any]
 

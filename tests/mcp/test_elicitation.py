@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from real_servers import EVERY_ERA, answer_to, asking, eventually
 
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.elicitation import REASON
-from toolcrib.mcp.form_fields import BadAnswer, BadForm, Field, read_form
+from toolcrib.mcp.client.elicitation import REASON, BadAnswer, BadForm, Field, read_form
 from toolcrib.testing import ScriptedAsker
 
 WithServers = Callable[..., Any]

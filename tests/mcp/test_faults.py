@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from real_servers import LIMIT_SECONDS, eventually, is_running, open_descriptors, raw, text_of
 
-from toolcrib.mcp.connection import Connection
+from toolcrib.mcp.client.connection import Connection
 
 WithServers = Callable[..., Any]
 

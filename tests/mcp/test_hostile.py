@@ -16,14 +16,21 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from real_servers import LIMIT_SECONDS, SERVERS, eventually, raw, text_of
 
 from toolcrib.core.approvals import Answer
-from toolcrib.mcp.direct_calls import DirectCalls
-from toolcrib.mcp.failures import NotSent
-from toolcrib.mcp.listing import MAX_LIST_CHARS, MAX_TOOL_CHARS, MAX_TOOLS, mend, usable
-from toolcrib.mcp.pace import LARGE_BYTES, REQUEST_UNITS, UNITS_A_SECOND, Pace, is_useless
-from toolcrib.mcp.promises import Promises
-from toolcrib.mcp.results import converted
-from toolcrib.mcp.schema_cost import MAX_PATTERNS, too_costly
-from toolcrib.mcp.stdio_requests import MAX_WAITING, Requests
+from toolcrib.mcp.client.direct_calls import DirectCalls
+from toolcrib.mcp.client.errors import NotSent
+from toolcrib.mcp.client.rate_limiter import LARGE_BYTES, REQUEST_UNITS, UNITS_A_SECOND, Pace, is_useless
+from toolcrib.mcp.client.results import converted
+from toolcrib.mcp.client.stdio_transport import MAX_WAITING, Requests
+from toolcrib.mcp.client.tool_list import (
+    MAX_LIST_CHARS,
+    MAX_PATTERNS,
+    MAX_TOOL_CHARS,
+    MAX_TOOLS,
+    Promises,
+    mend,
+    too_costly,
+    usable,
+)
 
 WithServers = Callable[..., Any]
 QUICK_SECONDS = 5.0

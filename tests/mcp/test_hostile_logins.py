@@ -14,12 +14,12 @@ import pytest
 from toolcrib.cli.commands.mcp_login import _ports
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.http_transport import MAX_BODY_BYTES
-from toolcrib.mcp.login import log_in
-from toolcrib.mcp.oauth import KeptLogin
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import Kept, token_store
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.http_transport import MAX_BODY_BYTES
+from toolcrib.mcp.client.login import log_in
+from toolcrib.mcp.client.oauth import KeptLogin
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import Kept, token_store
 
 MEGABYTE = 1024 * 1024
 FAR_TOO_MUCH = 40 * MAX_BODY_BYTES

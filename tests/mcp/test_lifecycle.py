@@ -198,7 +198,7 @@ runtime.close()
 """
 
 
-@pytest.mark.parametrize(("servers", "expected"), [({}, set()), ({"s": raw()}, {"toolcrib.mcp.hub"})])
+@pytest.mark.parametrize(("servers", "expected"), [({}, set()), ({"s": raw()}, {"toolcrib.mcp.client.manager"})])
 async def test_nothing_is_loaded_that_is_not_needed(
     tmp_path: Path, servers: dict[str, Any], expected: set[str]
 ) -> None:

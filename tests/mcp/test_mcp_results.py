@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.mcp.results import MAX_BLOCKS, MAX_MEDIA, MAX_MEDIA_CHARS, MAX_TEXT_CHARS, converted
+from toolcrib.mcp.client.results import MAX_BLOCKS, MAX_MEDIA, MAX_MEDIA_CHARS, MAX_TEXT_CHARS, converted
 
 
 def answer(*blocks: Any, **more: Any) -> types.CallToolResult:

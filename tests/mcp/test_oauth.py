@@ -20,12 +20,12 @@ from real_servers import LIMIT_SECONDS, eventually, free_port, text_of
 from oauth_pages import Site, follow, started_site
 from toolcrib.config.mcp_settings import McpOAuthSettings, McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.login import log_in, log_out
-from toolcrib.mcp.oauth import KeptLogin
-from toolcrib.mcp.redirect_listener import open_listener
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import Kept, TokenStore, file_stem, token_store
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.login import log_in, log_out
+from toolcrib.mcp.client.oauth import KeptLogin
+from toolcrib.mcp.client.redirect_listener import open_listener
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import Kept, TokenStore, file_stem, token_store
 from toolcrib.runtime import Runtime
 
 # Programs with the SDK behind them take a second or two to start.
@@ -39,9 +39,9 @@ import httpx2
 from pathlib import Path
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.http_transport import http_client
-from toolcrib.mcp.oauth import kept_login
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.http_transport import http_client
+from toolcrib.mcp.client.oauth import kept_login
+from toolcrib.mcp.client.servers import read_server
 
 async def main():
     server = read_server("web", McpServerSettings(url=sys.argv[1], auth="oauth"), {})

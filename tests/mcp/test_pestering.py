@@ -11,11 +11,10 @@ from mcp_types import CreateMessageRequestParams, ElicitRequestFormParams, Elici
 
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.asking import Refusals
-from toolcrib.mcp.elicitation import MAX_REFUSALS, Elicitation
-from toolcrib.mcp.form_fields import read_form
-from toolcrib.mcp.sampling_messages import BadRequest, conversation
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.elicitation import MAX_REFUSALS, Elicitation, read_form
+from toolcrib.mcp.client.questions import Refusals
+from toolcrib.mcp.client.sampling_messages import BadRequest, conversation
+from toolcrib.mcp.client.servers import read_server
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedAsker
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from real_servers import EVERY_ERA, answer_to, asking
 
-from toolcrib.mcp.roots import Roots, root_folders
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.default_callbacks import Roots, root_folders
+from toolcrib.mcp.client.servers import read_server
 
 WithServers = Callable[..., Any]
 

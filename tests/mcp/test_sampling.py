@@ -21,8 +21,8 @@ from toolcrib.agent.workshop import Workshop
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.core.messages import Audio, Image, Text
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Usage
-from toolcrib.mcp.sampling_messages import BadRequest, conversation, cut_at
-from toolcrib.mcp.sampling_models import chosen_model
+from toolcrib.mcp.client.sampling import chosen_model
+from toolcrib.mcp.client.sampling_messages import BadRequest, conversation, cut_at
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, call, says
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()
@@ -357,10 +357,10 @@ async def test_requests_are_logged_at_the_level_of_the_settings(
     answer = says("Yes.", usage=Usage(input_tokens=12, output_tokens=3))
     runtime, _ = await with_model("2026-07-28", answer, sampling={"log_level": "warning"})
 
-    with caplog.at_level(logging.DEBUG, "toolcrib.mcp.sampling"):
+    with caplog.at_level(logging.DEBUG, "toolcrib.mcp.client.sampling"):
         await answer_to(runtime, "sampling/createMessage", request())
 
-    [line] = [record for record in caplog.records if record.name == "toolcrib.mcp.sampling"]
+    [line] = [record for record in caplog.records if record.name == "toolcrib.mcp.client.sampling"]
     assert line.levelno == logging.WARNING
     assert "'s'" in line.getMessage()
     assert "12 tokens in, 3 out" in line.getMessage()

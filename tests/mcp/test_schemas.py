@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from real_servers import raw, text_of
 
-from toolcrib.mcp.listing import mend, schema_problem
+from toolcrib.mcp.client.tool_list import mend, schema_problem
 
 WithServers = Callable[..., Any]
 GOOD = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}

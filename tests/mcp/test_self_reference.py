@@ -14,8 +14,8 @@ import pytest
 from real_servers import eventually, free_port
 
 from toolcrib.config.mcp_settings import McpServerSettings
-from toolcrib.mcp.self_reference import DEPTH_VARIABLE, MAX_DEPTH, headers_for
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.servers import read_server
+from toolcrib.mcp.loop_detection import DEPTH_VARIABLE, MAX_DEPTH, headers_for
 
 TOKEN = "a-token-for-this-test-alone"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
-from toolcrib.mcp.servers import is_wanted, read_server
+from toolcrib.mcp.client.servers import is_wanted, read_server
 
 ENVIRON = {"PATH": "/bin", "HOME": "/home/me", "TOKEN": "s3cret", "XDG_CACHE_HOME": "/c", "AWS_SECRET_ACCESS_KEY": "k"}
 

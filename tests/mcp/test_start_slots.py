@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from toolcrib.mcp.start_slots import StartSlots
+from toolcrib.mcp.client.supervisor import StartSlots
 
 LIMIT_SECONDS = 20.0
 

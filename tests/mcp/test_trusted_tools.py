@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from real_servers import eventually, raw, text_of
 
+from toolcrib.mcp.client.trust import TrustStore
 from toolcrib.mcp.names import Original
-from toolcrib.mcp.trust import TrustStore
 from toolcrib.testing import ScriptedApprover
 
 WithServers = Callable[..., Any]

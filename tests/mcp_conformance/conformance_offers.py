@@ -10,7 +10,7 @@ import mcp_types as types
 from fixtures import IMAGE
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.mcp.serve import Context
+from toolcrib.mcp.server.app import Context
 
 TEXTS = {
     "test://static-text": "This is the content of the static text resource.",

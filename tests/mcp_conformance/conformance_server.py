@@ -17,10 +17,10 @@ from conformance_offers import REQUESTS
 from fixtures import NATIVE, NOTHING, TOOLSET, add_tools
 from mcp.server.subscriptions import PromptsListChanged
 
-from toolcrib.mcp.serve import Context, Extras, NativeTool, ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.app import Context, Extras, NativeTool, ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker
+from toolcrib.mcp.server.http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import CallBook
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from toolcrib.mcp.serve import Context, ToolAnswer
+from toolcrib.mcp.server.app import Context, ToolAnswer
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error
 

@@ -12,9 +12,9 @@ from fixtures import NATIVE
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientAsker
+from toolcrib.mcp.server.pending_calls import CallBook
 from toolcrib.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])

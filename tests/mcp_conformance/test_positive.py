@@ -20,9 +20,9 @@ from mcp.shared.exceptions import MCPError
 
 import toolcrib
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.serve_approvals import ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.approvals import ClientAsker
+from toolcrib.mcp.server.http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import CallBook
 from toolcrib.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from mcp_serving import MakeServer
 
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker
+from toolcrib.mcp.server.pending_calls import CallBook
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime

@@ -19,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitResult, ToolListChangedNotification
 
 import toolcrib
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.http import Door, address_of, open_socket, serve_http
 from toolcrib.runtime import Runtime
 
 SOURCE = Path(toolcrib.__file__).parents[1]

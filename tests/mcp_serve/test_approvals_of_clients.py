@@ -13,8 +13,8 @@ from mcp_types import ElicitResult, InputRequiredResult, TextContent
 
 from toolcrib.core.approvals import ApprovalRequest, Danger
 from toolcrib.core.types import Effect
-from toolcrib.mcp.serve_approvals import approval_form, approval_text, read_answer
-from toolcrib.mcp.serve_calls import Reply
+from toolcrib.mcp.server.approvals import approval_form, approval_text, read_answer
+from toolcrib.mcp.server.pending_calls import Reply
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 PUBLISHES = (Effect("publish", "the street"),)

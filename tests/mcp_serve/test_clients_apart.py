@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_serving import ERAS, LIMIT_SECONDS, AddTool, MakeServer, Person, Web, eventually, is_running, serving
 from mcp_types import Implementation, TextContent
 
-from toolcrib.mcp.serve_calls import MAX_OPEN_CALLS_OF_A_SESSION
+from toolcrib.mcp.server.pending_calls import MAX_OPEN_CALLS_OF_A_SESSION
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 

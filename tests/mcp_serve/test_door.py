@@ -12,7 +12,7 @@ from mcp_serving import TOKEN, MakeServer, serving
 from starlette.datastructures import Headers
 
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.serve_http import MAX_BODY_BYTES, Door, open_socket
+from toolcrib.mcp.server.http import MAX_BODY_BYTES, Door, open_socket
 
 INITIALIZE = {
     "jsonrpc": "2.0",

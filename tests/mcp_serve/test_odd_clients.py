@@ -12,7 +12,7 @@ import anyio
 import pytest
 from mcp_serving import ERAS, LIMIT_SECONDS, TOKEN, AddTool, MakeServer, eventually, is_running, serving, started
 
-from toolcrib.mcp.serve_http import Door, open_socket, serve_http
+from toolcrib.mcp.server.http import Door, open_socket, serve_http
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}

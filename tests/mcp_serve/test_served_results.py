@@ -12,7 +12,7 @@ from mcp_serving import ERAS, AddTool, MakeServer, serving
 from mcp_types.methods import serialize_server_result
 
 from toolcrib.core.types import ToolResult
-from toolcrib.mcp.serve_results import MAX_MEDIA_CHARS, as_call_result
+from toolcrib.mcp.server.tools import MAX_MEDIA_CHARS, as_call_result
 
 WILD_TEXT = st.text(st.characters(codec=None), max_size=20)
 WILD = st.recursive(

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skill_crib import skill_text
 
-from toolcrib.skills.check import format_problems, problems_of
-from toolcrib.skills.finder import skill_at
-from toolcrib.skills.scan import concerns_in, kind_of
+from toolcrib.skills.catalog import skill_at
+from toolcrib.skills.check import concerns_in, format_problems, kind_of, problems_of
 
 
 def said(text: str, folder: str = "brew") -> list[tuple[int, str, str]]:

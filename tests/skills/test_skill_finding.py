@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skill_crib import Crib, skill_text
 
-from toolcrib.skills.finder import find_in
+from toolcrib.skills.catalog import find_in
 
 Make = Callable[..., Crib]
 

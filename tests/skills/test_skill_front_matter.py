@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import ConfigError
-from toolcrib.skills.front_matter import brief, fields_of, split
+from toolcrib.skills.skill import brief, fields_of, split
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 ODD = """\
@@ -85,7 +85,7 @@ def test_plain_skills_are_read_without_a_yaml_parser() -> None:
     """The prompt of a session with plain skills does not pay for importing one."""
     code = (
         "import sys; from toolcrib.config.settings import Settings; from toolcrib.config.paths import Home\n"
-        "from pathlib import Path; from toolcrib.skills.index import skills_index\n"
+        "from pathlib import Path; from toolcrib.skills.catalog import skills_index\n"
         "from toolcrib.config.load import load_settings; loaded = sys.modules\n"
         "text = skills_index(load_settings(Home(Path(sys.argv[1]))), '')\n"
         "assert 'writing-skills' in text; print('ruamel.yaml' in loaded, 'toolcrib.approval.analyse' in loaded)"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from skill_crib import Crib, skill_text
 
+from toolcrib.skills.catalog import MAX_PROJECT_FOLDERS, described, find_in, skills_index
 from toolcrib.skills.check import format_problems
-from toolcrib.skills.finder import MAX_PROJECT_FOLDERS, described, find_in
-from toolcrib.skills.front_matter import MAX_YAML_CHARS
-from toolcrib.skills.index import skills_index
+from toolcrib.skills.skill import MAX_YAML_CHARS
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefgh", "bcdefghi", strict=True)

@@ -16,8 +16,8 @@ from skill_crib import Crib, skill_text
 
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import Effect
+from toolcrib.skills.catalog import Shelf, find_in
 from toolcrib.skills.changes import plan
-from toolcrib.skills.finder import Shelf, find_in
 from toolcrib.skills.skill import SkillError
 
 Make = Callable[..., Crib]

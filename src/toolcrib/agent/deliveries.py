@@ -13,12 +13,9 @@ import msgspec
 from toolcrib.agent.shell_call import run_in_shell
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.describe import moment_text
-from toolcrib.cron.destinations import Destination, kept_destination
-from toolcrib.cron.jobs import JobError, Report
-from toolcrib.cron.notices import leave_notice
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.delivery import Destination, kept_destination, leave_notice
+from toolcrib.cron.jobs import JobError, Report, moment_text
+from toolcrib.cron.store import Claim, JobStore
 from toolcrib.registry.results import untrusted
 from toolcrib.runtime import Runtime
 

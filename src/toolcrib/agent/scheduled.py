@@ -20,10 +20,8 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, user_message
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.describe import moment_text
-from toolcrib.cron.jobs import Job, JobError, Report
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.jobs import Job, JobError, Report, moment_text
+from toolcrib.cron.store import Claim, JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import untrusted
 

@@ -15,11 +15,10 @@ from toolcrib.cli.output import note, one_line, silence
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError, UsageError
-from toolcrib.cron.describe import next_moments
 from toolcrib.cron.drafts import Author, Wish
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.jobs import Job, Run, next_moments
+from toolcrib.cron.schedule import zone_label
 from toolcrib.cron.store import JobStore
-from toolcrib.cron.zones import zone_label
 
 NO_JOBS = "There are no jobs yet; `toolcrib cron create 'every 2h' 'PROMPT'` makes one."
 NO_SCHEDULER = "No scheduler is running, so nothing runs by itself; `toolcrib cron serve` starts one."

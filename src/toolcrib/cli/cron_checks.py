@@ -14,7 +14,7 @@ from toolcrib.cli.skill_shelf import require_skill
 from toolcrib.cli.state import open_runtime
 from toolcrib.config.settings import Settings
 from toolcrib.core.types import Effect
-from toolcrib.cron.destinations import kept_destination
+from toolcrib.cron.delivery import kept_destination
 from toolcrib.cron.jobs import Job
 from toolcrib.environments.specs import ON_THIS_MACHINE
 

@@ -14,15 +14,14 @@ from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
-from toolcrib.mcp.hub import McpHub
+from toolcrib.mcp.client.manager import McpHub
+from toolcrib.mcp.client.servers import ServerStatus, is_wanted
 from toolcrib.mcp.names import component
-from toolcrib.mcp.servers import is_wanted
-from toolcrib.mcp.status import ServerStatus
 from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from toolcrib.mcp.connection import Connection
-    from toolcrib.mcp.listing import Listing
+    from toolcrib.mcp.client.connection import Connection
+    from toolcrib.mcp.client.tool_list import Listing
 
 LIST_SECONDS = 20.0
 NO_SERVERS = "There are no MCP servers; `toolcrib mcp add NAME -- COMMAND` adds one."

@@ -12,11 +12,11 @@ from toolcrib.cli.output import note, person_present
 from toolcrib.cli.state import refuse_unknown_toolsets
 from toolcrib.config.load import load_settings
 from toolcrib.mcp.names import toolset_name
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker, ServePolicy
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
-from toolcrib.mcp.serve_stdio import serve_stdio
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker, ServePolicy
+from toolcrib.mcp.server.http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import CallBook
+from toolcrib.mcp.server.stdio import serve_stdio
 from toolcrib.registry.results import sendable
 from toolcrib.runtime import Runtime
 

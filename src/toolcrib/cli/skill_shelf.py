@@ -8,7 +8,7 @@ from toolcrib.cli.output import silence
 from toolcrib.cli.state import open_runtime
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
-from toolcrib.skills.finder import Shelf
+from toolcrib.skills.catalog import Shelf
 from toolcrib.skills.skill import Skill, UnknownSkill
 
 

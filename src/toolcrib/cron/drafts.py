@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import SessionError, UsageError
-from toolcrib.cron.destinations import kept_destination, parse_destination
+from toolcrib.cron.delivery import kept_destination, parse_destination
 from toolcrib.cron.jobs import Job, Missed
-from toolcrib.cron.schedule_text import parse_schedule
+from toolcrib.cron.schedule import machine_zone, parse_schedule, zone_named
 from toolcrib.cron.store import JobStore, restarted
-from toolcrib.cron.zones import machine_zone, zone_named
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.sessions.store import SessionStore
 
@@ -208,3 +207,22 @@ def _session_id(wanted: str, author: Author, settings: Settings) -> str:
     finally:
         store.close()
     raise UsageError(f"there is no session {wanted!r}; `toolcrib sessions list` shows all of them")
+
+
+def paused(job: Job, now: float) -> Job:
+    """The job at rest; refused for one that is done."""
+    if job.state == "done":
+        raise UsageError(
+            f"the job {job.name!r} is done and does not run any more; `toolcrib cron remove {job.id}` deletes it"
+        )
+    return replace(job, state="paused", next_run=None, asked_at=None, updated_at=now)
+
+
+def resumed(job: Job, now: float) -> Job:
+    """The job with its next moment from now on; what was due while it rested is not made up for."""
+    if job.state == "active":
+        raise UsageError(f"the job {job.name!r} is not paused; `toolcrib cron show {job.id}` says when it runs next")
+    again = restarted(replace(job, state="active", updated_at=now), now)
+    if again.state == "done":
+        raise UsageError(f"the job {job.name!r} has no time left to run at; give it another schedule with update")
+    return again

@@ -15,9 +15,8 @@ import msgspec
 from toolcrib.config.tool_settings import CronSettings
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.claims import Claim
 from toolcrib.cron.jobs import JobError, Report, Run
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.store import Claim, JobStore
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,9 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.destinations import parse_destination
-from toolcrib.cron.drafts import Author, Wish, changed_job, new_job
-from toolcrib.cron.jobs import Job
-from toolcrib.cron.pausing import paused, resumed
+from toolcrib.cron.delivery import parse_destination
+from toolcrib.cron.drafts import Author, Wish, changed_job, new_job, paused, resumed
+from toolcrib.cron.jobs import Job, job_facts, run_facts
 from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result

@@ -10,18 +10,30 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from toolcrib.config.files import make_folder, replace_file
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.skills.check import MAX_TEXT_CHARS, format_problems
-from toolcrib.skills.finder import Shelf, find_in
-from toolcrib.skills.reading import MAX_LISTED_FILES, files_of, read_text, real_file
-from toolcrib.skills.scan import Concern, concerns_in, kind_of
-from toolcrib.skills.skill import MAX_NAME_CHARS, NAME_RULE, SKILL_FILE, Skill, SkillError, is_valid_name
+from toolcrib.skills.catalog import Shelf, find_in
+from toolcrib.skills.check import MAX_TEXT_CHARS, Concern, concerns_in, format_problems, kind_of
+from toolcrib.skills.skill import (
+    MAX_LISTED_FILES,
+    MAX_NAME_CHARS,
+    NAME_RULE,
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    files_of,
+    is_valid_name,
+    read_text,
+    real_file,
+)
 
 MAX_CATEGORY_PARTS = 3
 MAX_PATH_PARTS = 5
@@ -229,3 +241,44 @@ def _cautions(text: str, path: str, before: str = "") -> tuple[str, ...]:
     new: list[Concern] = [concern for concern in concerns if concern.message not in known]
     more = (f"and {len(new) - MAX_CAUTIONS} more like these",) if len(new) > MAX_CAUTIONS else ()
     return (*(str(concern) for concern in new[:MAX_CAUTIONS]), *more)
+
+
+OWNER_PROGRAM = 0o700
+# Readers pass over names that begin with a dot.
+BUILDING, LEAVING = ".building-", ".leaving-"
+
+
+def carry_out(change: Change, skills_dir: Path) -> None:
+    """Do it. Only by the one who holds `config.files.writing(skills_dir)`."""
+    root = Path(os.path.realpath(skills_dir))
+    _clear(root)
+    match change.kind:
+        case "create":
+            _create_folder(change, root)
+        case "write":
+            is_new_program = change.text.startswith("#!") and not change.path.exists()
+            make_folder(change.path.parent)
+            replace_file(change.path, change.text.encode())
+            if is_new_program:
+                change.path.chmod(OWNER_PROGRAM)
+        case "remove":
+            change.path.unlink()
+        case "delete":
+            leaving = Path(tempfile.mkdtemp(prefix=LEAVING, dir=root))
+            change.folder.rename(leaving / change.folder.name)
+            _clear(root)
+
+
+def _create_folder(change: Change, root: Path) -> None:
+    """Build the folder beside, then let it appear at once."""
+    make_folder(change.folder.parent)
+    building = Path(tempfile.mkdtemp(prefix=BUILDING, dir=root))
+    replace_file(building / change.path.name, change.text.encode())
+    building.rename(change.folder)
+
+
+def _clear(root: Path) -> None:
+    """Remove what is left of deleted skills and of killed processes; what cannot be removed is in nobody's way."""
+    for pattern in (BUILDING, LEAVING):
+        for left in root.glob(f"{pattern}*"):
+            shutil.rmtree(left, ignore_errors=True)

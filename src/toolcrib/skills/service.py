@@ -13,13 +13,20 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
 from toolcrib.sessions.memory_scan import MAX_SCANNED_CHARS, threat_in
-from toolcrib.skills.changes import Change, plan
-from toolcrib.skills.finder import Plugin, Shelf, find_skills
-from toolcrib.skills.front_matter import fields_of, split, text_of
-from toolcrib.skills.index import short_description
-from toolcrib.skills.reading import files_of, read_text, real_file
-from toolcrib.skills.skill import SKILL_FILE, Skill, SkillError, UnknownSkill
-from toolcrib.skills.writing import carry_out
+from toolcrib.skills.catalog import Plugin, Shelf, find_skills, short_description
+from toolcrib.skills.changes import Change, carry_out, plan
+from toolcrib.skills.skill import (
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    UnknownSkill,
+    fields_of,
+    files_of,
+    read_text,
+    real_file,
+    split,
+    text_of,
+)
 
 MAX_LISTED = 300
 MAX_HIDDEN = 50

@@ -11,7 +11,7 @@ from toolcrib.cli.output import one_line, plural
 from toolcrib.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolcrib.mcp.status import ServerStatus
+    from toolcrib.mcp.client.servers import ServerStatus
 
 RELOAD, RECONNECT = "reload", "reconnect"
 NO_SERVERS = "No MCP server is configured; `toolcrib mcp add` adds one, and /mcp reload starts it."

@@ -8,8 +8,7 @@ import click
 
 from toolcrib.cli.cron import NO_JOBS, opened_jobs, warn_without_scheduler
 from toolcrib.cli.output import hint, print_json, print_line, print_table
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.jobs import Job, Run, job_facts, run_facts
 
 
 @click.command(name="list")

@@ -8,7 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, opened_jobs
 from toolcrib.cli.output import print_line
-from toolcrib.cron.pausing import paused
+from toolcrib.cron.drafts import paused
 
 
 @click.command(name="pause")

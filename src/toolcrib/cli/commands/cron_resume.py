@@ -8,7 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, moments_text, opened_jobs, warn_without_scheduler
 from toolcrib.cli.output import print_line
-from toolcrib.cron.pausing import resumed
+from toolcrib.cron.drafts import resumed
 
 
 @click.command(name="resume")

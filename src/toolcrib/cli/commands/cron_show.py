@@ -8,8 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, moments_text, opened_jobs, run_text, warn_without_scheduler
 from toolcrib.cli.output import Pairs, print_json, print_line, print_pairs
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.jobs import Job, Run, job_facts, run_facts
 
 EVERYTHING = 10_000_000
 

@@ -12,8 +12,8 @@ from toolcrib.cli.output import note, one_line, plural, print_json, print_line
 from toolcrib.cli.skill_shelf import complete_skills, open_shelf, require_skill
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
+from toolcrib.skills.catalog import Shelf, find_in, skill_at
 from toolcrib.skills.check import Problem, problems_of
-from toolcrib.skills.finder import Shelf, find_in, skill_at
 from toolcrib.skills.skill import SKILL_FILE, Skill
 
 

@@ -9,8 +9,7 @@ import click
 from toolcrib.cli.output import clean, note, print_line
 from toolcrib.cli.skill_shelf import complete_skills, open_shelf, require_skill
 from toolcrib.core.errors import UsageError
-from toolcrib.skills.reading import files_of, read_text
-from toolcrib.skills.skill import WHOSE, Skill, SkillError
+from toolcrib.skills.skill import WHOSE, Skill, SkillError, files_of, read_text
 
 
 @click.command(name="view")

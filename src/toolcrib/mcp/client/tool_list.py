@@ -1,0 +1,371 @@
+"""The tools that a server lists, one by one: a tool that is wrong costs itself, not the list."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from mcp.shared.inbound import find_invalid_x_mcp_header
+from mcp_types import CallToolResult, Tool
+from mcp_types.methods import validate_server_result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from toolcrib.core.types import JsonObject
+from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.mcp.client.untrusted_text import one_line
+
+MAX_TOOLS = 1000
+MAX_LIST_CHARS = 4_000_000
+"""Of all tools of a server; a model could read a small part of that."""
+MAX_TOOL_CHARS = 400_000
+MAX_SCHEMA_CHARS = 200_000
+JUDGING_SECONDS = 3.0
+MAX_SCHEMA_DEPTH = 80
+FALLBACK_VERSION = "2025-11-25"
+_OPTIONAL = ("annotations", "outputSchema", "icons", "title", "_meta", "execution", "description")
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A tool that is not offered, and why."""
+
+    tool: str
+    reason: str
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What a server offers."""
+
+    tools: tuple[Tool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """What came of one page of a list."""
+
+    set_aside: list[SetAside]
+    chars: int
+    """How long it is, as far as it was looked at."""
+
+
+def mend(result: JsonObject, version: str | None, room: int = MAX_LIST_CHARS) -> Mended:
+    """Change the raw answer to `tools/list` so that the SDK accepts it; at most `room` characters of it are kept."""
+    given, set_aside, chars = _first(result["tools"], room)
+    for tool in given:
+        if isinstance(tool, dict):
+            _mend_schema(tool)
+    are_valid = _problem({**result, "tools": given}, version) == ""
+    kept: list[Any] = []
+    for tool in given:
+        reason = "" if are_valid else _mended(tool, result, version)
+        if not reason and version in MODERN_PROTOCOL_VERSIONS:
+            reason = _header_problem(tool)
+        if reason:
+            set_aside.append(SetAside(_name_of(tool), reason))
+        else:
+            kept.append(tool)
+    result["tools"] = kept
+    return Mended(set_aside, chars)
+
+
+def _first(tools: list[Any], room: int) -> tuple[list[Any], list[SetAside], int]:
+    """As many tools of a list as anybody could use, what is left out, and their length; a list may be without end."""
+    kept: list[Any] = []
+    set_aside: list[SetAside] = []
+    chars = 0
+    for number, tool in enumerate(tools):
+        size = _chars_of(tool)
+        if len(kept) >= MAX_TOOLS or number >= 2 * MAX_TOOLS or chars + min(size, MAX_TOOL_CHARS) > room:
+            left = f"{len(tools) - number} tools"
+            return kept, [*set_aside, SetAside(left, f"the server lists more than anybody could use: {left}")], room
+        if size > MAX_TOOL_CHARS:
+            set_aside.append(SetAside(_name_of(tool), f"it is described in more than {MAX_TOOL_CHARS} characters"))
+        else:
+            kept.append(tool)
+            chars += size
+    return kept, set_aside, chars
+
+
+def _name_of(tool: Any) -> str:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return one_line(str(name or "without a name")[:1000], 80)
+
+
+def _chars_of(tool: Any) -> int:
+    try:
+        return len(msgspec.json.encode(tool))
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return 0  # It is set aside for that.
+
+
+async def usable(tools: list[Tool], set_aside: list[SetAside]) -> Listing:
+    """The tools that can be offered, in the order of their names, and those that cannot.
+
+    Others get their turn between two tools: schemas take long to read, and some are made to.
+    """
+    chosen: dict[str, Tool] = {}
+    left_out = list(set_aside)
+    spent = 0.0
+    for tool in tools:
+        began = time.perf_counter()
+        reason = _why_not(tool, chosen) if spent < JUDGING_SECONDS else "the schemas before it took too long to read"
+        if reason:
+            left_out.append(SetAside(one_line(tool.name, 80), reason))
+        else:
+            chosen[tool.name] = tool
+        spent += time.perf_counter() - began
+        await asyncio.sleep(0)
+    return Listing(tuple(chosen[name] for name in sorted(chosen)), tuple(left_out))
+
+
+def _why_not(tool: Tool, chosen: dict[str, Tool]) -> str:
+    if not tool.name.strip():
+        return "it has no name"
+    if tool.name in chosen:
+        return "the server lists another tool of that name"
+    if len(chosen) >= MAX_TOOLS:
+        return f"the server lists more than {MAX_TOOLS} tools"
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it only runs as a task, which toolcrib does not support"
+    return schema_problem(tool.input_schema)
+
+
+def schema_problem(schema: JsonObject) -> str:
+    """Why arguments cannot be described by this schema; empty when they can."""
+    if depth_of(schema) > MAX_SCHEMA_DEPTH:
+        return "its schema is nested too deeply"
+    try:
+        size = len(msgspec.json.encode(schema))
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        return f"its schema is not JSON: {error}"
+    if size > MAX_SCHEMA_CHARS:
+        return f"its schema is longer than {MAX_SCHEMA_CHARS} characters"
+    costly = too_costly(schema)
+    if costly:
+        return f"its schema {costly}"
+    problem = CompiledSchema(schema).problem
+    return f"its schema is invalid: {one_line(problem, 300)}" if problem else ""
+
+
+def depth_of(value: Any) -> int:
+    """How many objects and lists stand inside each other; not counted beyond what is too many."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_SCHEMA_DEPTH:
+        depth += 1
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return depth
+
+
+def _mend_schema(tool: JsonObject) -> None:
+    """Says "object" where a schema leaves that out, which is what everybody means."""
+    schema = tool.get("inputSchema")
+    if isinstance(schema, dict) and (schema.get("type") is None or _allows_object(schema["type"])):
+        tool["inputSchema"] = {**schema, "type": "object"}
+
+
+def _allows_object(kind: Any) -> bool:
+    return isinstance(kind, list) and "object" in kind
+
+
+def _header_problem(tool: JsonObject) -> str:
+    """What the SDK drops without a word: arguments that are to be sent as headers, and cannot be."""
+    schema = tool.get("inputSchema")
+    problem = find_invalid_x_mcp_header(schema) if depth_of(schema) <= MAX_SCHEMA_DEPTH else None
+    return f"what it wants to have sent as headers cannot be: {one_line(problem, 300)}" if problem else ""
+
+
+def _mended(tool: Any, result: JsonObject, version: str | None) -> str:
+    """Drops what is optional and wrong; says what is wrong with the rest."""
+    if not isinstance(tool, dict):
+        return "it is no object"
+    problem = _problem({**result, "tools": [tool]}, version)
+    if not problem:
+        return ""
+    without = {key: value for key, value in tool.items() if key not in _OPTIONAL}
+    if _problem({**result, "tools": [without]}, version):
+        return problem
+    for key in _OPTIONAL:
+        if key in tool and _problem({**result, "tools": [{**without, key: tool[key]}]}, version):
+            del tool[key]
+    return ""
+
+
+def _problem(result: JsonObject, version: str | None) -> str:
+    try:
+        validate_server_result("tools/list", version or FALLBACK_VERSION, result)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"][2:]) or "it"
+        return one_line(f"{place}: {first['msg']}", 300)
+    except (KeyError, ValueError, RecursionError):
+        return ""
+    return ""
+
+
+MAX_COMPARISONS = 20_000
+MAX_PATTERNS = 50
+MAX_PATTERN_CHARS = 1000
+MAX_OTHER_REFERENCES = 20
+"""References that are no paths in the document are not followed here."""
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# These look at the same value again; everything else looks at a part of it.
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "extends")
+_IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
+
+
+def too_costly(schema: JsonObject, *, whole: bool = False) -> str:
+    """Why values are not held against this schema, as the end of a sentence; empty when they are.
+
+    `whole`: whoever wrote the schema sends the values too, so that their parts count as well.
+    """
+    nodes = list(_objects(schema))
+    patterns = [pattern for node in nodes for pattern in _patterns(node)]
+    if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN_CHARS for pattern in patterns):
+        return f"holds more than {MAX_PATTERNS} patterns, or one of more than {MAX_PATTERN_CHARS} characters"
+    references = [node[key] for node in nodes for key in _REFERENCES if isinstance(node.get(key), str)]
+    if sum(not text.startswith("#/") and text != "#" for text in references) > MAX_OTHER_REFERENCES:
+        return f"holds more than {MAX_OTHER_REFERENCES} references that are no paths inside of it"
+    if references and _comparisons(schema, nodes, whole) > MAX_COMPARISONS:
+        return "refers to itself in too many ways"
+    return ""
+
+
+def _objects(value: Any) -> Iterator[JsonObject]:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            yield one
+        if isinstance(one, (dict, list)):
+            left += one.values() if isinstance(one, dict) else one
+
+
+def _patterns(node: JsonObject) -> list[str]:
+    found = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
+    keyed = node.get("patternProperties")
+    return found + (list(keyed) if isinstance(keyed, dict) else [])
+
+
+def _comparisons(schema: JsonObject, nodes: list[JsonObject], whole: bool) -> float:
+    """How many objects of the schema one value meets at most, each as often as there are ways to it."""
+    known: dict[int, float] = {}
+    for start in [schema] if whole else nodes:
+        if id(start) in known:
+            continue
+        inner = list(_next(schema, start, whole))
+        path = {id(start): (inner, iter(inner))}
+        while path:
+            at, (inner, left) = next(reversed(path.items()))
+            further = next((one for one in left if id(one) not in known), None)
+            if further is None:
+                known[at] = 1 + sum(known[id(one)] for one in inner)
+                del path[at]
+            elif id(further) in path:
+                return math.inf
+            else:
+                beyond = list(_next(schema, further, whole))
+                path[id(further)] = (beyond, iter(beyond))
+    return max(known.values(), default=0)
+
+
+def _next(schema: JsonObject, node: JsonObject, whole: bool) -> Iterator[JsonObject]:
+    for key, value in node.items():
+        if key in _REFERENCES and isinstance(value, str):
+            target = _target(schema, value)
+            if target is not None:
+                yield target
+        elif key in _IN_PLACE_MAPS and isinstance(value, dict):
+            yield from _nearest(list(value.values()))
+        elif whole or key in _IN_PLACE:
+            yield from _nearest(value)
+
+
+def _nearest(value: Any) -> Iterator[JsonObject]:
+    """A value that is an object, or the objects of a list."""
+    if isinstance(value, dict):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _nearest(one)
+
+
+def _target(schema: JsonObject, reference: str) -> JsonObject | None:
+    found: Any = schema
+    for step in unquote(reference).removeprefix("#").split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found if isinstance(found, dict) else None
+
+
+MAX_CHECKED_CHARS = 200_000
+"""A longer result is believed."""
+
+
+class Promises:
+    """Of the tools of one connection. One that cannot be held against a result is none."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, JsonObject] = {}
+        self._compiled: dict[str, CompiledSchema] = {}
+
+    def take(self, tools: list[Any], *, only_objects: bool) -> None:
+        """Take what is promised out of a raw list of tools, so that the SDK does not see it.
+
+        `only_objects`: the protocol does not know other structured content.
+        """
+        for tool in tools:
+            schema = tool.pop("outputSchema", None) if isinstance(tool, dict) else None
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if isinstance(name, str):
+                self._compiled.pop(name, None)
+                self._schemas.pop(name, None)
+                if isinstance(schema, dict) and (schema.get("type") == "object" or not only_objects):
+                    self._schemas[name] = schema
+
+    def problem(self, tool: str, result: CallToolResult) -> str:
+        """Why a result is not what was promised, as a sentence; empty when it is."""
+        if result.is_error or tool not in self._schemas:
+            return ""
+        content = result.structured_content
+        if content is None:
+            return "it promises structured content, and gave none"
+        compiled = self._compiled.get(tool)
+        if compiled is None:
+            compiled = self._compiled[tool] = CompiledSchema(_kept_to(self._schemas[tool]))
+        if compiled.problem is not None or _is_long(content):
+            return ""
+        error = None if compiled.is_valid(content) else next(compiled.errors(content), None)
+        if error is None:
+            return ""
+        return f"its structured content is not what it promises: {one_line(error.message, 300)}"
+
+
+def _kept_to(schema: JsonObject) -> JsonObject:
+    """The schema, or one that everything fits where it would take too long to find out."""
+    try:
+        is_long = len(msgspec.json.encode(schema)) > MAX_SCHEMA_CHARS
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return {}
+    return {} if is_long or depth_of(schema) > MAX_SCHEMA_DEPTH or too_costly(schema, whole=True) else schema
+
+
+def _is_long(content: Any) -> bool:
+    try:
+        return len(msgspec.json.encode(content)) > MAX_CHECKED_CHARS
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return True

@@ -1,0 +1,132 @@
+"""Who is asked about the calls of a client: its own person, by a form; where it shows none, the policy answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from msgspec.structs import replace
+
+from toolcrib.approval.approvers.none import NoApprover
+from toolcrib.approval.approvers.question import question, scopes_in_words
+from toolcrib.approval.approvers.rows import Style
+from toolcrib.config.redact import redact
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import UsageError
+from toolcrib.core.ports import Approver
+from toolcrib.core.types import JsonObject
+from toolcrib.mcp.client.questions import NO_ANSWER
+from toolcrib.mcp.server.pending_calls import CallBook, Reply
+from toolcrib.registry.results import sendable
+
+ServePolicy = Literal["ask", "allow", "deny"]
+CHOICES: dict[str, Choice] = {"once": "once", "session": "session", "deny": "deny"}
+COLUMNS = 100
+MAX_REASON_CHARS = 500
+MAX_ANSWER_CHARS = 10_000
+ANSWER_SECONDS = 600.0
+"""How long a question of a tool waits: a client that never comes back must not leave its call open for ever."""
+
+
+class ClientApprover:
+    """Asks the person behind the client of a call; answers by the policy where that cannot be done."""
+
+    def __init__(self, calls: CallBook, policy: ServePolicy = "deny", operator: Approver | None = None) -> None:
+        """`operator` is whoever sits at the server itself; the policy `ask` turns to him."""
+        self._calls = calls
+        self._policy = policy
+        self._operator = operator or NoApprover("this client cannot ask its user")
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        call = self._calls.find(request.call_id, request.session_key)
+        if call is None or not call.can_be_asked:
+            return await self._by_policy(request)
+        return read_answer(await call.ask(approval_text(request), approval_form(request)))
+
+    async def _by_policy(self, request: ApprovalRequest) -> Answer:
+        if self._policy == "allow":
+            return Answer(choice="once", decided_by="policy")
+        if self._policy == "ask":
+            return await self._operator.ask(request)
+        return await NoApprover("this client cannot ask its user").ask(request)
+
+
+class ClientAsker:
+    """Puts the questions of tools to the person behind the client of the call."""
+
+    def __init__(self, calls: CallBook) -> None:
+        self._calls = calls
+
+    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
+        """What the person answered; raises UsageError where nobody answers."""
+        call = self._calls.find(ctx.call_id, ctx.session_id)
+        if call is None or not call.can_be_asked:
+            raise UsageError("this client cannot ask its user")
+        form = question_form(tuple(sendable(choice) for choice in choices))
+        try:
+            reply = await asyncio.wait_for(call.ask(sendable(question), form), ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise UsageError("the user did not answer in time") from error
+        if reply.action == "failed":
+            raise UsageError("the client could not ask its user")
+        given = reply.content.get("own_words") or reply.content.get("answer")
+        if reply.action != "accept" or not isinstance(given, str):
+            return NO_ANSWER
+        return given[:MAX_ANSWER_CHARS]
+
+
+def approval_text(request: ApprovalRequest) -> str:
+    """The call and its dangers in words; nothing in it can deceive the reader, and secrets are masked."""
+    command = redact(request.command)
+    # Where a secret was masked, the marked words stand elsewhere.
+    dangers = tuple(
+        replace(danger, reason=redact(danger.reason), span=danger.span if command == request.command else None)
+        for danger in request.dangers
+    )
+    shown = replace(request, command=command, dangers=dangers)
+    return sendable(question(shown, (), COLUMNS, Style(colour=False), whole=True).strip("\n"))
+
+
+def approval_form(request: ApprovalRequest) -> JsonObject:
+    """The form of an approval: once, for the session, or not at all."""
+    scopes = sendable(scopes_in_words(request))
+    return {
+        "type": "object",
+        "properties": {
+            "answer": {
+                "type": "string",
+                "title": "Answer",
+                "description": f"session also allows later, until this session ends: {scopes}",
+                "enum": list(CHOICES),
+                "enumNames": ["Allow this once", "Allow for this session", "Deny"],
+            },
+            "reason": {"type": "string", "title": "Reason", "description": "Told to the model when you deny it"},
+        },
+        "required": ["answer"],
+    }
+
+
+def question_form(choices: tuple[str, ...]) -> JsonObject:
+    """The form of a question with an answer in one's own words, and some to choose from."""
+    own_words: JsonObject = {"type": "string", "title": "Answer"}
+    if not choices:
+        return {"type": "object", "properties": {"own_words": own_words}, "required": ["own_words"]}
+    chosen: JsonObject = {"type": "string", "title": "Answer", "enum": list(choices)}
+    return {"type": "object", "properties": {"answer": chosen, "own_words": {**own_words, "title": "In own words"}}}
+
+
+def read_answer(reply: Reply) -> Answer:
+    """The decision that a filled form holds; only a clear yes is one."""
+    if reply.action == "failed":
+        return Answer(choice="deny", reason="the client could not ask its user", decided_by="policy")
+    if reply.action == "cancel":
+        return Answer(choice="cancelled", reason="the question was closed without an answer", decided_by="user")
+    reason = str(reply.content.get("reason") or "")[:MAX_REASON_CHARS]
+    if reply.action == "decline":
+        return Answer(choice="deny", reason=reason, decided_by="user")
+    given = reply.content.get("answer")
+    choice = CHOICES.get(given) if reply.action == "accept" and isinstance(given, str) else None
+    if choice is None:
+        return Answer(choice="deny", reason="the client gave no clear answer", decided_by="policy")
+    return Answer(choice=choice, reason=reason if choice == "deny" else "", decided_by="user")
