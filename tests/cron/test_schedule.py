@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.errors import UsageError
 from toolcrib.cron.schedule import (
-    Cron,
+    CronSchedule,
     Schedule,
     count_until,
     first_moment,
@@ -73,7 +73,7 @@ MEANINGS = [
 
 @pytest.mark.parametrize(("text", "expected"), MEANINGS, ids=[text for text, _ in MEANINGS])
 def test_a_text_means_these_moments(text: str, expected: list[str]) -> None:
-    """Cron expressions, spans, weekdays, times and dates are read as people mean them."""
+    """CronSchedule expressions, spans, weekdays, times and dates are read as people mean them."""
     assert said(read(text)) == expected
 
 
@@ -129,8 +129,8 @@ moments = st.integers(
 )
 
 
-def cron(minute: str, hour: str, day: str, zone: str) -> Cron:
-    return Cron(expression=f"{minute} {hour} {day}", zone=ZoneInfo(zone), meaning="")
+def cron(minute: str, hour: str, day: str, zone: str) -> CronSchedule:
+    return CronSchedule(expression=f"{minute} {hour} {day}", zone=ZoneInfo(zone), meaning="")
 
 
 @given(minutes, hours, days, st.sampled_from(ZONES), moments)
@@ -187,7 +187,7 @@ def test_a_time_of_day_comes_once_a_day_when_clocks_change(hour: int, minute: in
 def test_times_that_clocks_show_twice_are_meant_once(expression: str, zone: str, year: int) -> None:
     """In the night in which clocks go back, no time of day of a job is run a second time."""
     place = ZoneInfo(zone)
-    schedule = Cron(expression=expression, zone=place, meaning="")
+    schedule = CronSchedule(expression=expression, zone=place, meaning="")
     first, last = (datetime(one, 1, 1, tzinfo=place).timestamp() for one in (year, year + 1))
 
     found = []

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolcrib.mcp.server.app import ToolServer
 from toolcrib.mcp.server.approvals import ClientAsker
-from toolcrib.mcp.server.pending_calls import CallBook
+from toolcrib.mcp.server.pending_calls import PendingCalls
 from toolcrib.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])
 
 @pytest.fixture
 def server(make_runtime: Callable[..., Runtime]) -> ToolServer:
-    calls = CallBook()
+    calls = PendingCalls()
     return conformance_server(make_runtime(services={"asker": ClientAsker(calls)}), calls)
 
 

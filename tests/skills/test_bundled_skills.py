@@ -14,7 +14,7 @@ import pytest
 from toolcrib.registry.default import registry
 from toolcrib.registry.discovery import load_builtin_tools
 from toolcrib.skills.catalog import BUNDLED, find_in
-from toolcrib.skills.check import problems_of
+from toolcrib.skills.check import find_problems
 from toolcrib.skills.skill import Skill, read_text
 
 SKILLS = list(find_in(BUNDLED, "bundled"))
@@ -55,7 +55,7 @@ def test_there_is_a_handful() -> None:
 @pytest.mark.parametrize("skill", SKILLS, ids=by_name)
 def test_nothing_is_wrong_with_it(skill: Skill) -> None:
     """It passes the check that others are held to, and is short."""
-    assert problems_of(skill) == []
+    assert find_problems(skill) == []
     assert len(skill.description) <= 240
     assert len(read_text(skill.folder, "SKILL.md").splitlines()) <= 120
 

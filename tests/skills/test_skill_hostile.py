@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from skill_crib import Crib, skill_text
 
-from toolcrib.skills.catalog import MAX_PROJECT_FOLDERS, described, find_in, skills_index
+from toolcrib.skills.catalog import MAX_PROJECT_FOLDERS, find_in, name_and_description, skills_index
 from toolcrib.skills.check import format_problems
 from toolcrib.skills.skill import MAX_YAML_CHARS
 
@@ -34,7 +34,7 @@ def test_no_head_breaks_or_holds_up_the_search(head: str) -> None:
     text = f"---\nname: bomb\n{head}\n---\nBody\n"
     began = time.process_time()
 
-    name, description = described(text, "bomb")
+    name, description = name_and_description(text, "bomb")
     problems = format_problems(text, "bomb")
 
     assert time.process_time() - began < 2

@@ -53,7 +53,7 @@ def parse_destination(text: str, folder: str) -> Destination:
     )
 
 
-def kept_destination(text: str) -> Destination:
+def stored_destination(text: str) -> Destination:
     """The destination that a job was kept with. Its path is not looked at again: what it was is what was agreed to."""
     kind, _, target = text.partition(":")
     return Destination(kind, target)
@@ -71,7 +71,7 @@ KEPT_FOR_A_SESSION = 10
 """They come all at once, in one message: a session that was away for a month must not drown in them."""
 
 
-class Notice(msgspec.Struct, frozen=True):
+class JobNotice(msgspec.Struct, frozen=True):
     """What a session is to be told."""
 
     number: int
@@ -96,7 +96,7 @@ class Inbox:
         self._path = path
         self._session = session
 
-    def waiting(self) -> list[Notice]:
+    def waiting(self) -> list[JobNotice]:
         """What was not fetched yet, the oldest first."""
         if not self._path.exists():
             return []
@@ -112,9 +112,9 @@ class Inbox:
             return []
         finally:
             database.close()
-        return [Notice(*row) for row in rows]
+        return [JobNotice(*row) for row in rows]
 
-    def fetched(self, notices: list[Notice]) -> None:
+    def fetched(self, notices: list[JobNotice]) -> None:
         """These are part of the conversation now."""
         database = open_database(self._path)
         try:

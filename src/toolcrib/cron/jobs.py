@@ -13,7 +13,7 @@ from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.cron.schedule import Schedule, machine_zone, parse_schedule, upcoming, zone_named
 
-Missed = Literal["once", "skip", "all"]
+MissedPolicy = Literal["once", "skip", "all"]
 RunState = Literal["running", "ok", "failed", "timed_out", "skipped", "lost"]
 Trigger = Literal["schedule", "manual"]
 JobState = Literal["active", "paused", "done"]
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = ""
     repeat: int | None = None
     """How often it runs at most; None means without end."""
-    missed: Missed | None = None
+    missed: MissedPolicy | None = None
     """None: as `cron.missed` says."""
     deliver: str = "local"
     origin: str = ""
@@ -81,7 +81,7 @@ LIVE_FIELDS = ("state", "next_run", "run_count", "asked_at")
 """What is kept in columns of its own, because schedulers look at it and change it."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a job."""
 
     number: int
@@ -100,7 +100,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The process that runs it."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run went."""
 
     state: RunState
@@ -120,12 +120,12 @@ NEXT_SHOWN = 3
 OPTIONS = ("repeat", "missed", "skills", "model", "provider", "script", "no_agent", "context_from", "attach_to_session")
 
 
-def moment_text(moment: float, zone: tzinfo | None = None) -> str:
+def format_moment(moment: float, zone: tzinfo | None = None) -> str:
     """A moment with its offset, in a zone or in that of this machine: 2026-12-24T18:00:00+01:00."""
     return datetime.fromtimestamp(moment, zone or UTC).astimezone(zone).isoformat(timespec="seconds")
 
 
-def next_moments(job: Job, now: float) -> tuple[list[float], tzinfo | None, str]:
+def upcoming_runs(job: Job, now: float) -> tuple[list[float], tzinfo | None, str]:
     """The next moments of a job, the zone that they are said in, and what its schedule means."""
     try:
         schedule = schedule_of(job)
@@ -138,9 +138,9 @@ def next_moments(job: Job, now: float) -> tuple[list[float], tzinfo | None, str]
     return [job.next_run, *later], schedule.zone, schedule.meaning
 
 
-def job_facts(job: Job, now: float) -> JsonObject:
+def describe_job(job: Job, now: float) -> JsonObject:
     """A job; empty options are left out."""
-    moments, zone, meaning = next_moments(job, now)
+    moments, zone, meaning = upcoming_runs(job, now)
     facts: JsonObject = {
         "job_id": job.id,
         "name": job.name,
@@ -148,7 +148,7 @@ def job_facts(job: Job, now: float) -> JsonObject:
         "schedule": job.schedule,
         "meaning": meaning,
         "timezone": job.timezone,
-        "next_runs": [moment_text(one, zone) for one in moments],
+        "next_runs": [format_moment(one, zone) for one in moments],
         "prompt": job.prompt,
         "deliver": job.deliver,
         "workdir": job.workdir,
@@ -163,14 +163,14 @@ def job_facts(job: Job, now: float) -> JsonObject:
     return facts
 
 
-def run_facts(run: Run, output_chars: int = 0) -> JsonObject:
+def describe_run(run: JobRun, output_chars: int = 0) -> JsonObject:
     """A run, with the beginning of its output where that is asked for; empty facts are left out."""
     facts: JsonObject = {
         "run": run.number,
         "state": run.state,
-        "due": moment_text(run.due_at),
-        "started": moment_text(run.started_at),
-        "finished": "" if run.finished_at is None else moment_text(run.finished_at),
+        "due": format_moment(run.due_at),
+        "started": format_moment(run.started_at),
+        "finished": "" if run.finished_at is None else format_moment(run.finished_at),
         "asked_for": run.trigger == "manual",
         "session_id": run.session_id,
         "error": run.error,

@@ -42,7 +42,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Once:
+class OnceSchedule:
     """One moment."""
 
     at: float
@@ -57,7 +57,7 @@ class Once:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class IntervalSchedule:
     """Every so many seconds, counted from a moment that is none of them itself."""
 
     seconds: int
@@ -75,7 +75,7 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Days:
+class DailySchedule:
     """Every so many days at the time of day of a moment that is none of them itself."""
 
     days: int
@@ -98,7 +98,7 @@ class Days:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cron:
+class CronSchedule:
     """The times of a cron expression of five fields, which was checked."""
 
     expression: str
@@ -267,7 +267,7 @@ def parse_schedule(text: str, zone: tzinfo, now: float) -> Schedule:
 def _that_comes(schedule: Schedule, written: str, now: float) -> Schedule:
     if schedule.next_after(now) is not None:
         return schedule
-    if isinstance(schedule, Once):
+    if isinstance(schedule, OnceSchedule):
         there, here = (datetime.fromtimestamp(one, schedule.zone).isoformat(" ") for one in (schedule.at, now))
         raise UsageError(f"the time {written!r} has passed: it means {there}, and now it is {here}; name a later one")
     raise UsageError(f"the schedule {written!r} never comes: no day is like that; change its day or month")
@@ -290,12 +290,12 @@ def _read_cron(text: str, zone: tzinfo, _now: float) -> Schedule | None:
     return None
 
 
-def _cron(expression: str, zone: tzinfo, written: str) -> Cron:
+def _cron(expression: str, zone: tzinfo, written: str) -> CronSchedule:
     try:
         explained = CronSim(expression, datetime(2000, 1, 1)).explain()
     except CronSimError as error:
         raise _not_understood(written, f"as a cron expression it has a {str(error).lower()}") from None
-    return Cron(expression=expression, zone=zone, meaning=explained[:1].lower() + explained[1:])
+    return CronSchedule(expression=expression, zone=zone, meaning=explained[:1].lower() + explained[1:])
 
 
 def _read_span(text: str, zone: tzinfo, now: float) -> Schedule | None:
@@ -314,12 +314,12 @@ def _read_span(text: str, zone: tzinfo, now: float) -> Schedule | None:
     if not repeated:
         if not seconds:
             raise _not_understood(text, "that is no time at all")
-        return Once(at=now + seconds, zone=zone)
+        return OnceSchedule(at=now + seconds, zone=zone)
     if seconds < SHORTEST_SECONDS:
         raise _not_understood(text, "the shortest step is one minute")
     if all(unit in "dw" for _, unit in parts):
-        return Days(days=seconds // UNITS["d"], since=now, zone=zone, meaning=_every(seconds))
-    return Steps(seconds=seconds, since=now, zone=zone, meaning=_every(seconds))
+        return DailySchedule(days=seconds // UNITS["d"], since=now, zone=zone, meaning=_every(seconds))
+    return IntervalSchedule(seconds=seconds, since=now, zone=zone, meaning=_every(seconds))
 
 
 def _every(seconds: int) -> str:
@@ -357,7 +357,7 @@ def _read_time(text: str, zone: tzinfo, now: float) -> Schedule | None:
     at = first_moment(datetime.combine(today, clock), zone)
     if at <= now and not found["day"]:
         at = first_moment(datetime.combine(today + timedelta(days=1), clock), zone)
-    return Once(at=at, zone=zone)
+    return OnceSchedule(at=at, zone=zone)
 
 
 def _clock(found: re.Match[str], text: str) -> time:
@@ -380,7 +380,7 @@ def _read_date(text: str, zone: tzinfo, _now: float) -> Schedule | None:
     at = _moment(wall, zone) if wall.year > 1 else -1.0
     if at >= LAST_MOMENT:
         raise _not_understood(text, "that is too far away")
-    return Once(at=at, zone=zone)
+    return OnceSchedule(at=at, zone=zone)
 
 
 def _moment(wall: datetime, zone: tzinfo) -> float:

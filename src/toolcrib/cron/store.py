@@ -22,9 +22,9 @@ from toolcrib.cron.jobs import (
     LOST,
     Job,
     JobError,
-    Missed,
-    Report,
-    Run,
+    JobRun,
+    MissedPolicy,
+    RunOutcome,
     RunState,
     Trigger,
     UnknownJob,
@@ -102,9 +102,9 @@ def job_of(row: tuple[Any, ...]) -> Job:
     return msgspec.convert({**json.loads(row[-1]), **live}, Job)
 
 
-def run_of(row: tuple[Any, ...]) -> Run:
+def run_of(row: tuple[Any, ...]) -> JobRun:
     """The run in a row of RUN_COLUMNS."""
-    return msgspec.convert(dict(zip(Run.__struct_fields__, row, strict=True)), Run)
+    return msgspec.convert(dict(zip(JobRun.__struct_fields__, row, strict=True)), JobRun)
 
 
 LATE_SECONDS = 60.0
@@ -118,11 +118,11 @@ _DUE = "(asked_at IS NOT NULL OR (state = 'active' AND next_run <= ?))"
 class Claim(msgspec.Struct, frozen=True):
     """A run that has begun, and its job."""
 
-    run: Run
+    run: JobRun
     job: Job
 
 
-def something_is_due(connection: sqlite3.Connection, now: float) -> bool:
+def is_anything_due(connection: sqlite3.Connection, now: float) -> bool:
     """Whether it is worth a transaction to look closer."""
     return connection.execute(f"SELECT 1 FROM jobs WHERE {_DUE} LIMIT 1", (now,)).fetchone() is not None
 
@@ -137,7 +137,7 @@ def next_moment(connection: sqlite3.Connection) -> float | None:
 
 
 def claim_due(
-    connection: sqlite3.Connection, now: float, default: Missed, max_parallel: int, owner: str
+    connection: sqlite3.Connection, now: float, default: MissedPolicy, max_parallel: int, owner: str
 ) -> list[Claim]:
     """Begin what is due, the longest due first, and move each job on to its next moment."""
     running = connection.execute("SELECT count(*) FROM runs WHERE state = 'running'").fetchone()[0]
@@ -149,7 +149,7 @@ def claim_due(
         if running + len(begun) >= max_parallel:
             break
         if job.asked_at is not None:
-            begun.append(begin_asked(connection, job, job.asked_at, now, owner))
+            begun.append(begin_manual_run(connection, job, job.asked_at, now, owner))
             continue
         claim = _begin_due(connection, job, now, default, owner)
         if claim is not None:
@@ -180,13 +180,13 @@ def count_anew(connection: sqlite3.Connection, now: float) -> list[Job]:
     return found
 
 
-def begin_asked(connection: sqlite3.Connection, job: Job, asked_at: float, now: float, owner: str) -> Claim:
+def begin_manual_run(connection: sqlite3.Connection, job: Job, asked_at: float, now: float, owner: str) -> Claim:
     """Begin a run that somebody asked for; the schedule stays as it is."""
     connection.execute("UPDATE jobs SET asked_at = NULL WHERE id = ?", (job.id,))
     return Claim(_begin(connection, job, asked_at, now, owner, trigger="manual"), job)
 
 
-def _begin_due(connection: sqlite3.Connection, job: Job, now: float, default: Missed, owner: str) -> Claim | None:
+def _begin_due(connection: sqlite3.Connection, job: Job, now: float, default: MissedPolicy, owner: str) -> Claim | None:
     try:
         schedule = schedule_of(job)
     except UsageError as error:
@@ -269,7 +269,7 @@ def _begin(
     trigger: Trigger = "schedule",
     state: RunState = "running",
     note: str = "",
-) -> Run:
+) -> JobRun:
     finished = None if state == "running" else now
     row = connection.execute(
         "INSERT INTO runs (job, due_at, started_at, finished_at, state, trigger, note, owner) "
@@ -345,7 +345,7 @@ class JobStore:
 
     # Runs
 
-    def runs(self, job: Job, limit: int = 10) -> list[Run]:
+    def runs(self, job: Job, limit: int = 10) -> list[JobRun]:
         """The latest runs of a job, the newest first. One whose process was ended is lost, marked so or not yet."""
         if not self.database.exists:
             return []
@@ -355,7 +355,7 @@ class JobStore:
             ).fetchall()
         return [_as_it_is(run_of(row)) for row in rows]
 
-    def latest_runs(self) -> dict[str, Run]:
+    def latest_runs(self) -> dict[str, JobRun]:
         """The latest run of each job that has one, by the job's id; without the outputs, which may be large."""
         if not self.database.exists:
             return {}
@@ -366,7 +366,7 @@ class JobStore:
             ).fetchall()
         return {run.job: _as_it_is(run) for run in map(run_of, rows)}
 
-    def last_output(self, job_id: str) -> Run | None:
+    def last_output(self, job_id: str) -> JobRun | None:
         """The latest run of a job that went well."""
         with self.database.read() as connection:
             row = connection.execute(
@@ -374,13 +374,13 @@ class JobStore:
             ).fetchone()
         return None if row is None else run_of(row)
 
-    def claim_due(self, now: float, *, missed: Missed, max_parallel: int) -> list[Claim]:
+    def claim_due(self, now: float, *, missed: MissedPolicy, max_parallel: int) -> list[Claim]:
         """Begin the runs that are due, as many as may run at once. They are this process's to finish."""
         if not self.database.exists:
             return []
         # Looked at first without the right to write, which other processes would have to wait for.
         with self.database.read() as connection:
-            if not something_is_due(connection, now):
+            if not is_anything_due(connection, now):
                 return []
         with self.database.write(durable=True) as connection:
             self._mark_lost(connection, now)
@@ -392,14 +392,14 @@ class JobStore:
             self._mark_lost(connection, now)
             found = _find_id(connection, job.id)
             _refuse_running(connection, found)
-            return begin_asked(connection, found, now, now, own_owner())
+            return begin_manual_run(connection, found, now, now, own_owner())
 
     def ask_for_run(self, job: Job, now: float) -> None:
         """Let the next scheduler that looks run a job at once, also one that is paused."""
         with self.database.write(durable=True) as connection:
             connection.execute("UPDATE jobs SET asked_at = ? WHERE id = ?", (now, job.id))
 
-    def finish(self, run: Run, report: Report, now: float, *, keep_runs: int) -> None:
+    def finish(self, run: JobRun, report: RunOutcome, now: float, *, keep_runs: int) -> None:
         """Say how a run went, and forget the oldest ones. A run of ours that was thought lost counts again."""
         output = report.output
         if len(output) > MAX_OUTPUT_CHARS:
@@ -438,7 +438,7 @@ class JobStore:
         with self.database.read() as connection:
             return next_moment(connection)
 
-    def mark_lost(self, now: float) -> list[Run]:
+    def mark_lost(self, now: float) -> list[JobRun]:
         """The runs whose process was ended, which are marked as lost now."""
         if not self.database.exists:
             return []
@@ -448,7 +448,7 @@ class JobStore:
         with self.database.write(durable=True) as connection:
             return self._mark_lost(connection, now)
 
-    def _mark_lost(self, connection: sqlite3.Connection, now: float | None) -> list[Run]:
+    def _mark_lost(self, connection: sqlite3.Connection, now: float | None) -> list[JobRun]:
         dead = _dead_runs(connection)
         for run in dead:
             connection.execute(
@@ -492,7 +492,7 @@ class JobStore:
         self.database.close()
 
 
-def restarted(job: Job, now: float) -> Job:
+def rescheduled(job: Job, now: float) -> Job:
     """The job, active from now on, with the next moment of its schedule."""
     following = schedule_of(job).next_after(now)
     exhausted = following is None or (job.repeat is not None and job.run_count >= job.repeat)
@@ -538,7 +538,7 @@ def _refuse_running(connection: sqlite3.Connection, job: Job) -> None:
         )
 
 
-def _dead_runs(connection: sqlite3.Connection) -> list[Run]:
+def _dead_runs(connection: sqlite3.Connection) -> list[JobRun]:
     rows = connection.execute(f"SELECT {RUN_COLUMNS} FROM runs WHERE state = 'running'").fetchall()
     return [run for run in map(run_of, rows) if not is_alive(run.owner)]
 
@@ -547,7 +547,7 @@ def _schedulers(connection: sqlite3.Connection) -> Sequence[str]:
     return [row[0] for row in connection.execute("SELECT owner FROM schedulers").fetchall()]
 
 
-def _as_it_is(run: Run) -> Run:
+def _as_it_is(run: JobRun) -> JobRun:
     if run.state != "running" or is_alive(run.owner):
         return run
     return msgspec.structs.replace(run, state="lost", error=LOST)

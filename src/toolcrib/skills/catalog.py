@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from toolcrib.config.settings import Settings
 from toolcrib.sessions.memory_scan import threat_in
-from toolcrib.skills.skill import SKILL_FILE, Skill, SkillError, Source, UnknownSkill, brief, read_head, split
+from toolcrib.skills.skill import (
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    SkillSource,
+    UnknownSkill,
+    read_head,
+    split_front_matter,
+    summary_fields,
+)
 
 BUNDLED = Path(__file__).parent / "bundled"
 PROJECT_FOLDERS = (".toolcrib/skills", ".agents/skills", ".claude/skills")
@@ -27,7 +36,7 @@ SKIPPED = frozenset({"node_modules", "__pycache__"})
 LENIENT_NAME = re.compile(r"[A-Za-z0-9][\w .-]{0,63}")
 
 
-class Offer(Protocol):
+class PluginDeclaration(Protocol):
     """What a plugin declared: a skill is `register_skill(name, path, description)`."""
 
     @property
@@ -42,14 +51,14 @@ class Offer(Protocol):
     def source(self) -> Any: ...
 
 
-class Plugin(Protocol):
+class SkillPlugin(Protocol):
     """A loaded plugin, as far as its skills go."""
 
     @property
-    def declarations(self) -> Sequence[Offer]: ...
+    def declarations(self) -> Sequence[PluginDeclaration]: ...
 
 
-class Shelf(msgspec.Struct, frozen=True):
+class SkillCatalog(msgspec.Struct, frozen=True):
     """All skills that were found."""
 
     skills: tuple[Skill, ...]
@@ -79,7 +88,7 @@ class Shelf(msgspec.Struct, frozen=True):
 DISABLED = "the settings (skills.disabled)"
 
 
-def find_skills(settings: Settings, cwd: str, plugins: Iterable[Plugin] = ()) -> Shelf:
+def find_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = ()) -> SkillCatalog:
     """Every skill for a session that works in `cwd`.
 
     Of several with the same name the first counts: the user's own, those of the settings, of plugins, the bundled
@@ -97,7 +106,7 @@ def find_skills(settings: Settings, cwd: str, plugins: Iterable[Plugin] = ()) ->
             hidden.append(replace(skill, hidden_by=f"the one in {str(taken.folder)!r}"))
         else:
             known[_folded(skill.name)] = skill
-    return Shelf(tuple(sorted(known.values(), key=lambda skill: (skill.category, skill.name))), tuple(hidden))
+    return SkillCatalog(tuple(sorted(known.values(), key=lambda skill: (skill.category, skill.name))), tuple(hidden))
 
 
 def _folded(name: str) -> str:
@@ -105,7 +114,7 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def _all(settings: Settings, cwd: str, plugins: Iterable[Plugin]) -> Iterator[Skill]:
+def _all(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) -> Iterator[Skill]:
     chosen = settings.skills
     yield from find_in(settings.home.skills_dir, "user")
     for folder in chosen.folders:
@@ -130,7 +139,7 @@ def project_folders(start: Path) -> list[Path]:
     return above[: root + 1]
 
 
-def find_in(root: Path, source: Source, inside: Path | None = None) -> Iterator[Skill]:
+def find_in(root: Path, source: SkillSource, inside: Path | None = None) -> Iterator[Skill]:
     """The skills of one folder, in categories or not. With `inside`, links that lead out of it are not followed."""
     limit = os.path.realpath(inside) if inside is not None else ""
     # What somebody else wrote must not hold up the start of a session.
@@ -174,10 +183,10 @@ def _look_into(folder: str) -> tuple[list[str], str]:
     return [name for name in likely if os.path.isdir(os.path.join(folder, name))], file  # noqa: PTH112, PTH118
 
 
-def _read(folder: Path, file: str, source: Source, way: tuple[str, ...], is_linked: bool) -> Skill:
+def _read(folder: Path, file: str, source: SkillSource, way: tuple[str, ...], is_linked: bool) -> Skill:
     name, description, problem = way[-1], "", ""
     try:
-        name, description = described(read_head(folder, file), name)
+        name, description = name_and_description(read_head(folder, file), name)
     except SkillError as error:
         problem = str(error)
     # Names reach the prompt, too.
@@ -197,17 +206,17 @@ def _read(folder: Path, file: str, source: Source, way: tuple[str, ...], is_link
     )
 
 
-def described(text: str, fallback: str) -> tuple[str, str]:
+def name_and_description(text: str, fallback: str) -> tuple[str, str]:
     """The name and description of a SKILL.md; of one without a head the folder's name and the first line."""
-    parts = split(text)
-    fields = brief(parts.front) if parts.front is not None else {}
+    parts = split_front_matter(text)
+    fields = summary_fields(parts.front) if parts.front is not None else {}
     name = fields.get("name", "").strip()
     first = next((line.strip("# ").strip() for line in parts.body.splitlines() if line.strip("# \t")), "")
     description = fields.get("description") or first
     return name if LENIENT_NAME.fullmatch(name) else fallback, description[:MAX_DESCRIPTION_CHARS]
 
 
-def _offered(offer: Offer) -> Skill:
+def _offered(offer: PluginDeclaration) -> Skill:
     """A skill that a plugin names: a file, or a folder with a SKILL.md, from the plugin's own folder."""
     arguments, options = offer.arguments, offer.options
     given = Path(str(options.get("path") or (arguments[1] if len(arguments) > 1 else offer.name)))
@@ -215,7 +224,7 @@ def _offered(offer: Offer) -> Skill:
     file = path / SKILL_FILE if path.is_dir() else path
     name, description, problem = f"{offer.source.name}:{offer.name}", "", ""
     try:
-        description = described(read_head(file.parent, file.name), offer.name)[1]
+        description = name_and_description(read_head(file.parent, file.name), offer.name)[1]
     except SkillError as error:
         problem = str(error)
     said = options.get("description") or (arguments[2] if len(arguments) > 2 else "")
@@ -241,7 +250,7 @@ HEAD = "# Skills\n\nInstructions for particular kinds of work; open one with ski
 OF_THE_PROJECT = "\nFrom this project's own folder, which nobody has checked:\n"
 
 
-def skills_index(settings: Settings, cwd: str, plugins: Iterable[Plugin] = ()) -> str:
+def skills_index(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = ()) -> str:
     """The skills that can be opened with `skill_view`, a line each; empty when there are none."""
     skills = find_skills(settings, cwd, plugins).skills
     if not skills:

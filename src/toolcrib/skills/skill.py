@@ -20,8 +20,8 @@ MAX_NAME_CHARS = 64
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 NAME_RULE = "lower-case letters and digits, with single hyphens between them"
 
-Source = Literal["user", "folder", "plugin", "bundled", "project"]
-WHOSE: dict[Source, str] = {
+SkillSource = Literal["user", "folder", "plugin", "bundled", "project"]
+SOURCE_LABELS: dict[SkillSource, str] = {
     "user": "the user's own",
     "folder": "a folder in the settings",
     "plugin": "a plugin",
@@ -43,7 +43,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
-    source: Source
+    source: SkillSource
     folder: Path
     """Without links."""
     file: Path
@@ -82,7 +82,7 @@ _SPECIAL_STARTS = tuple("&*!|>%@`[]{},#?:-=~'\"")
 _SPECIAL_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", ".nan", ".inf"})
 
 
-class Parts(msgspec.Struct, frozen=True):
+class SkillText(msgspec.Struct, frozen=True):
     """A SKILL.md in its two parts."""
 
     front: str | None
@@ -92,18 +92,18 @@ class Parts(msgspec.Struct, frozen=True):
     """The line of the file that the body begins in, counted from 1."""
 
 
-def split(text: str) -> Parts:
+def split_front_matter(text: str) -> SkillText:
     """The head and the body of a SKILL.md, with line ends of any system."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != MARK:
-        return Parts(None, "\n".join(lines), 1)
+        return SkillText(None, "\n".join(lines), 1)
     for at, line in enumerate(lines[1 : MAX_FRONT_LINES + 1], start=1):
         if line.rstrip() == MARK:
-            return Parts("\n".join(lines[1:at]), "\n".join(lines[at + 1 :]), at + 2)
-    return Parts(None, "\n".join(lines), 1)
+            return SkillText("\n".join(lines[1:at]), "\n".join(lines[at + 1 :]), at + 2)
+    return SkillText(None, "\n".join(lines), 1)
 
 
-def fields_of(front: str) -> Document:
+def parse_front_matter(front: str) -> Document:
     """All that a head says, with the lines of the file; YAML that is broken or far too large is a ConfigError."""
     if len(front) > MAX_YAML_CHARS or front.count("[") + front.count("{") > MAX_BRACKETS:
         raise ConfigError(
@@ -116,7 +116,7 @@ def fields_of(front: str) -> Document:
         return parse("\n" + front, "SKILL.md", "toolcrib skills check")
 
 
-def brief(front: str) -> dict[str, str]:
+def summary_fields(front: str) -> dict[str, str]:
     """Name and description, as far as they are there: of plain lines at once, else by YAML, else as they are written.
 
     Many skills out there are no valid YAML (a colon in the description is enough), and are understood all the same.
@@ -126,11 +126,11 @@ def brief(front: str) -> dict[str, str]:
     if is_simple and None not in plain.values():
         return {key: value for key, value in plain.items() if value is not None}
     try:
-        data = fields_of(front).data
+        data = parse_front_matter(front).data
     except ConfigError:
         return {key: " ".join(part.strip("\"'>| ") for part in written[key]).strip() for key in plain}
     found = data if isinstance(data, dict) else {}
-    return {key: text_of(found[key]) for key in BRIEF_KEYS if key in found}
+    return {key: field_text(found[key]) for key in BRIEF_KEYS if key in found}
 
 
 def _written(front: str) -> tuple[dict[str, list[str]], bool]:
@@ -166,13 +166,13 @@ def _plain(first: str, *more: str) -> str | None:
     return None if first[0].isdigit() or first[0] in "+." else first
 
 
-def text_of(value: Any) -> str:
+def field_text(value: Any) -> str:
     """A value of a head as text; empty for what is neither a text, a number nor a list of them."""
     if isinstance(value, str):
         # An escaped pair of half characters is one character.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
     if isinstance(value, list):
-        return ", ".join(filter(None, (text_of(one) for one in value if not isinstance(one, list))))
+        return ", ".join(filter(None, (field_text(one) for one in value if not isinstance(one, list))))
     if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() > MAX_NUMBER_BITS):
         return ""
     return str(value) if isinstance(value, int | float) else ""
@@ -215,7 +215,7 @@ def read_head(folder: Path, relative: str) -> str:
     return _read(folder, relative, MAX_HEAD_BYTES).decode("utf-8", "replace")
 
 
-def real_file(folder: Path, relative: str) -> str:
+def resolve_file(folder: Path, relative: str) -> str:
     """Where a file of a skill really is, as a path from the real folder; raises SkillError when that is outside."""
     clean = relative.strip()
     if not clean or "\0" in clean or clean.startswith(("/", "~", "\\")):
@@ -227,7 +227,7 @@ def real_file(folder: Path, relative: str) -> str:
     return real[len(root.rstrip("/")) + 1 :]
 
 
-def files_of(skill: Skill) -> list[SkillFile]:
+def list_files(skill: Skill) -> list[SkillFile]:
     """The files beside a skill's SKILL.md, in order; at most a few hundred are looked at."""
     if skill.is_alone:
         return []
@@ -258,7 +258,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 def _described(folder: Path, path: Path, relative: str) -> SkillFile:
     try:
-        real_file(folder, relative)
+        resolve_file(folder, relative)
         found = path.stat()
     except (SkillError, OSError):
         return SkillFile(relative, 0, "it is a link that leads out of the skill, or nowhere")
@@ -269,7 +269,7 @@ def _described(folder: Path, path: Path, relative: str) -> SkillFile:
 
 def _read(folder: Path, relative: str, limit: int) -> bytes:
     """The bytes of a file, opened step by step from its folder, so that no link put there meanwhile is followed."""
-    parts = real_file(folder, relative).split("/")
+    parts = resolve_file(folder, relative).split("/")
     if os.open not in os.supports_dir_fd:
         return _read_simply(folder.joinpath(*parts), relative, limit)
     opened = -1

@@ -58,7 +58,7 @@ async def _show(chat: Chat) -> None:
 def _about(one: ServerStatus, offered: int) -> str:
     if one.state != "ready":
         return one_line(one.last_error) or "-"
-    hidden = f", {len(one.set_aside)} not offered" if one.set_aside else ""
+    hidden = f", {len(one.rejected)} not offered" if one.rejected else ""
     return f"{plural(offered, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
 
 

@@ -19,7 +19,7 @@ from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.client.redirect_listener import HOST, open_listener
 from toolcrib.mcp.client.servers import Server, read_server
-from toolcrib.mcp.client.token_store import Kept, TokenStore, token_store
+from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, token_store
 
 LOGIN_SECONDS = 300.0
 
@@ -95,7 +95,7 @@ def _ports(server: Server, store: TokenStore) -> list[int]:
     return [*(attempt(_registered_ports, store.read()).value or ()), 0]
 
 
-def _registered_ports(kept: Kept) -> list[int]:
+def _registered_ports(kept: StoredLogin) -> list[int]:
     found = [urlsplit(uri) for uri in (kept.client or {}).get("redirect_uris") or []]
     return [uri.port for uri in found if uri.hostname == HOST and uri.port]
 

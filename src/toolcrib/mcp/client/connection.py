@@ -1,10 +1,11 @@
-"""One open connection to a server: the border to the SDK."""
+"""One open connection to a server: the border to the MCP SDK."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -21,6 +22,7 @@ from mcp_types import (
     ErrorData,
     Implementation,
     InputRequiredResult,
+    ListToolsResult,
     PromptListChangedNotification,
     ResourceListChangedNotification,
     Tool,
@@ -30,16 +32,25 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolcrib.core.attempt import attempt_async
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
-from toolcrib.mcp.client.callbacks import Contexts, MakeCallback, Seams
-from toolcrib.mcp.client.direct_calls import DirectCalls, Tell
-from toolcrib.mcp.client.elicitation import pages_to_open
-from toolcrib.mcp.client.errors import ConnectionLost, NeedsLogin, NotSent, RequestFailed, ServerFailed
-from toolcrib.mcp.client.http_transport import FAILED, LOGIN, NOT_SENT, Guard
-from toolcrib.mcp.client.results import converted
-from toolcrib.mcp.client.server_process import Program
+from toolcrib.mcp.client.callbacks import CallbackFactory, ClientCallbacks, Contexts
+from toolcrib.mcp.client.direct_calls import DirectCalls, ProgressCallback
+from toolcrib.mcp.client.elicitation import describe_required_pages
+from toolcrib.mcp.client.errors import ConnectionLost, LoginRequired, RequestFailed, RequestNotSent, ServerFailed
+from toolcrib.mcp.client.http_transport import FAILURE_KEY, LOGIN, NOT_SENT, GuardedTransport
+from toolcrib.mcp.client.results import convert_result
+from toolcrib.mcp.client.server_process import LaunchSpec
 from toolcrib.mcp.client.servers import Server
-from toolcrib.mcp.client.tool_list import MAX_LIST_CHARS, MAX_TOOLS, Listing, Promises, SetAside, mend, usable
+from toolcrib.mcp.client.tool_list import (
+    MAX_LIST_CHARS,
+    MAX_TOOLS,
+    OutputSchemas,
+    RejectedTool,
+    ToolListing,
+    repair_tool_page,
+    select_tools,
+)
 from toolcrib.mcp.client.transports import open_streams
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.loop_detection import LOOP_DETECTED
@@ -52,45 +63,45 @@ MAX_PAGES = 100
 ALIVE_SECONDS = 10.0
 LISTEN_AGAIN_SECONDS = 5.0
 MESSAGE_CHARS = 1000
-NOT_ALLOWED = (401, 403)
+UNAUTHORIZED_STATUSES = (401, 403)
 
 
-class Wiring(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection is made from, and whom it tells."""
+class ConnectionSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connection needs, and whom it notifies."""
 
-    program: Program
-    seams: Seams
+    launch: LaunchSpec
+    callbacks: ClientCallbacks
     contexts: Contexts
     on_end: Callable[[], None]
-    """Called once, when the connection cannot be used any more; `Connection.ended` says why."""
+    """Called once, when the connection becomes unusable; `Connection.end_reason` says why."""
     on_change: Callable[[], None]
-    """Called when the server says that what it offers has changed."""
+    """Called when the server announces that its tools, resources or prompts changed."""
     is_legacy: bool = False
-    """It is known to speak the older protocol, so that nothing has to be tried first."""
+    """The server is known to speak the older protocol, so negotiation is skipped."""
 
     @property
     def server(self) -> Server:
-        return self.program.server
+        return self.launch.server
 
 
 class Connection:
-    """An open connection. Made by `open_connection`; calls come from any task of its loop."""
+    """An open connection, created by `open_connection`; any task of its loop may call it."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self.server = wiring.server
+    def __init__(self, setup: ConnectionSetup) -> None:
+        self.server = setup.server
         self.pid: int | None = None
-        self.ended = ""
-        """Why it cannot be used any more; empty while it can."""
+        self.end_reason = ""
+        """Why the connection is unusable; empty while it works."""
         self.client: Client
-        self.guard: Guard | None = None
-        """Of a connection by HTTP."""
+        self.guard: GuardedTransport | None = None
+        """Only for HTTP."""
         self.direct: DirectCalls | None = None
-        """Of a connection to a program."""
-        self._wiring = wiring
-        self._clocks = CallClocks()
+        """Only for stdio."""
+        self._setup = setup
+        self._timeouts = PausableTimeouts()
         self._version: str | None = None
-        self._promises = Promises()
-        self._set_aside: list[SetAside] = []
+        self._output_schemas = OutputSchemas()
+        self._rejected: list[RejectedTool] = []
         self._listed_chars = 0
 
     @property
@@ -102,47 +113,58 @@ class Connection:
         return self.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     def end(self, reason: str) -> None:
-        """Give it up: whoever owns it closes it."""
-        if not self.ended:
-            self.ended = reason or "the connection ended"
-            self._wiring.on_end()
+        """Mark the connection as unusable; its supervisor closes it."""
+        if not self.end_reason:
+            self.end_reason = reason or "the connection ended"
+            self._setup.on_end()
 
-    async def call(self, tool: str, arguments: JsonObject, seconds: float, tell: Tell | None) -> str | JsonObject:
-        """What the tool answers, as the pipeline wants it.
+    async def call(
+        self, tool: str, arguments: JsonObject, seconds: float, on_progress: ProgressCallback | None
+    ) -> str | JsonObject:
+        """The result of a tool, in the pipeline's format.
 
-        Raises one of the failures of `failures.py`, or TimeoutError. Whoever is cancelled tells the server.
+        Raises an error from `errors.py`, or TimeoutError. Cancelling it notifies the server.
         """
-        calling = self._directly if self.direct is not None else self._by_the_sdk
-        result = await self.ask(lambda _: calling(tool, arguments, tell), seconds)
-        problem = self._promises.problem(tool, result)
-        return tool_error(f"the tool ran, but {problem}") if problem else converted(result)
+        send = self._call_directly if self.direct is not None else self._call_through_sdk
+        result = await self.ask(lambda _: send(tool, arguments, on_progress), seconds)
+        problem = self._output_schemas.problem(tool, result)
+        return tool_error(f"the tool ran, but {problem}") if problem else convert_result(result)
 
     async def ask(self, request: Callable[[Client], Awaitable[T]], seconds: float) -> T:
-        """What a request to the server gives; raises as `call` does."""
-        if self.ended:
-            raise NotSent(self.ended)
-        async with self._clocks.limit(seconds):
+        """Send a request to the server; raises as `call` does."""
+        if self.end_reason:
+            raise RequestNotSent(self.end_reason)
+        async with self._timeouts.limit(seconds):
+            # The SDK passes on whatever its tasks raise.
             result, error = await attempt_async(request(self.client))
         if error is None and result is not None:
             return result
         raise self._failure(error) from error
 
-    async def _by_the_sdk(self, tool: str, arguments: JsonObject, tell: Tell | None) -> CallToolResult:
-        async def progress(progress: float, total: float | None, message: str | None) -> None:
-            if tell is not None:
-                tell(progress, total, message)
+    async def _call_through_sdk(
+        self, tool: str, arguments: JsonObject, on_progress: ProgressCallback | None
+    ) -> CallToolResult:
+        async def forward(progress: float, total: float | None, message: str | None) -> None:
+            if on_progress is not None:
+                on_progress(progress, total, message)
 
-        return await self.client.call_tool(tool, arguments, None, None if tell is None else progress)
+        return await self.client.call_tool(tool, arguments, None, None if on_progress is None else forward)
 
-    async def _directly(self, tool: str, arguments: JsonObject, tell: Tell | None) -> CallToolResult:
+    async def _call_directly(
+        self, tool: str, arguments: JsonObject, on_progress: ProgressCallback | None
+    ) -> CallToolResult:
         assert self.direct is not None
-        raw = await self.direct.call(tool, arguments, tell)
+        raw = await self.direct.call(tool, arguments, on_progress)
         if raw.get("resultType") == "input_required":
-            return await self._with_input(tool, arguments, InputRequiredResult.model_validate(raw, by_name=False))
+            return await self._answer_input_requests(
+                tool, arguments, InputRequiredResult.model_validate(raw, by_name=False)
+            )
         return CallToolResult.model_validate(raw, by_name=False)
 
-    async def _with_input(self, tool: str, arguments: JsonObject, first: InputRequiredResult) -> CallToolResult:
-        """Gives the server what it asks for; what it asks for after that is the SDK's to answer."""
+    async def _answer_input_requests(
+        self, tool: str, arguments: JsonObject, first: InputRequiredResult
+    ) -> CallToolResult:
+        """Answer the server's first round of questions; the SDK handles any further ones."""
         session = self.client.session
         responses: dict[str, Any] = {}
         for key, request in (first.input_requests or {}).items():
@@ -155,52 +177,50 @@ class Connection:
             tool, arguments, input_responses=responses, request_state=first.request_state
         )
 
-    async def list_tools(self) -> Listing:
-        """Everything that the server lists, page by page."""
-        self._set_aside, self._version, self._listed_chars = [], self.protocol_version, 0
+    async def list_tools(self) -> ToolListing:
+        """All tools that the server lists, page by page."""
+        self._rejected, self._version, self._listed_chars = [], self.protocol_version, 0
         if self.client.server_capabilities.tools is None:
-            return Listing()
+            return ToolListing()
         tools: list[Tool] = []
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(MAX_PAGES):
-            async with asyncio.timeout(self.server.settings.connect_timeout):
-                page, error = await attempt_async(self.client.list_tools(cursor=cursor, cache_mode="refresh"))
-            if page is None:
-                raise self._failure(error) from error
+            page = await self.ask(partial(_list_page, cursor), self.server.settings.connect_timeout)
             tools += page.tools
             cursor = page.next_cursor
             is_enough = len(tools) >= MAX_TOOLS or self._listed_chars >= MAX_LIST_CHARS
             if not cursor or cursor in seen or is_enough:
                 break
             seen.add(cursor)
-        return await usable(tools, self._set_aside)
+        return await select_tools(tools, self._rejected)
 
     async def is_alive(self) -> bool:
-        """Whether the server still answers anything."""
+        """Whether the server still responds."""
+        session = self.client.session
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                session = self.client.session
-                asking = session.send_discover(self.protocol_version) if self.is_modern else session.send_ping()
-                _, error = await attempt_async(asking)
-        except TimeoutError:
+                await (session.send_discover(self.protocol_version) if self.is_modern else session.send_ping())
+        except MCPError as error:
+            # An error response proves that the server is alive, too.
+            return error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+        except (TimeoutError, ToolcribError, ValidationError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return False
-        # An error that the server sent is an answer too.
-        return error is None or (isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT))
+        return True
 
     async def listen(self) -> None:
-        """Hear of changes, where the protocol wants that to be asked for; runs until it is cancelled."""
-        if not self.is_modern or not any(self._changes().values()):
+        """Subscribe to change notifications, if the protocol requires that; runs until cancelled."""
+        if not self.is_modern or not any(self._subscriptions().values()):
             return
-        while not self.ended:
+        while not self.end_reason:
             _, error = await attempt_async(self._listen_once())
             if not isinstance(error, SubscriptionLost):
-                return  # Ended by the server, or not possible there: what it lists is as it is.
+                return  # The server ended the subscription or does not support it.
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
-            self._wiring.on_change()
+            self._setup.on_change()
 
-    def _changes(self) -> dict[str, Any]:
-        """Of which changes the server says that it tells."""
+    def _subscriptions(self) -> dict[str, Any]:
+        """The kinds of changes that the server announces."""
         can = self.client.server_capabilities
         return {
             "tools_list_changed": can.tools is not None and bool(can.tools.list_changed),
@@ -209,98 +229,98 @@ class Connection:
         }
 
     async def _listen_once(self) -> None:
-        async with self.client.listen(**self._changes()) as changes:
+        async with self.client.listen(**self._subscriptions()) as changes:
             async for _ in changes:
-                self._wiring.on_change()
+                self._setup.on_change()
 
     def _failure(self, error: BaseException | None) -> Exception:
-        """What an exception of the SDK means for the one who called."""
+        """Translate an exception from the SDK for the caller."""
         if isinstance(error, (ServerFailed, ConnectionLost, RequestFailed)):
             return error
         if isinstance(error, MCPError):
             return self._protocol_failure(error)
         if isinstance(error, ValidationError):
-            return RequestFailed("the server answered with something that the protocol does not allow")
+            return RequestFailed("the server sent a response that violates the protocol")
         if isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError)):
-            return ConnectionLost(self.ended or "the connection was closed")
+            return ConnectionLost(self.end_reason or "the connection was closed")
         return RequestFailed(one_line(f"{error}", MESSAGE_CHARS) or type(error).__name__)
 
     def _protocol_failure(self, error: MCPError) -> Exception:
         message = one_line(error.message, MESSAGE_CHARS)
         if error.code == CONNECTION_CLOSED:
-            failed = error.data.get(FAILED) if isinstance(error.data, dict) else None
+            failed = error.data.get(FAILURE_KEY) if isinstance(error.data, dict) else None
             if failed in (NOT_SENT, LOGIN):
-                return NotSent(message) if failed == NOT_SENT else NeedsLogin(message)
-            return ConnectionLost(self.ended or message)
+                return RequestNotSent(message) if failed == NOT_SENT else LoginRequired(message)
+            return ConnectionLost(self.end_reason or message)
         if error.code == REQUEST_TIMEOUT:
             return TimeoutError(message)
         if self.guard is not None and error.code == INVALID_REQUEST and error.message == "Session terminated":
-            # The server forgot the session, so it did nothing with the request either.
-            return NotSent("the server has ended the session")
-        if self.guard is not None and self.guard.last_status in NOT_ALLOWED:
-            return self.login_needed()
+            # The server forgot the session, so it cannot have processed the request.
+            return RequestNotSent("the server ended the session")
+        if self.guard is not None and self.guard.last_status in UNAUTHORIZED_STATUSES:
+            return self.login_required()
         if error.code == URL_ELICITATION_REQUIRED:
-            return RequestFailed(f"{message}; {pages_to_open(error.data)}")
+            return RequestFailed(f"{message}; {describe_required_pages(error.data)}")
         return RequestFailed(f"{message} (code {error.code})")
 
-    def login_needed(self) -> NeedsLogin:
+    def login_required(self) -> LoginRequired:
         status = self.guard.last_status if self.guard is not None else 401
-        what = f"the server answered HTTP {status}"
+        what = f"the server responded with HTTP {status}"
         if self.server.settings.auth == "oauth":
-            return NeedsLogin(f"{what}; log in with `toolcrib mcp login {self.server.name}`")
-        return NeedsLogin(f"{what}; set auth: oauth and log in, or correct mcp_servers.{self.server.name}.headers")
+            return LoginRequired(f"{what}; log in with `toolcrib mcp login {self.server.name}`")
+        return LoginRequired(f"{what}; set auth: oauth and log in, or fix mcp_servers.{self.server.name}.headers")
 
-    def started(self, pid: int) -> None:
+    def on_started(self, pid: int) -> None:
         """The server runs as this process."""
         self.pid = pid
 
-    def answered(self, result: dict[str, Any]) -> None:
-        """Mends an answer of the server before the SDK reads it."""
+    def on_response(self, result: dict[str, Any]) -> None:
+        """Repair a response of the server before the SDK reads it."""
         if self._version in MODERN_PROTOCOL_VERSIONS:
-            # So the protocol says; the SDK takes an answer that leaves it out for a wrong one.
+            # The protocol makes this the default, but the SDK rejects responses without it.
             result.setdefault("resultType", "complete")
         if type(result.get("tools")) is list:
-            self._promises.take(result["tools"], only_objects=self._version not in MODERN_PROTOCOL_VERSIONS)
-            mended = mend(result, self._version, MAX_LIST_CHARS - self._listed_chars)
-            self._set_aside += mended.set_aside
-            self._listed_chars += mended.chars
+            self._output_schemas.extract(result["tools"], only_objects=self._version not in MODERN_PROTOCOL_VERSIONS)
+            page = repair_tool_page(result, self._version, MAX_LIST_CHARS - self._listed_chars)
+            self._rejected += page.rejected
+            self._listed_chars += page.chars
 
     def make_client(self) -> Client:
-        seams, server = self._wiring.seams, self.server
-        auth = self._made(seams.auth) if server.settings.auth == "oauth" else None
+        callbacks, server = self._setup.callbacks, self.server
+        auth = self._create(callbacks.auth) if server.settings.auth == "oauth" else None
         return Client(
-            open_streams(self._wiring.program, self, auth),
-            mode="legacy" if self._wiring.is_legacy else "auto",
-            sampling_callback=self._clocks.unhurried(self._made(seams.sampling)),
-            sampling_capabilities=self._made(seams.sampling_capabilities),
-            elicitation_callback=self._clocks.unhurried(self._made(seams.elicitation)),
-            list_roots_callback=self._made(seams.roots),
-            message_handler=self._heard,
+            open_streams(self._setup.launch, self, auth),
+            mode="legacy" if self._setup.is_legacy else "auto",
+            sampling_callback=self._timeouts.pausing(self._create(callbacks.sampling)),
+            sampling_capabilities=self._create(callbacks.sampling_capabilities),
+            elicitation_callback=self._timeouts.pausing(self._create(callbacks.elicitation)),
+            list_roots_callback=self._create(callbacks.roots),
+            message_handler=self._on_message,
             client_info=Implementation(name="toolcrib", version=__version__),
             cache=None,
         )
 
-    def _made(self, make: MakeCallback | None) -> Any:
-        return make(self.server, self._wiring.contexts) if make is not None else None
+    def _create(self, make: CallbackFactory | None) -> Any:
+        return make(self.server, self._setup.contexts) if make is not None else None
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         changes = (ToolListChangedNotification, ResourceListChangedNotification, PromptListChangedNotification)
         if isinstance(message, changes):
-            self._wiring.on_change()
+            self._setup.on_change()
 
 
 @asynccontextmanager
-async def open_connection(wiring: Wiring) -> AsyncIterator[Connection]:
-    """A connection that is open and greeted; closed on the way out, with the process behind it.
+async def open_connection(setup: ConnectionSetup) -> AsyncIterator[Connection]:
+    """An initialized connection; leaving the block closes it and ends its process.
 
-    Must be entered and left by the same task. What goes wrong while opening is raised as ServerFailed.
+    Must be entered and left by the same task. Raises ServerFailed if it cannot be opened.
     """
-    connection = Connection(wiring)
+    connection = Connection(setup)
     connection.client = connection.make_client()
     async with AsyncExitStack() as opened:
         try:
             await opened.enter_async_context(connection.client)
-        except Exception as error:
+        except Exception as error:  # The SDK raises groups of anything.
             raise opening_failure(connection, error) from error
         listening = asyncio.create_task(connection.listen())
         try:
@@ -311,88 +331,95 @@ async def open_connection(wiring: Wiring) -> AsyncIterator[Connection]:
 
 
 def opening_failure(connection: Connection, error: BaseException) -> ServerFailed:
-    """Why a connection could not be opened, as one sentence."""
+    """Why a connection could not be opened."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     guard = connection.guard
     if guard is not None and guard.login:
-        return NeedsLogin(guard.login)
-    if guard is not None and guard.last_status in NOT_ALLOWED:
-        return connection.login_needed()
+        return LoginRequired(guard.login)
+    if guard is not None and guard.last_status in UNAUTHORIZED_STATUSES:
+        return connection.login_required()
     if isinstance(error, ServerFailed):
         return error
     if guard is not None and guard.last_status == LOOP_DETECTED:
-        return ServerFailed("it is this very process, which cannot be its own server")
-    if connection.ended and isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-        return ServerFailed(connection.ended)
+        return ServerFailed("it is this very process, and a process cannot be its own MCP server")
+    if connection.end_reason and isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+        return ServerFailed(connection.end_reason)
     if guard is not None and (guard.last_failure or guard.last_status):
-        return ServerFailed(guard.last_failure or f"the server answered HTTP {guard.last_status}")
+        return ServerFailed(guard.last_failure or f"the server responded with HTTP {guard.last_status}")
     if isinstance(error, ValidationError):
-        return ServerFailed("the server greeted with something that the protocol does not allow")
+        return ServerFailed("the server's initialization response violates the protocol")
     return ServerFailed(one_line(f"{error}", MESSAGE_CHARS) or type(error).__name__)
+
+
+async def _list_page(cursor: str | None, client: Client) -> ListToolsResult:
+    return await client.list_tools(cursor=cursor, cache_mode="refresh")
 
 
 Callback = Callable[..., Awaitable[Any]]
 
 
-class CallClocks:
-    """Used on one loop."""
+class PausableTimeouts:
+    """The timeouts of the calls on one connection; they pause while the server waits for an answer from us.
+
+    Used on one loop.
+    """
 
     def __init__(self) -> None:
         self._running: set[asyncio.Timeout] = set()
-        self._resting: dict[asyncio.Timeout, float] = {}
-        self._questions = 0
-        """How many of the server are being answered."""
+        self._paused: dict[asyncio.Timeout, float] = {}
+        self._open_requests = 0
+        """Requests of the server that we are answering."""
 
     @asynccontextmanager
     async def limit(self, seconds: float) -> AsyncIterator[None]:
-        """Raises TimeoutError where the inside takes longer, the time of our own answers left out."""
-        async with asyncio.timeout(seconds) as clock:
-            self._running.add(clock)
-            if self._questions:
-                self._stop(clock)
+        """Raise TimeoutError if the block takes longer, not counting the time we spend answering the server."""
+        async with asyncio.timeout(seconds) as timeout:
+            self._running.add(timeout)
+            if self._open_requests:
+                self._pause_timeout(timeout)
             try:
                 yield
             finally:
-                self._running.discard(clock)
-                self._resting.pop(clock, None)
+                self._running.discard(timeout)
+                self._paused.pop(timeout, None)
 
-    def unhurried(self, answer: Callback | None) -> Any:
-        """The callback for a request of the server, during which no call of ours runs out of time.
+    def pausing(self, callback: Callback | None) -> Any:
+        """Wrap a callback for a request of the server so that all timeouts pause while it runs.
 
-        A person may think for longer than a server may take. Which call a question belongs to is not always said, so
-        the clocks of all of them rest.
+        A person may think for longer than a server may take. The protocol does not always say which call a request
+        belongs to, so the timeouts of all calls pause.
         """
-        if answer is None:
+        if callback is None:
             return None
 
-        async def answered(*given: Any) -> Any:
-            with self._rest():
-                return await answer(*given)
+        async def paused(*arguments: Any) -> Any:
+            with self._pause():
+                return await callback(*arguments)
 
-        return answered
+        return paused
 
     @contextmanager
-    def _rest(self) -> Iterator[None]:
-        self._questions += 1
-        if self._questions == 1:
-            for clock in self._running:
-                self._stop(clock)
+    def _pause(self) -> Iterator[None]:
+        self._open_requests += 1
+        if self._open_requests == 1:
+            for timeout in self._running:
+                self._pause_timeout(timeout)
         try:
             yield
         finally:
-            self._questions -= 1
-            if not self._questions:
-                self._go_on()
+            self._open_requests -= 1
+            if not self._open_requests:
+                self._resume()
 
-    def _stop(self, clock: asyncio.Timeout) -> None:
-        ends = clock.when()
-        if ends is not None and not clock.expired():
-            self._resting[clock] = ends - asyncio.get_running_loop().time()
-            clock.reschedule(None)
+    def _pause_timeout(self, timeout: asyncio.Timeout) -> None:
+        ends = timeout.when()
+        if ends is not None and not timeout.expired():
+            self._paused[timeout] = ends - asyncio.get_running_loop().time()
+            timeout.reschedule(None)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         now = asyncio.get_running_loop().time()
-        for clock, left in self._resting.items():
-            clock.reschedule(now + left)
-        self._resting.clear()
+        for timeout, left in self._paused.items():
+            timeout.reschedule(now + left)
+        self._paused.clear()

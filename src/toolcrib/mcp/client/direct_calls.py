@@ -1,8 +1,8 @@
-"""Tool calls over stdio without the SDK in between: the one request that is made thousands of times.
+"""Tool calls over stdio that bypass the SDK: the one request that is made thousands of times.
 
-The SDK opens the connection, agrees on the protocol, lists, listens and answers what the server asks. For a call it
-would build, check and copy each message several times, which takes longer than many a tool. So calls are written and
-read here, beside its own messages on the same pipes, under ids that it does not use.
+The SDK opens the connection, negotiates the protocol, lists tools, listens and answers the server's requests. For a
+call it would build, validate and copy each message several times, which takes longer than many tools. So calls are
+written and read here, next to the SDK's own messages on the same pipes, under ids that the SDK does not use.
 """
 
 from __future__ import annotations
@@ -22,59 +22,63 @@ from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.errors import ConnectionLost, RequestFailed
 
 FIRST_ID = 1_000_000
-"""The SDK counts its own requests from one."""
-STAMPS = "io.modelcontextprotocol/"
+"""The SDK numbers its own requests from one."""
+META_PREFIX = "io.modelcontextprotocol/"
 
-Tell = Callable[[float, float | None, str | None], None]
-"""Hears how far a call is."""
+ProgressCallback = Callable[[float, float | None, str | None], None]
+"""Receives progress, total and message."""
 
 
-class Pipe(Protocol):
-    """Where messages are written to."""
+class MessageWriter(Protocol):
+    """Where messages are written."""
 
     async def write(self, data: bytes) -> None:
-        """Raises NotSent when the server is gone, and nothing was written."""
+        """Raises RequestNotSent if the server is gone and nothing was written."""
         ...
 
 
-class _Waiting(msgspec.Struct):
+class _WaitingCall(msgspec.Struct):
     answer: asyncio.Future[JsonObject]
-    tell: Tell | None
+    on_progress: ProgressCallback | None
 
 
 class DirectCalls:
-    """The calls of one connection that have no answer yet."""
+    """The calls of one connection that are waiting for a response."""
 
     def __init__(self) -> None:
-        self.pipe: Pipe | None = None
-        """Set by the transport when it is open."""
-        self._stamp: JsonObject = {}
-        self._waiting: dict[int, _Waiting] = {}
+        self.writer: MessageWriter | None = None
+        """Set by the transport once it is open."""
+        self._meta: JsonObject = {}
+        self._waiting: dict[int, _WaitingCall] = {}
         self._ids = itertools.count(FIRST_ID)
 
-    async def call(self, tool: str, arguments: JsonObject, tell: Tell | None) -> JsonObject:
-        """The raw result of `tools/call`; whoever is cancelled tells the server."""
-        assert self.pipe is not None
+    async def call(self, tool: str, arguments: JsonObject, on_progress: ProgressCallback | None) -> JsonObject:
+        """The raw result of `tools/call`; cancelling it notifies the server."""
+        assert self.writer is not None
         number = next(self._ids)
         answer: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
-        line = _line({"id": number, "method": "tools/call", "params": self._params(number, tool, arguments, tell)})
-        self._waiting[number] = _Waiting(answer, tell)
+        line = _line(
+            {"id": number, "method": "tools/call", "params": self._params(number, tool, arguments, on_progress)}
+        )
+        self._waiting[number] = _WaitingCall(answer, on_progress)
         try:
-            await self.pipe.write(line)
+            await self.writer.write(line)
             return await answer
         except asyncio.CancelledError:
-            told = {"requestId": number, "reason": "the caller does not wait any more"}
-            notice = _line({"method": "notifications/cancelled", "params": told})
-            # Not awaited: the one who would wait is gone. A server that is gone too needs no notice.
-            _begin(self.pipe.write(notice))
+            params = {"requestId": number, "reason": "the caller cancelled the call"}
+            notification = _line({"method": "notifications/cancelled", "params": params})
+            # Not awaited, because the caller is gone; a server that is gone too needs no notification.
+            _run_in_background(self.writer.write(notification))
             raise
         finally:
             del self._waiting[number]
 
-    def _params(self, number: int, tool: str, arguments: JsonObject, tell: Tell | None) -> JsonObject:
+    def _params(
+        self, number: int, tool: str, arguments: JsonObject, on_progress: ProgressCallback | None
+    ) -> JsonObject:
         params: JsonObject = {"name": tool, "arguments": arguments}
-        meta = self._stamp
-        if tell is not None:
+        meta = self._meta
+        if on_progress is not None:
             meta = {**meta, "progressToken": number}
         if trace.get_current_span().is_recording():
             meta = dict(meta)
@@ -83,21 +87,21 @@ class DirectCalls:
             params["_meta"] = meta
         return params
 
-    def learn(self, request: JSONRPCRequest) -> None:
-        """See with what the SDK marks its requests in the newer protocol: calls must carry the same."""
+    def learn_meta(self, request: JSONRPCRequest) -> None:
+        """Copy the metadata that the SDK adds to its requests in the newer protocol: calls must carry the same."""
         if request.method == "tools/list" and request.params:
             meta = request.params.get("_meta") or {}
-            self._stamp = {key: value for key, value in meta.items() if key.startswith(STAMPS)}
+            self._meta = {key: value for key, value in meta.items() if key.startswith(META_PREFIX)}
 
-    def takes(self, message: Any) -> bool:
-        """Whether a message belongs to a call here; then it is dealt with."""
+    def handle(self, message: Any) -> bool:
+        """Process a message if it belongs to one of these calls; returns whether it did."""
         if isinstance(message, JSONRPCNotification):
-            return message.method == "notifications/progress" and self._progress(message.params or {})
+            return message.method == "notifications/progress" and self._handle_progress(message.params or {})
         if not isinstance(message, (JSONRPCResponse, JSONRPCError)) or not isinstance(message.id, int):
             return False
         waiting = self._waiting.get(message.id)
         if waiting is None:
-            # An answer to a call that nobody waits for any more is not the SDK's either.
+            # A response to a cancelled call is not for the SDK either.
             return message.id >= FIRST_ID
         if not waiting.answer.done():
             if isinstance(message, JSONRPCResponse):
@@ -106,21 +110,21 @@ class DirectCalls:
                 waiting.answer.set_exception(MCPError.from_jsonrpc_error(message))
         return True
 
-    def lose(self, reason: str) -> None:
-        """No more answers will come."""
+    def fail_all(self, reason: str) -> None:
+        """The connection is lost: fail every waiting call."""
         for waiting in self._waiting.values():
             if not waiting.answer.done():
                 waiting.answer.set_exception(ConnectionLost(reason))
 
-    def _progress(self, params: JsonObject) -> bool:
-        token, done = params.get("progressToken"), params.get("progress")
+    def _handle_progress(self, params: JsonObject) -> bool:
+        token, progress = params.get("progressToken"), params.get("progress")
         if not isinstance(token, int) or isinstance(token, bool) or token < FIRST_ID:
             return False
         waiting = self._waiting.get(token)
-        if waiting is not None and waiting.tell is not None and isinstance(done, (int, float)):
+        if waiting is not None and waiting.on_progress is not None and isinstance(progress, (int, float)):
             total, message = params.get("total"), params.get("message")
-            waiting.tell(
-                done,
+            waiting.on_progress(
+                progress,
                 total if isinstance(total, (int, float)) else None,
                 message if isinstance(message, str) else None,
             )
@@ -134,7 +138,7 @@ def _line(message: JsonObject) -> bytes:
         raise RequestFailed(f"the arguments cannot be sent as JSON: {error}") from error
 
 
-def _begin(writing: Any) -> None:
-    """Run a coroutine that seldom waits, without anybody to wait for it."""
+def _run_in_background(writing: Any) -> None:
+    """Run a coroutine that rarely blocks, ignoring its result."""
     task = asyncio.ensure_future(writing)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,11 +1,11 @@
-"""What a server is told when it wants to know something from the person: a form, field by field, or an address.
+"""Elicitation: a server asks the person to fill in a form, field by field, or to open a URL.
 
-    accept    the person gave the answers, or agreed to open the address
-    decline   the person said no, or there is nobody who could be asked
-    cancel    the person closed the question, gave no answer that fits, or the call was over first
+    accept    the person answered, or agreed to open the URL
+    decline   the person refused, or there is nobody to ask
+    cancel    the person closed the question, gave no valid answer, or the call ended first
 
-The words are the server's, so its name stands before them, and whatever is hidden in them is shown. An address is
-never opened or fetched by this program.
+The texts come from the server, so each question names the server, and hidden characters are escaped. A form that breaks
+the protocol, or is too large for a person, is refused. toolcrib never opens or fetches a URL itself.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from toolcrib.mcp.client.callbacks import Contexts
 from toolcrib.mcp.client.questions import (
     CANCEL,
     DECLINE,
-    TRIES,
-    CallOver,
-    Closed,
+    MAX_ATTEMPTS,
+    CallEnded,
     NobodyToAsk,
-    Person,
-    Refusals,
-    agreed,
-    asked_for,
-    quoted,
-    while_wanted,
+    QuestionClosed,
+    RefusalCounter,
+    SessionUser,
+    ask_during_call,
+    ask_for_choice,
+    context_for_question,
+    quote,
 )
 from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line, shown
@@ -48,27 +48,27 @@ from toolcrib.mcp.client.untrusted_text import one_line, shown
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 5
-"""Questions of one server at a time; it is refused more."""
+"""Questions that one server may have open at a time."""
 MAX_REFUSALS = 3
-"""After so many noes in one call, its further questions are declined without asking."""
+"""After this many refusals in one call, further questions are declined without asking."""
 REASON = "toolcrib/reason"
-"""Says in the `_meta` of a result why it is no yes."""
+"""The key in the `_meta` of a result that says why it is not an accept."""
 SKIP = ":skip"
 SEND_FORM, RESTART_FORM, DECLINE_FORM = "Send", "Start over", "Decline"
 SECRET_WARNING = (
-    "Careful: this seems to ask for a secret. The answer goes to this server as it is, and may be kept in the "
+    "Careful: this seems to ask for a secret. Your answer goes to the server in plain text and may be stored in the "
     "conversation. Do not type a password, token or key here."
 )
 
 
-class Elicitation:
-    """Answers the questions of one server; the SDK's `elicitation_callback`."""
+class ElicitationHandler:
+    """Answers the elicitation requests of one server; the SDK's `elicitation_callback`."""
 
     def __init__(self, server: Server, contexts: Contexts, services: Callable[[], Services | None]) -> None:
         self._server = server
         self._contexts = contexts
         self._services = services
-        self._refusals = Refusals(contexts)
+        self._refusals = RefusalCounter(contexts)
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -76,7 +76,7 @@ class Elicitation:
         self, context: ClientRequestContext, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ElicitResult | ErrorData:
         if self._waiting >= MAX_WAITING:
-            return ErrorData(code=INVALID_PARAMS, message=f"{MAX_WAITING} questions of this server are open already")
+            return ErrorData(code=INVALID_PARAMS, message=f"this server already has {MAX_WAITING} open questions")
         self._waiting += 1
         try:
             return await self._answer(params)
@@ -85,97 +85,99 @@ class Elicitation:
 
     async def _answer(self, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ElicitResult | ErrorData:
         try:
-            ctx = asked_for(self._contexts, self._services)
-            return await while_wanted(ctx, self._contexts, self._in_turn(ctx, params))
-        except BadForm as error:
+            ctx = context_for_question(self._contexts, self._services)
+            return await ask_during_call(ctx, self._contexts, self._ask_in_turn(ctx, params))
+        except FormError as error:
             return ErrorData(code=INVALID_PARAMS, message=f"{error}")
-        except Closed as closed:
-            return self._no(closed.action, f"{closed}")
+        except QuestionClosed as closed:
+            return self._refuse(closed.action, f"{closed}")
         except NobodyToAsk as error:
-            return self._no("decline", f"{error}")
-        except CallOver as error:
-            return self._no("cancel", f"{error}")
+            return self._refuse("decline", f"{error}")
+        except CallEnded as error:
+            return self._refuse("cancel", f"{error}")
 
-    async def _in_turn(
+    async def _ask_in_turn(
         self, ctx: ToolContext, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ElicitResult:
         async with self._turn:
             if self._refusals.count(ctx) >= MAX_REFUSALS:
-                raise Closed("decline", "the person has refused often enough in this call")
+                raise QuestionClosed("decline", "the person declined several times in this call")
             try:
-                return await _put(Person(ctx, self._server.name), params)
-            except Closed:
+                return await _ask_user(SessionUser(ctx, self._server.name), params)
+            except QuestionClosed:
                 self._refusals.add(ctx)
                 raise
 
-    def _no(self, action: Literal["decline", "cancel"], reason: str) -> ElicitResult:
-        logger.info("a question of the MCP server %r was answered with %s: %s", self._server.name, action, reason)
+    def _refuse(self, action: Literal["decline", "cancel"], reason: str) -> ElicitResult:
+        logger.info("answered a question from the MCP server %r with %s: %s", self._server.name, action, reason)
         return ElicitResult.model_validate({"action": action, "_meta": {REASON: reason}}, by_name=False)
 
 
-async def _put(person: Person, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ElicitResult:
+async def _ask_user(user: SessionUser, params: ElicitRequestFormParams | ElicitRequestURLParams) -> ElicitResult:
     if isinstance(params, ElicitRequestURLParams):
-        return await asked_to_open(person, params)
-    return await _form(person, params.message, read_form(params.requested_schema))
+        return await ask_to_open_page(user, params)
+    return await _ask_form(user, params.message, parse_form(params.requested_schema))
 
 
-async def _form(person: Person, message: str, fields: list[Field]) -> ElicitResult:
-    head = _head(person.server, message, fields)
+async def _ask_form(user: SessionUser, message: str, fields: list[FormField]) -> ElicitResult:
+    head = _form_intro(user.server, message, fields)
     if not fields:
-        await agreed(person, f"{head}\nThe form has no fields. Agree to it?", YES, NO)
+        await ask_for_choice(user, f"{head}\nThe form has no fields. Do you agree?", YES, NO)
         return ElicitResult(action="accept", content={})
     while True:
-        content = await _filled(person, head, fields)
-        if len(fields) == 1 or await _is_final(person, fields, content):
+        content = await _fill_fields(user, head, fields)
+        if len(fields) == 1 or await _confirm(user, fields, content):
             return ElicitResult(action="accept", content=dict(content))
 
 
-def _head(server: str, message: str, fields: list[Field]) -> str:
-    lines = [f"The MCP server {server!r} asks you: {quoted(message)}"]
+def _form_intro(server: str, message: str, fields: list[FormField]) -> str:
+    lines = [f"The MCP server {server!r} asks: {quote(message)}"]
     if asks_for_secret(message) or any(field.is_secret for field in fields):
         lines.append(SECRET_WARNING)
-    lines.append(f"Your answer goes to this server. Type {DECLINE} to refuse, {CANCEL} to close the question.")
+    lines.append(f"Your answer goes to this server. Type {DECLINE} to decline, {CANCEL} to close the question.")
     return "\n".join(lines)
 
 
-async def _filled(person: Person, head: str, fields: list[Field]) -> dict[str, Value]:
-    """What the person gave for each field; a field that was left out has its default, or is not there."""
-    content: dict[str, Value] = {}
+async def _fill_fields(user: SessionUser, head: str, fields: list[FormField]) -> dict[str, FieldValue]:
+    """The person's value for each field; a skipped field gets its default or is left out."""
+    content: dict[str, FieldValue] = {}
     for number, field in enumerate(fields, 1):
         place = f"{number} of {len(fields)}: " if len(fields) > 1 else ""
-        value = await _value(person, field, f"{head}\n{place}{_asked(field)}" if number == 1 else place + _asked(field))
+        value = await _ask_value(
+            user, field, f"{head}\n{place}{_field_question(field)}" if number == 1 else place + _field_question(field)
+        )
         if value is not None:
             content[field.name] = value
     return content
 
 
-async def _value(person: Person, field: Field, question: str) -> Value | None:
+async def _ask_value(user: SessionUser, field: FormField, question: str) -> FieldValue | None:
     choices = _choices(field)
     problem = ""
-    for _ in range(TRIES):
-        said = await person.ask(f"That does not fit: {problem}.\n{question}" if problem else question, choices)
-        is_left_out = not said.strip() or said.strip().lower() == SKIP
+    for _ in range(MAX_ATTEMPTS):
+        answer = await user.ask(f"Not valid: {problem}.\n{question}" if problem else question, choices)
+        is_left_out = not answer.strip() or answer.strip().lower() == SKIP
         if is_left_out and (field.default is not None or not field.is_required):
             return field.default
         try:
             if is_left_out:
-                raise BadAnswer("the server needs an answer here")
-            return field.read(said)
-        except BadAnswer as error:
+                raise FormAnswerError("an answer is required")
+            return field.read(answer)
+        except FormAnswerError as error:
             problem = f"{error}"
-    raise Closed("cancel", f"no answer for {field.name!r} fitted")
+    raise QuestionClosed("cancel", f"no valid answer for {field.name!r}")
 
 
-def _choices(field: Field) -> tuple[str, ...]:
+def _choices(field: FormField) -> tuple[str, ...]:
     if field.kind == "boolean":
         return (YES, NO)
     return tuple(option.title for option in field.options) if field.kind == "one_of" else ()
 
 
-def _asked(field: Field) -> str:
-    """One field as a question: its name, what it is for, what fits, and how it is left out."""
+def _field_question(field: FormField) -> str:
+    """One field as a question: its name and purpose, what is valid, and how to skip it."""
     text = field.title + (f" ({field.description})" if field.description else "")
-    wanted = _wanted(field)
+    wanted = _constraints(field)
     text += f": {wanted}" if wanted else ""
     if field.kind == "some_of":
         rows = [f"  {number}. {option.title}" for number, option in enumerate(field.options, 1)]
@@ -183,15 +185,13 @@ def _asked(field: Field) -> str:
     if field.default is not None:
         text += f"\nType {SKIP} for {field.in_words(field.default).rstrip('.')}."
     elif not field.is_required:
-        text += f"\nType {SKIP} to leave it out."
+        text += f"\nType {SKIP} to skip it."
     return text
 
 
-def _wanted(field: Field) -> str:
+def _constraints(field: FormField) -> str:
     if field.kind == "some_of":
-        return f"{_range(field, 'of these')}; type their numbers or names with commas between them, or none".lstrip(
-            "; "
-        )
+        return f"{_range(field, 'of these')}; type their numbers or names, separated by commas, or none".lstrip("; ")
     if field.format:
         return FORMATS[field.format]
     if field.kind == "text":
@@ -202,24 +202,24 @@ def _wanted(field: Field) -> str:
     return ""
 
 
-def _range(field: Field, unit: str) -> str:
-    if field.least is not None and field.most is not None:
-        text = f"from {field.least} to {field.most} {unit}"
-    elif field.least is not None:
-        text = f"at least {field.least} {unit}"
+def _range(field: FormField, unit: str) -> str:
+    if field.minimum is not None and field.maximum is not None:
+        text = f"from {field.minimum} to {field.maximum} {unit}"
+    elif field.minimum is not None:
+        text = f"at least {field.minimum} {unit}"
     else:
-        text = f"at most {field.most} {unit}" if field.most is not None else ""
+        text = f"at most {field.maximum} {unit}" if field.maximum is not None else ""
     return text.strip()
 
 
-async def _is_final(person: Person, fields: list[Field], content: dict[str, Value]) -> bool:
-    """Whether the answers may be sent as they are; False to begin again."""
+async def _confirm(user: SessionUser, fields: list[FormField], content: dict[str, FieldValue]) -> bool:
+    """Whether to send the answers; False to start over."""
     rows = [
-        f"  {field.title}: {field.in_words(content[field.name]) if field.name in content else '(left out)'}"
+        f"  {field.title}: {field.in_words(content[field.name]) if field.name in content else '(skipped)'}"
         for field in fields
     ]
-    question = "\n".join([f"Send this to the MCP server {person.server!r}?", *rows])
-    return await agreed(person, question, SEND_FORM, DECLINE_FORM, RESTART_FORM) == SEND_FORM
+    question = "\n".join([f"Send this to the MCP server {user.server!r}?", *rows])
+    return await ask_for_choice(user, question, SEND_FORM, DECLINE_FORM, RESTART_FORM) == SEND_FORM
 
 
 MAX_URL_CHARS = 4000
@@ -228,51 +228,51 @@ OPEN_PAGE, DECLINE_PAGE = "I open it", "Decline"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-async def asked_to_open(person: Person, params: ElicitRequestURLParams) -> ElicitResult:
-    host, warnings = _looked_at(params.url)
+async def ask_to_open_page(user: SessionUser, params: ElicitRequestURLParams) -> ElicitResult:
+    host, warnings = _check_url(params.url)
     lines = [
-        f"The MCP server {person.server!r} wants you to open a page of {host}: {quoted(params.message)}",
+        f"The MCP server {user.server!r} asks you to open a page on {host}: {quote(params.message)}",
         f"  {shown(params.url)}",
         *warnings,
-        "Open it only if you trust that page and expected this. Nothing is opened for you.",
+        "Open it only if you trust the page and expected this. toolcrib does not open it for you.",
     ]
-    await agreed(person, "\n".join(lines), OPEN_PAGE, DECLINE_PAGE)
+    await ask_for_choice(user, "\n".join(lines), OPEN_PAGE, DECLINE_PAGE)
     return ElicitResult(action="accept")
 
 
-def _looked_at(url: str) -> tuple[str, list[str]]:
-    """The host of an address, and what a person should know about it; raises BadForm for what nobody should open."""
+def _check_url(url: str) -> tuple[str, list[str]]:
+    """The host of a URL and the warnings about it; raises FormError for one that nobody should open."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
-        raise BadForm("the address is not valid") from error
-    # Where browsers and this program would read different hosts, nobody can be told where it leads.
+        raise FormError("the URL is not valid") from error
+    # If browsers could parse a different host than we do, we cannot say where it leads.
     is_plain = url.isprintable() and not any(mark in url for mark in ' \\"<>`')
     if parts.scheme not in ("http", "https") or not host or not is_plain or len(url) > MAX_URL_CHARS:
-        raise BadForm("the address is not one of http or https, or too long")
+        raise FormError("the URL is not http or https, or is too long")
     warnings = []
     if parts.scheme == "http" and host not in LOOPBACK:
-        warnings.append("Careful: what is sent there can be read on the way, as the address is not https.")
+        warnings.append("Careful: the URL is not https, so others can read what you send there.")
     if parts.username is not None:
-        warnings.append(f"Careful: the address begins like another one. It leads to {host}.")
+        warnings.append(f"Careful: the URL starts like another one, but it leads to {host}.")
     if not host.isascii() or "xn--" in host:
-        warnings.append("Careful: the name of the host holds letters that look like others.")
+        warnings.append("Careful: the host name contains characters that look like others.")
     return one_line(host, 300), warnings
 
 
-def pages_to_open(data: Any) -> str:
-    """What a person has to open before a call can be carried out, from the data of the error that says so."""
+def describe_required_pages(data: Any) -> str:
+    """The pages that a person must open before a call can succeed, from the data of the error response."""
     listed = data.get("elicitations") if isinstance(data, dict) else None
     pages = []
     for one in listed[:MAX_PAGES] if isinstance(listed, list) else ():
         url = one.get("url") if isinstance(one, dict) else None
-        with contextlib.suppress(BadForm):
-            host, warnings = _looked_at(url if isinstance(url, str) else "")
-            pages.append(" ".join([f"{url} (a page of {host})", *warnings]))
+        with contextlib.suppress(FormError):
+            host, warnings = _check_url(url if isinstance(url, str) else "")
+            pages.append(" ".join([f"{url} (a page on {host})", *warnings]))
     if not pages:
-        return "a person has to open a page of the server first, which it does not name"
-    return f"a person has to open {', '.join(pages)} first, and then say that the call can be repeated"
+        return "a person must open a page first, but the server does not say which"
+    return f"a person must open {', '.join(pages)} first and then ask to repeat the call"
 
 
 MAX_FIELDS = 40
@@ -282,13 +282,13 @@ MAX_ANSWER_CHARS = 10_000
 MAX_NUMBER_CHARS = 300
 SHOWN_CHARS = 200
 
-Kind = Literal["text", "number", "integer", "boolean", "one_of", "some_of"]
-KINDS: dict[str, Kind] = {"string": "text", "number": "number", "integer": "integer", "boolean": "boolean"}
+FieldKind = Literal["text", "number", "integer", "boolean", "one_of", "some_of"]
+KINDS: dict[str, FieldKind] = {"string": "text", "number": "number", "integer": "integer", "boolean": "boolean"}
 FORMATS = {
     "email": "an e-mail address, like ada@example.com",
-    "uri": "an address, like https://example.com/page",
+    "uri": "a URL, like https://example.com/page",
     "date": "a date, like 2026-07-28",
-    "date-time": "a date with a time and its zone, like 2026-07-28T14:30:00Z",
+    "date-time": "a date and time with a time zone, like 2026-07-28T14:30:00Z",
 }
 YES, NO = "Yes", "No"
 _WORDS = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
@@ -306,47 +306,47 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
-Value = str | int | float | bool | list[str]
+FieldValue = str | int | float | bool | list[str]
 
 
-class BadForm(ToolcribError):
-    """A form that nobody can be shown; says what is wrong with it."""
+class FormError(ToolcribError):
+    """A form that cannot be shown; the message says what is wrong with it."""
 
 
-class BadAnswer(ToolcribError):
-    """What a person typed does not fit; says what would."""
+class FormAnswerError(ToolcribError):
+    """An answer that is not valid; the message says what would be."""
 
 
-class Option(msgspec.Struct, frozen=True):
-    """One answer to choose: what is sent, and what is shown."""
+class FormOption(msgspec.Struct, frozen=True):
+    """One choice: what is sent, and what is shown."""
 
     value: str
     title: str
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One value that a form asks for."""
+class FormField(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of a form."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     title: str
     description: str = ""
     is_required: bool = False
-    default: Value | None = None
-    """What is sent when the person leaves the field out; None when the server named nothing that fits."""
-    options: tuple[Option, ...] = ()
-    least: float | None = None
-    """Of a number its minimum; of a text its length; of a choice of some, their count."""
-    most: float | None = None
+    default: FieldValue | None = None
+    """Sent if the person skips the field; None if the server gave no valid default."""
+    options: tuple[FormOption, ...] = ()
+    minimum: float | None = None
+    """The minimum of a number, the minimum length of a text, or the minimum count of choices."""
+    maximum: float | None = None
     format: str = ""
 
     @property
     def is_secret(self) -> bool:
-        """Whether it seems to ask for something that should never be typed into a form."""
+        """Whether it seems to ask for something that must never be typed into a form."""
         return asks_for_secret(f"{self.name} {self.title} {self.description}".replace("_", " "))
 
-    def read(self, typed: str) -> Value:
-        """The value that was typed; raises BadAnswer with what would fit."""
+    def read(self, typed: str) -> FieldValue:
+        """Parse what was typed; raises FormAnswerError with what would be valid."""
         if self.kind == "boolean":
             return self._read_boolean(typed)
         if self.kind == "one_of":
@@ -355,8 +355,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             return self._read_some(typed)
         return self._read_text(typed) if self.kind == "text" else self._read_number(typed.strip())
 
-    def check(self, value: Any) -> Value:
-        """The value, if it is one that may be sent; raises BadAnswer otherwise."""
+    def check(self, value: Any) -> FieldValue:
+        """The value if it is valid; raises FormAnswerError otherwise."""
         if self.kind == "boolean" and isinstance(value, bool):
             return value
         if self.kind == "text" and isinstance(value, str):
@@ -368,10 +368,10 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             return value
         if self.kind == "some_of" and isinstance(value, list) and all(one in known for one in value):
             return self._checked_count(list(dict.fromkeys(value)))
-        raise BadAnswer("it is not of the kind that is asked for")
+        raise FormAnswerError("it has the wrong type")
 
-    def in_words(self, value: Value) -> str:
-        """A value as people know it."""
+    def in_words(self, value: FieldValue) -> str:
+        """A value as people read it."""
         if isinstance(value, bool):
             return YES if value else NO
         titles = {option.value: option.title for option in self.options}
@@ -382,10 +382,10 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     def _read_boolean(self, typed: str) -> bool:
         found = _WORDS.get(typed.strip().lower())
         if found is None:
-            raise BadAnswer("answer yes or no")
+            raise FormAnswerError("answer yes or no")
         return found
 
-    def _option(self, typed: str) -> Option:
+    def _option(self, typed: str) -> FormOption:
         meant = [option for option in self.options if typed in (option.value, option.title)]
         word = typed.casefold()
         meant += [option for option in self.options if word in (option.value.casefold(), option.title.casefold())]
@@ -393,7 +393,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             return meant[0]
         if typed.isascii() and typed.isdigit() and 1 <= int(typed[:9]) <= len(self.options):
             return self.options[int(typed[:9]) - 1]
-        raise BadAnswer(f"{one_line(typed, 60)!r} is none of the answers to choose from")
+        raise FormAnswerError(f"{one_line(typed, 60)!r} is not one of the choices")
 
     def _read_some(self, typed: str) -> list[str]:
         words = [word.strip() for word in typed.split(",")]
@@ -401,109 +401,111 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
             words = []
         try:
             chosen = [self._option(typed.strip())] if words else []
-        except BadAnswer:
+        except FormAnswerError:
             chosen = [self._option(word) for word in words if word]
         return self._checked_count(list(dict.fromkeys(option.value for option in chosen)))
 
     def _checked_count(self, chosen: list[str]) -> list[str]:
-        if self.least is not None and len(chosen) < self.least:
-            raise BadAnswer(f"choose at least {self.least}")
-        if self.most is not None and len(chosen) > self.most:
-            raise BadAnswer(f"choose at most {self.most}")
+        if self.minimum is not None and len(chosen) < self.minimum:
+            raise FormAnswerError(f"choose at least {self.minimum}")
+        if self.maximum is not None and len(chosen) > self.maximum:
+            raise FormAnswerError(f"choose at most {self.maximum}")
         return chosen
 
     def _read_text(self, typed: str) -> str:
         return self._checked_text(typed.strip() if self.format else typed)
 
     def _checked_text(self, text: str) -> str:
-        if self.least is not None and len(text) < self.least:
-            raise BadAnswer(f"it needs at least {self.least} characters, and these are {len(text)}")
-        most = MAX_ANSWER_CHARS if self.most is None else min(self.most, MAX_ANSWER_CHARS)
-        if len(text) > most:
-            raise BadAnswer(f"it may have at most {most} characters, and these are {len(text)}")
+        if self.minimum is not None and len(text) < self.minimum:
+            raise FormAnswerError(f"it needs at least {self.minimum} characters and has {len(text)}")
+        maximum = MAX_ANSWER_CHARS if self.maximum is None else min(self.maximum, MAX_ANSWER_CHARS)
+        if len(text) > maximum:
+            raise FormAnswerError(f"it may have at most {maximum} characters and has {len(text)}")
         if self.format and not _fits(text, self.format):
-            raise BadAnswer(f"it must be {FORMATS[self.format]}")
+            raise FormAnswerError(f"it must be {FORMATS[self.format]}")
         return text
 
     def _read_number(self, typed: str) -> int | float:
         form = _INTEGER if self.kind == "integer" else _NUMBER
         if len(typed) > MAX_NUMBER_CHARS or not form.fullmatch(typed):
-            raise BadAnswer("type a whole number, like 3" if self.kind == "integer" else "type a number, like 3 or 2.5")
+            raise FormAnswerError(
+                "type a whole number, like 3" if self.kind == "integer" else "type a number, like 3 or 2.5"
+            )
         return self._checked_number(int(typed) if _INTEGER.fullmatch(typed) else float(typed))
 
     def _checked_number(self, value: int | float) -> int | float:
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadAnswer("the number is too large")
+            raise FormAnswerError("the number is too large")
         if self.kind == "integer" and value != int(value):
-            raise BadAnswer("type a whole number, like 3")
-        if self.least is not None and value < self.least:
-            raise BadAnswer(f"it must be {self.least} or more")
-        if self.most is not None and value > self.most:
-            raise BadAnswer(f"it must be {self.most} or less")
+            raise FormAnswerError("type a whole number, like 3")
+        if self.minimum is not None and value < self.minimum:
+            raise FormAnswerError(f"it must be {self.minimum} or more")
+        if self.maximum is not None and value > self.maximum:
+            raise FormAnswerError(f"it must be {self.maximum} or less")
         return int(value) if self.kind == "integer" else value
 
 
 def asks_for_secret(text: str) -> bool:
-    """Whether a text seems to ask for a password, a key or the like."""
+    """Whether a text seems to ask for a password, key or similar."""
     return _SECRET.search(text) is not None
 
 
-def read_form(schema: JsonObject) -> list[Field]:
-    """The fields of a form, in its order; raises BadForm."""
+def parse_form(schema: JsonObject) -> list[FormField]:
+    """The fields of a form in order; raises FormError."""
     properties = schema.get("properties")
     if schema.get("type", "object") != "object" or not isinstance(properties, dict):
-        raise BadForm("the form is no object with properties")
+        raise FormError("the form is not an object with properties")
     if len(properties) > MAX_FIELDS:
-        raise BadForm(f"the form has {len(properties)} fields, and at most {MAX_FIELDS} are shown")
+        raise FormError(f"the form has {len(properties)} fields; at most {MAX_FIELDS} are allowed")
     required = schema.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
     return [_field(name, form, name in needed) for name, form in properties.items()]
 
 
-def _field(name: str, form: Any, is_required: bool) -> Field:
+def _field(name: str, form: Any, is_required: bool) -> FormField:
     if not isinstance(form, dict) or not 0 < len(name) <= MAX_NAME_CHARS:
-        raise BadForm(f"the field {one_line(name, 60)!r} is not described as the protocol says")
+        raise FormError(f"the field {one_line(name, 60)!r} is not defined as the protocol requires")
     kind, options = _kind(name, form)
     if kind == "text":
-        least, most = "minLength", "maxLength"
+        low, high = "minLength", "maxLength"
     elif kind == "some_of":
-        least, most = "minItems", "maxItems"
+        low, high = "minItems", "maxItems"
     else:
-        least, most = "minimum", "maximum"
-    field = Field(
+        low, high = "minimum", "maximum"
+    field = FormField(
         name=name,
         kind=kind,
         title=one_line(_text(form.get("title")) or name, SHOWN_CHARS),
         description=one_line(_text(form.get("description")), 3 * SHOWN_CHARS),
         is_required=is_required,
         options=options,
-        least=_bound(form.get(least)),
-        most=_bound(form.get(most)),
-        format=said if kind == "text" and (said := _text(form.get("format"))) in FORMATS else "",
+        minimum=_bound(form.get(low)),
+        maximum=_bound(form.get(high)),
+        format=answer if kind == "text" and (answer := _text(form.get("format"))) in FORMATS else "",
     )
     if form.get("default") is None:
         return field
     try:
         return msgspec.structs.replace(field, default=field.check(form["default"]))
-    except BadAnswer:
-        return field  # What it would not take as an answer, nobody sends by leaving the field out.
+    except FormAnswerError:
+        return field  # A default that would not be a valid answer is ignored.
 
 
-def _kind(name: str, form: JsonObject) -> tuple[Kind, tuple[Option, ...]]:
-    said = form.get("type")
-    if said == "string" and ("enum" in form or "oneOf" in form):
+def _kind(name: str, form: JsonObject) -> tuple[FieldKind, tuple[FormOption, ...]]:
+    answer = form.get("type")
+    if answer == "string" and ("enum" in form or "oneOf" in form):
         return "one_of", _options(name, form)
-    if said == "array":
+    if answer == "array":
         items = form.get("items")
         return "some_of", _options(name, items if isinstance(items, dict) else {})
-    kind = KINDS.get(said) if isinstance(said, str) else None
+    kind = KINDS.get(answer) if isinstance(answer, str) else None
     if kind is None:
-        raise BadForm(f"the field {one_line(name, 60)!r} is of a kind that a form cannot have")
+        raise FormError(f"the field {one_line(name, 60)!r} has a type that forms do not support")
     return kind, ()
 
 
-def _options(name: str, form: JsonObject) -> tuple[Option, ...]:
-    """The answers to choose from: a plain enum, one with names beside it, or constants with titles."""
+def _options(name: str, form: JsonObject) -> tuple[FormOption, ...]:
+    """The choices: a plain enum, one with names, or constants with titles."""
     titled = form.get("oneOf", form.get("anyOf"))
     if isinstance(titled, list):
         pairs = [(one.get("const"), one.get("title")) for one in titled if isinstance(one, dict)]
@@ -513,12 +515,12 @@ def _options(name: str, form: JsonObject) -> tuple[Option, ...]:
         names = names if isinstance(names, list) and len(names) == len(values) else values
         pairs = list(zip(values, names, strict=True))
     options = tuple(
-        Option(value, one_line(_text(title), SHOWN_CHARS) or one_line(value, SHOWN_CHARS) or f"{value[:9]!r}")
+        FormOption(value, one_line(_text(title), SHOWN_CHARS) or one_line(value, SHOWN_CHARS) or f"{value[:9]!r}")
         for value, title in pairs
         if isinstance(value, str)
     )
     if not options or len(options) != len(pairs) or len(options) > MAX_OPTIONS:
-        raise BadForm(f"the field {one_line(name, 60)!r} has no answers to choose from, broken ones, or too many")
+        raise FormError(f"the field {one_line(name, 60)!r} has no choices, invalid ones, or too many")
     return options
 
 

@@ -1,11 +1,11 @@
-"""What goes wrong with a server, told apart by what may be done about it.
+"""What can go wrong with a server, by what the caller can do about it.
 
-ServerFailed          the server cannot be used now; the message is for the person and for the model
-├── NotSent           a request that surely never reached it, so that it may be sent again
-└── NeedsLogin        it wants somebody to log in
-    └── NoLogin       likewise, and nobody had to ask the server to know
-RequestFailed         the server answered, but with an error or with something that is no answer
-ConnectionLost        the connection ended under a request: nobody knows whether it was carried out
+ServerFailed          the server is unavailable; the message is for both the person and the model
+├── RequestNotSent    the request certainly never reached the server, so it is safe to send again
+└── LoginRequired     the server wants somebody to log in
+    └── NotLoggedIn   no login is stored, so the server was not even asked
+RequestFailed         the server responded with an error or with something unusable
+ConnectionLost        the connection ended during a request, so nobody knows whether it was carried out
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from toolcrib.core.errors import ToolcribError
 
 
 class ServerFailed(ToolcribError):
-    """A server cannot be used now; says why."""
+    """The server is unavailable; the message says why."""
 
 
-class NotSent(ServerFailed):
-    """A request surely did not reach the server."""
+class RequestNotSent(ServerFailed):
+    """The request certainly did not reach the server."""
 
 
-class NeedsLogin(ServerFailed):
-    """The server wants somebody to log in first."""
+class LoginRequired(ServerFailed):
+    """The server requires a login."""
 
 
-class NoLogin(NeedsLogin):
-    """No login is kept for the server."""
+class NotLoggedIn(LoginRequired):
+    """No login is stored for the server."""
 
 
 class ConnectionLost(ToolcribError):
-    """The connection ended after a request had been sent, or may have been."""
+    """The connection ended after the request was sent, or may have been."""
 
 
 class RequestFailed(ToolcribError):
-    """The server refused a request, or answered it with something that nobody can use."""
+    """The server refused the request or sent an unusable response."""

@@ -1,7 +1,7 @@
-"""The place on this machine that a browser comes back to after a login.
+"""The local HTTP listener that a browser is redirected to after a login.
 
-It listens on 127.0.0.1 alone, takes one answer, and only one that carries the state that was sent along: everything
-else that knocks at the port is turned away and changes nothing.
+It listens on 127.0.0.1 only and accepts a single redirect with the expected state; every other request is rejected and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PATH = "/callback"
 MAX_HEAD_BYTES = 32 * 1024
 READ_SECONDS = 10.0
 
-DONE = "The login has been passed on. You can close this page and go back to the terminal."
-NOT_THIS = "This is not the login that toolcrib waits for."
-OVER = "This login is over."
+DONE = "The login was sent to toolcrib. You can close this page and return to the terminal."
+WRONG_LOGIN = "This is not the login that toolcrib is waiting for."
+FINISHED = "This login is already finished."
 
 
 class RedirectListener:
-    """Waits for one browser; made by `open_listener`."""
+    """Waits for one redirect; created by `open_listener`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -37,12 +37,12 @@ class RedirectListener:
         return f"http://{HOST}:{self.port}{PATH}"
 
     async def answer(self, state: str) -> str:
-        """The whole address that the browser was sent to with this state."""
+        """The full URL that the browser was redirected to with this state."""
         self._state = state
         return await self._answer
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; whatever goes wrong with it is nobody else's business."""
+        """Answer one request; a failure affects only that request."""
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -54,17 +54,17 @@ class RedirectListener:
         method, _, rest = head.decode("latin-1").split("\r\n", 1)[0].partition(" ")
         target = rest.rpartition(" ")[0]
         if method != "GET" or target.partition("?")[0] != PATH:
-            return _response("404 Not Found", NOT_THIS)
+            return _response("404 Not Found", WRONG_LOGIN)
         if self._answer.done():
-            return _response("410 Gone", OVER)
+            return _response("410 Gone", FINISHED)
         if not has_state(target, self._state):
-            return _response("400 Bad Request", NOT_THIS)
+            return _response("400 Bad Request", WRONG_LOGIN)
         self._answer.set_result(f"http://{HOST}:{self.port}{target}")
         return _response("200 OK", DONE)
 
 
 def has_state(address: str, state: str) -> bool:
-    """Whether an address that a browser was sent to belongs to the request with this state."""
+    """Whether a redirect URL carries this state."""
     try:
         given = parse_qs(urlsplit(address).query).get("state", [""])
     except ValueError:
@@ -74,9 +74,9 @@ def has_state(address: str, state: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def open_listener(ports: Iterable[int]) -> AsyncIterator[RedirectListener]:
-    """A listener on the first of these ports that is free; 0 is any. Raises ServerFailed where none is."""
+    """A listener on the first free port of these; 0 means any. Raises ServerFailed if none is free."""
     listener = RedirectListener()
-    server = await _on_a_free_port(listener, list(ports))
+    server = await _listen_on_free_port(listener, list(ports))
     try:
         listener.port = server.sockets[0].getsockname()[1]
         yield listener
@@ -86,18 +86,18 @@ async def open_listener(ports: Iterable[int]) -> AsyncIterator[RedirectListener]
             await asyncio.wait_for(server.wait_closed(), 1.0)
 
 
-async def _on_a_free_port(listener: RedirectListener, ports: list[int]) -> asyncio.Server:
+async def _listen_on_free_port(listener: RedirectListener, ports: list[int]) -> asyncio.Server:
     for port in ports:
         with contextlib.suppress(OSError):
             return await asyncio.start_server(listener.serve, HOST, port, limit=MAX_HEAD_BYTES)
     raise ServerFailed(
-        f"port {ports[-1]} is taken by another program, so that the login could not come back to it; end that program, "
+        f"port {ports[-1]} is in use by another program, so the login cannot be received; stop that program, "
         "or set another oauth.redirect_port"
     )
 
 
 def _response(status: str, text: str) -> bytes:
-    """A page of our own words: nothing of the request is in it."""
+    """A fixed page that contains nothing from the request."""
     body = f"<!doctype html><meta charset=utf-8><title>toolcrib</title><p>{text}</p>\n".encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"

@@ -1,7 +1,7 @@
-"""What a server is told when it wants to ask a model: the answer of ours, within limits, if the person agrees.
+"""Sampling: a server asks our model a question; it gets an answer within limits, if the person agrees.
 
-What the model says in answer is the server's: it sees nothing of the conversation, has no tools of ours, and only
-what the server itself sends. Whatever goes wrong is an error for the server, never for the connection.
+The request belongs to the server: the model sees nothing of the conversation, has none of our tools, and gets only what
+the server itself sends. A failure is an error response to the server and never breaks the connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mcp_types import (
 
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.messages import Message
@@ -39,8 +39,14 @@ from toolcrib.core.ports import Gate
 from toolcrib.core.types import Effect, JsonObject, Source, ToolEntry
 from toolcrib.definitions.dialects import render
 from toolcrib.mcp.client.callbacks import Contexts
-from toolcrib.mcp.client.questions import CallOver, NobodyToAsk, Refusals, asked_for, while_wanted
-from toolcrib.mcp.client.sampling_messages import BadRequest, conversation, definitions, result_of, tool_rounds
+from toolcrib.mcp.client.questions import CallEnded, NobodyToAsk, RefusalCounter, ask_during_call, context_for_question
+from toolcrib.mcp.client.sampling_messages import (
+    SamplingRequestError,
+    to_definitions,
+    to_messages,
+    to_sampling_result,
+    tool_rounds,
+)
 from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.names import toolset_name
@@ -48,7 +54,7 @@ from toolcrib.mcp.names import toolset_name
 logger = logging.getLogger(__name__)
 
 USER_REJECTED = -1
-"""From the protocol: the person does not want it."""
+"""The protocol's code for a request that the person rejected."""
 WINDOW_SECONDS = 60.0
 MAX_PER_CALL = 100
 MAX_AT_ONCE = 4
@@ -58,16 +64,16 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 Result = CreateMessageResult | CreateMessageResultWithTools
 
 
-class Refused(ToolcribError):
-    """A request that is not carried out; says why, and with which code of the protocol."""
+class SamplingRefused(ToolcribError):
+    """A refused request: the reason, and the protocol's error code."""
 
     def __init__(self, message: str, code: int = INVALID_REQUEST) -> None:
         super().__init__(message)
         self.code = code
 
 
-class SamplingDesk:
-    """The requests of all servers of one runtime. Used on the loop of the hub alone."""
+class SamplingHandler:
+    """Handles the sampling requests of all servers of one runtime. Used only on the manager's loop."""
 
     def __init__(
         self,
@@ -76,19 +82,19 @@ class SamplingDesk:
         gate: Gate | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.models = Models(settings, services)
+        self.models = SamplingModels(settings, services)
         self.services = services
         self.gate = gate
         self.clock = clock
-        self._meters: dict[str, Meter] = {}
+        self._quotas: dict[str, RequestQuota] = {}
 
-    def callback(self, server: Server, contexts: Contexts) -> Sampling | None:
-        """The SDK's `sampling_callback` for a server; None for one that may not ask."""
+    def callback(self, server: Server, contexts: Contexts) -> SamplingCallback | None:
+        """The SDK's `sampling_callback` for a server; None for one that may not sample."""
         if not server.settings.sampling.enabled:
             return None
-        # Kept over reconnects: a server must not get a new minute by ending its connection.
-        meter = self._meters.setdefault(server.name, Meter(self.clock))
-        return Sampling(self, server, contexts, meter)
+        # Survives reconnects: a server must not get a fresh quota by dropping its connection.
+        quota = self._quotas.setdefault(server.name, RequestQuota(self.clock))
+        return SamplingCallback(self, server, contexts, quota)
 
     def capabilities(self, server: Server, contexts: Contexts) -> SamplingCapability:
         tools = SamplingToolsCapability() if server.settings.sampling.max_tool_rounds else None
@@ -99,44 +105,44 @@ class SamplingDesk:
         await self.models.close()
 
 
-class Meter:
-    """Counts the requests of one server: in the last minute, in one call, and now."""
+class RequestQuota:
+    """Limits the requests of one server: per minute, per call and at the same time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._times: deque[float] = deque()
         self._call: ToolContext | None = None
         self._in_call = 0
-        self.at_once = 0
+        self.concurrent = 0
 
     def count(self, call: ToolContext, max_rpm: int) -> None:
-        """Count one request; raises Refused for one too many."""
+        """Count one request; raises SamplingRefused if it exceeds the quota."""
         now = self._clock()
         while self._times and self._times[0] <= now - WINDOW_SECONDS:
             self._times.popleft()
         if len(self._times) >= max_rpm:
             wait = math.ceil(self._times[0] + WINDOW_SECONDS - now)
-            raise Refused(f"at most {max_rpm} requests a minute are allowed; the next one in {wait} seconds")
+            raise SamplingRefused(f"at most {max_rpm} requests per minute are allowed; try again in {wait} seconds")
         if self._call is not call:
             self._call, self._in_call = call, 0
         if self._in_call >= MAX_PER_CALL:
-            raise Refused(f"at most {MAX_PER_CALL} requests are allowed in one call")
-        if self.at_once >= MAX_AT_ONCE:
-            raise Refused(f"at most {MAX_AT_ONCE} requests are allowed at once")
+            raise SamplingRefused(f"at most {MAX_PER_CALL} requests per call are allowed")
+        if self.concurrent >= MAX_AT_ONCE:
+            raise SamplingRefused(f"at most {MAX_AT_ONCE} simultaneous requests are allowed")
         self._times.append(now)
         self._in_call += 1
 
 
-class Sampling:
-    """Answers the requests of one server; the SDK's `sampling_callback`."""
+class SamplingCallback:
+    """Answers the sampling requests of one server; the SDK's `sampling_callback`."""
 
-    def __init__(self, desk: SamplingDesk, server: Server, contexts: Contexts, meter: Meter) -> None:
-        self._desk = desk
+    def __init__(self, handler: SamplingHandler, server: Server, contexts: Contexts, quota: RequestQuota) -> None:
+        self._handler = handler
         self._server = server
         self._contexts = contexts
-        self._meter = meter
+        self._quota = quota
         self._consent = asyncio.Lock()
-        self._refusals = Refusals(contexts)
+        self._refusals = RefusalCounter(contexts)
 
     @property
     def _settings(self) -> McpSamplingSettings:
@@ -145,52 +151,52 @@ class Sampling:
     async def __call__(self, context: ClientRequestContext, params: CreateMessageRequestParams) -> Result | ErrorData:
         try:
             return await self._answer(params)
-        except Refused as refused:
-            return self._no(refused.code, f"{refused}")
-        except (BadRequest, NobodyToAsk) as error:
-            return self._no(INVALID_PARAMS, f"{error}")
-        except CallOver as error:
-            return self._no(USER_REJECTED, f"{error}")
+        except SamplingRefused as refused:
+            return self._refuse(refused.code, f"{refused}")
+        except (SamplingRequestError, NobodyToAsk) as error:
+            return self._refuse(INVALID_PARAMS, f"{error}")
+        except CallEnded as error:
+            return self._refuse(USER_REJECTED, f"{error}")
         except ToolcribError as error:
-            logger.error("a request of the MCP server %r failed: %s", self._server.name, error)
-            # The rest of it, such as addresses and names of keys, is nothing for the server.
+            logger.error("a sampling request from the MCP server %r failed: %s", self._server.name, error)
+            # The details, such as URLs and names of keys, are not for the server.
             kind = error.kind if isinstance(error, ModelError) else "settings"
-            return self._no(INTERNAL_ERROR, f"the model could not answer ({kind})")
+            return self._refuse(INTERNAL_ERROR, f"the model could not answer ({kind})")
 
     async def _answer(self, params: CreateMessageRequestParams) -> Result:
-        ctx = asked_for(self._contexts, self._desk.services)
-        self._meter.count(ctx, self._settings.max_rpm)
-        self._meter.at_once += 1
+        ctx = context_for_question(self._contexts, self._handler.services)
+        self._quota.count(ctx, self._settings.max_rpm)
+        self._quota.concurrent += 1
         try:
             provider, request = self._request(params, ctx)
-            response = await while_wanted(ctx, self._contexts, self._asked_if_agreed(ctx, provider, request))
-            return result_of(response, params, request.model)
+            response = await ask_during_call(ctx, self._contexts, self._ask_if_approved(ctx, provider, request))
+            return to_sampling_result(response, params, request.model)
         finally:
-            self._meter.at_once -= 1
+            self._quota.concurrent -= 1
 
     def _request(self, params: CreateMessageRequestParams, ctx: ToolContext) -> tuple[Provider, ModelRequest]:
-        """What the model will be asked; raises BadRequest or Refused for what it cannot or may not be."""
+        """The request for the model; raises SamplingRequestError if it is invalid, SamplingRefused if not allowed."""
         settings = self._settings
-        messages = conversation(params)
+        messages = to_messages(params)
         hints = params.model_preferences.hints if params.model_preferences is not None else None
-        wanted = chosen_model(settings, [hint.name or "" for hint in hints or ()])
-        provider, model = self._desk.models.find(wanted, ctx.session_id)
+        wanted = choose_model(settings, [hint.name or "" for hint in hints or ()])
+        provider, model = self._handler.models.find(wanted, ctx.session_id)
         profile = provider.profile(model)
         if any(message.images for message in messages) and not profile.sees_images:
-            raise BadRequest(f"the model {model!r} cannot see images")
+            raise SamplingRequestError(f"the model {model!r} does not support images")
         if any(message.recordings for message in messages) and not profile.hears_audio:
-            raise BadRequest(f"the model {model!r} cannot hear audio")
+            raise SamplingRequestError(f"the model {model!r} does not support audio")
         if params.max_tokens < 1:
-            raise BadRequest("maxTokens must be 1 or more")
-        heat = params.temperature
-        if heat is not None and not 0 <= heat <= 2:
-            raise BadRequest("the temperature must be from 0 to 2")
+            raise SamplingRequestError("maxTokens must be 1 or more")
+        temperature = params.temperature
+        if temperature is not None and not 0 <= temperature <= 2:
+            raise SamplingRequestError("the temperature must be between 0 and 2")
         request = ModelRequest(
             model=model,
             messages=messages,
             system=params.system_prompt or "",
             max_output_tokens=min(params.max_tokens, settings.max_tokens_cap),
-            temperature=heat,
+            temperature=temperature,
             timeout_seconds=settings.timeout,
         )
         return provider, self._with_tools(request, params, provider)
@@ -202,60 +208,69 @@ class Sampling:
         if not params.tools:
             return request
         if not self._settings.max_tool_rounds:
-            raise Refused("this server may not offer tools to the model")
+            raise SamplingRefused("this server may not offer tools to the model")
         if tool_rounds(request.messages) >= self._settings.max_tool_rounds:
             if choice == "required":
-                raise Refused(f"at most {self._settings.max_tool_rounds} rounds of tool calls are allowed")
-            choice = "none"  # It has to answer with what it has.
-        canonical = definitions(params.tools)
+                raise SamplingRefused(f"at most {self._settings.max_tool_rounds} rounds of tool calls are allowed")
+            choice = "none"  # The model has to answer with what it has.
+        canonical = to_definitions(params.tools)
         rendered = render(canonical, provider.dialect)
         if rendered.set_aside:
             aside = rendered.set_aside[0]
-            raise BadRequest(f"the tool {aside.name!r} cannot be offered: {one_line(aside.reason, 200)}")
+            raise SamplingRequestError(f"the tool {aside.name!r} cannot be offered: {one_line(aside.reason, 200)}")
         return msgspec.structs.replace(request, tools=rendered.tools, definitions=canonical, tool_choice=choice)
 
-    async def _asked_if_agreed(self, ctx: ToolContext, provider: Provider, request: ModelRequest) -> ModelResponse:
-        await self._agreed(ctx, request, provider)
-        return await self._asked(provider, request)
+    async def _ask_if_approved(self, ctx: ToolContext, provider: Provider, request: ModelRequest) -> ModelResponse:
+        await self._require_approval(ctx, request, provider)
+        return await self._ask_model(provider, request)
 
-    async def _agreed(self, ctx: ToolContext, request: ModelRequest, provider: Provider) -> None:
-        """Returns when the person lets the model be asked; raises Refused otherwise."""
+    async def _require_approval(self, ctx: ToolContext, request: ModelRequest, provider: Provider) -> None:
+        """Return if the person allows the request; raises SamplingRefused otherwise."""
         if not self._settings.ask:
             return
-        if self._desk.gate is None:
-            raise Refused("nobody is here to agree to it", USER_REJECTED)
-        # One at a time: who has agreed for the session is not asked again by those who waited.
+        if self._handler.gate is None:
+            raise SamplingRefused("there is nobody to approve it", USER_REJECTED)
+        # One at a time, so that an approval for the session also covers the requests that waited.
         async with self._consent:
             if self._refusals.count(ctx):
-                raise Refused("it was refused before in this call", USER_REJECTED)
-            if not await self._put(self._desk.gate, ctx, request, provider):
+                raise SamplingRefused("it was already refused in this call", USER_REJECTED)
+            if not await self._is_approved(self._handler.gate, ctx, request, provider):
                 self._refusals.add(ctx)
-                raise Refused("nobody agreed to it", USER_REJECTED)
+                raise SamplingRefused("it was not approved", USER_REJECTED)
 
-    async def _put(self, gate: Gate, ctx: ToolContext, request: ModelRequest, provider: Provider) -> bool:
+    async def _is_approved(self, gate: Gate, ctx: ToolContext, request: ModelRequest, provider: Provider) -> bool:
         server = one_line(self._server.name, 80)
-        # No tool can have this name, so that nobody agrees to a tool by agreeing to this.
+        # No tool can have this name, so approving this never approves a tool.
         name = f"mcp__{server}__sampling/createMessage"
         source = Source("mcp", server, tool="sampling/createMessage")
         entry = ToolEntry(name=name, toolset=toolset_name(server), schema={}, handler=_never, source=source)
-        effects = (Effect("spend", f"on an answer of {request.model or provider.name} for the MCP server {server!r}"),)
-        shown = _shown(request)
-        verdict, error = attempt(gate.judge, entry, shown, effects, ctx)
-        if verdict is not None and verdict.decision != "deny":
-            verdict, error = await attempt_async(gate.settle(entry, shown, verdict, ctx))
-        if error is not None:
-            logger.error("a question about the MCP server %r could not be put", self._server.name, exc_info=error)
-        return verdict is not None and verdict.decision == "allow"
+        effects = (
+            Effect("spend", f"on an answer from {request.model or provider.name} for the MCP server {server!r}"),
+        )
+        preview = _preview(request)
 
-    async def _asked(self, provider: Provider, request: ModelRequest) -> ModelResponse:
+        async def judge() -> bool:
+            verdict = gate.judge(entry, preview, effects, ctx)
+            if verdict.decision != "deny":
+                verdict = await gate.settle(entry, preview, verdict, ctx)
+            return verdict.decision == "allow"
+
+        # Approvers are foreign code, and one that fails has not agreed.
+        is_allowed, error = await attempt_async(judge())
+        if error is not None:
+            name = self._server.name
+            logger.error("the gate failed on a sampling request from the MCP server %r", name, exc_info=error)
+        return bool(is_allowed)
+
+    async def _ask_model(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._settings.timeout):
-                response, error = await attempt_async(provider.complete(request, _unheard))
+                response, error = await attempt_async(provider.complete(request, _ignore_delta))
         except TimeoutError:
-            response, error = None, TimeoutError("it took too long")
+            response, error = None, TimeoutError("the model took too long")
         if isinstance(error, TimeoutError):
-            raise Refused(f"the model did not answer within {self._settings.timeout:g} seconds", INTERNAL_ERROR)
+            raise SamplingRefused(f"the model did not answer within {self._settings.timeout:g} seconds", INTERNAL_ERROR)
         if response is None:
             raise error if isinstance(error, ModelError) else ModelError(f"the provider failed: {error!r}") from error
         self._log(request, response, time.monotonic() - began)
@@ -264,7 +279,7 @@ class Sampling:
     def _log(self, request: ModelRequest, response: ModelResponse, seconds: float) -> None:
         logger.log(
             LEVELS[self._settings.log_level],
-            "MCP server %r asked %s: %d messages, %d tokens in, %d out, %.1f s",
+            "MCP server %r sampled %s: %d messages, %d tokens in, %d out, %.1f s",
             self._server.name,
             response.model or request.model,
             len(request.messages),
@@ -273,44 +288,44 @@ class Sampling:
             seconds,
         )
 
-    def _no(self, code: int, reason: str) -> ErrorData:
+    def _refuse(self, code: int, reason: str) -> ErrorData:
         level = max(LEVELS[self._settings.log_level], logging.INFO)
-        logger.log(level, "a request of the MCP server %r for the model was refused: %s", self._server.name, reason)
+        logger.log(level, "refused a sampling request from the MCP server %r: %s", self._server.name, reason)
         return ErrorData(code=code, message=reason)
 
 
-def _shown(request: ModelRequest) -> JsonObject:
-    """What the person reads before he agrees: the last message, and how much there is besides."""
+def _preview(request: ModelRequest) -> JsonObject:
+    """What the person sees before approving: the last message, and how much else there is."""
     last = request.messages[-1]
-    shown: JsonObject = {"asks": one_line(last.text, SHOWN_CHARS), "max_tokens": request.max_output_tokens}
+    preview: JsonObject = {"asks": one_line(last.text, SHOWN_CHARS), "max_tokens": request.max_output_tokens}
     if request.system:
-        shown["system"] = one_line(request.system, SHOWN_CHARS)
+        preview["system"] = one_line(request.system, SHOWN_CHARS)
     media = sum(_media_in(message) for message in request.messages)
     more = {"messages_before": len(request.messages) - 1, "media": media, "tools": len(request.tools)}
-    return shown | {name: count for name, count in more.items() if count}
+    return preview | {name: count for name, count in more.items() if count}
 
 
 def _media_in(message: Message) -> int:
     return len(message.images) + len(message.recordings)
 
 
-def _unheard(_: Delta) -> None:
-    """Nobody watches these answers come."""
+def _ignore_delta(_: Delta) -> None:
+    """Streaming is not used here."""
 
 
 def _never() -> None:
-    """Stands where an entry needs a handler; nobody calls it."""
+    """A placeholder handler that is never called."""
 
 
 @runtime_checkable
 class SessionModels(Protocol):
-    """The service `llm`, as far as it knows what models sessions talk to."""
+    """The service `llm`, which knows the model of each session."""
 
     def model_of(self, session_id: str) -> tuple[Provider, str]: ...
 
 
-class Models:
-    """The providers for the servers of one runtime; opened when a server first asks."""
+class SamplingModels:
+    """The providers for sampling in one runtime; opened on first use."""
 
     def __init__(self, settings: Settings, services: Callable[[], Services | None]) -> None:
         self._settings = settings
@@ -318,22 +333,22 @@ class Models:
         self._opened: dict[str, tuple[Provider, str]] = {}
 
     def find(self, model: str, session_id: str) -> tuple[Provider, str]:
-        """The provider and the name of a model; without a name, of the one that the session talks to.
+        """The provider and name of a model; without a name, those of the session's model.
 
-        Raises ModelError where it cannot be reached as things are set.
+        Raises ModelError if the settings do not allow reaching it.
         """
         sessions = None if model else self._service("llm")
         if isinstance(sessions, SessionModels):
             return sessions.model_of(session_id)
         if model not in self._opened:
-            # As with the SDK: what speaks to models is loaded when the first server wants one.
+            # Heavy, so loaded when the first server samples.
             from toolcrib.providers.create import create_provider  # noqa: PLC0415
 
-            self._opened[model] = create_provider(self._settings, model=model, render=_rendered)
+            self._opened[model] = create_provider(self._settings, model=model, render=_render)
         return self._opened[model]
 
     async def close(self) -> None:
-        """Close the connections to models that were opened here."""
+        """Close the providers that were opened here."""
         opened, self._opened = self._opened, {}
         for provider, _ in opened.values():
             await provider.close()
@@ -346,15 +361,15 @@ class Models:
             return None
 
 
-def chosen_model(settings: McpSamplingSettings, hints: Sequence[str]) -> str:
-    """The first hint that names one of the allowed models, whole or in part; else the configured one, or none."""
+def choose_model(settings: McpSamplingSettings, hints: Sequence[str]) -> str:
+    """The first allowed model that a hint names, fully or in part; otherwise the configured one, or none."""
     for hint in (text.strip().lower() for text in hints):
-        for is_meant in (str.__eq__, str.__contains__):
+        for matches in (str.__eq__, str.__contains__):
             for allowed in settings.allowed_models:
-                if hint and is_meant(allowed.lower(), hint):
+                if hint and matches(allowed.lower(), hint):
                     return allowed
     return settings.model
 
 
-def _rendered(tools: Sequence[JsonObject], dialect: Dialect) -> list[JsonObject]:
+def _render(tools: Sequence[JsonObject], dialect: Dialect) -> list[JsonObject]:
     return render(tools, dialect).tools

@@ -1,6 +1,6 @@
-"""What a server wants to ask a model, in our words, and the model's answer in the server's.
+"""Converts a server's sampling request to our messages, and the model's response back to the protocol.
 
-Everything here comes from the server: it is bounded, and what does not fit the protocol is refused with the reason.
+Everything here comes from the server: it is bounded, and a request that breaks the protocol is refused with the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from toolcrib.core.types import JsonObject
 
 MAX_MESSAGES = 500
 MAX_TEXT_CHARS = 1_000_000
-"""Of all text of one request, the system prompt and the tools included."""
+"""Of all text of one request, including the system prompt and the tools."""
 MAX_MEDIA_CHARS = 14_000_000
 """Of all images and recordings of one request in base64: about 10 MB."""
 MAX_TOOLS = 64
@@ -45,51 +45,51 @@ MAX_STOP_SEQUENCES = 16
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 STOPS = {"end": "endTurn", "length": "maxTokens", "tool_calls": "toolUse", "refused": "refusal"}
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Possessive: what does not fit is told after one look, however long it is.
+# Possessive, so that a mismatch is found in one pass.
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]++={0,2}\s*")
 
 
-class BadRequest(ToolcribError):
-    """A request that no model can be asked; says what is wrong with it."""
+class SamplingRequestError(ToolcribError):
+    """An invalid sampling request; the message says what is wrong with it."""
 
 
-def conversation(params: CreateMessageRequestParams) -> list[Message]:
-    """The messages for the model; raises BadRequest."""
+def to_messages(params: CreateMessageRequestParams) -> list[Message]:
+    """The messages for the model; raises SamplingRequestError."""
     if not 0 < len(params.messages) <= MAX_MESSAGES:
-        raise BadRequest(f"a request has 1 to {MAX_MESSAGES} messages")
+        raise SamplingRequestError(f"a request must have 1 to {MAX_MESSAGES} messages")
     _check_size(params)
     messages: list[Message] = []
     waiting: dict[str, str] = {}
     for given in params.messages:
         results = [block for block in given.content_as_list if isinstance(block, ToolResultContent)]
         if waiting and (given.role != "user" or {block.tool_use_id for block in results} != set(waiting)):
-            raise BadRequest("each tool use must be followed by its result, and by nothing else")
+            raise SamplingRequestError("each tool use must be followed by its result, and by nothing else")
         if given.role == "assistant":
-            messages.append(_of_assistant(given, results))
+            messages.append(_assistant_message(given, results))
             waiting = {call.id: call.name for call in messages[-1].tool_calls}
         elif results:
-            messages += _of_tools(given, results, waiting)
+            messages += _tool_messages(given, results, waiting)
             waiting = {}
         else:
             messages.append(Message(role="user", content=_content(given.content_as_list)))
     if waiting:
-        raise BadRequest("the last message uses a tool, and there is no result of it")
+        raise SamplingRequestError("the last message uses a tool without a result")
     return messages
 
 
 def tool_rounds(messages: Sequence[Message]) -> int:
-    """How often tools were used in a conversation so far."""
+    """How many rounds of tool calls a conversation has had."""
     return sum(1 for message in messages if message.role == "assistant" and message.tool_calls)
 
 
-def definitions(tools: Sequence[Tool]) -> list[JsonObject]:
-    """The tools that a server offers to the model, as canonical definitions; raises BadRequest."""
+def to_definitions(tools: Sequence[Tool]) -> list[JsonObject]:
+    """The server's tools as canonical definitions; raises SamplingRequestError."""
     if len(tools) > MAX_TOOLS:
-        raise BadRequest(f"at most {MAX_TOOLS} tools can be offered to the model")
+        raise SamplingRequestError(f"at most {MAX_TOOLS} tools are allowed")
     names = [tool.name for tool in tools]
     wrong = next((name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1), None)
     if wrong is not None:
-        raise BadRequest("each tool needs a name of its own, of 1 to 64 of the characters a-z A-Z 0-9 _ -")
+        raise SamplingRequestError("each tool needs a unique name of 1 to 64 characters from a-z A-Z 0-9 _ -")
     return [
         {
             "type": "function",
@@ -99,44 +99,46 @@ def definitions(tools: Sequence[Tool]) -> list[JsonObject]:
     ]
 
 
-def result_of(
+def to_sampling_result(
     response: ModelResponse, params: CreateMessageRequestParams, model: str
 ) -> CreateMessageResult | CreateMessageResultWithTools:
-    """The model's answer for the server, ended before the first stop sequence; raises BadRequest for a broken call."""
+    """The model's answer, cut at the first stop sequence; raises SamplingRequestError for an invalid tool call."""
     message = response.message
-    text, was_stopped = cut_at(message.text, params.stop_sequences or [])
+    text, was_stopped = cut_at_stop(message.text, params.stop_sequences or [])
     stop = "stopSequence" if was_stopped else STOPS[response.stop]
-    said: SamplingContent = TextContent(text=text)
+    reply: SamplingContent = TextContent(text=text)
     if not text and message.images and message.images[0].data:
-        said = ImageContent(data=message.images[0].data, mime_type=message.images[0].media_type or "image/png")
+        reply = ImageContent(data=message.images[0].data, mime_type=message.images[0].media_type or "image/png")
     model = response.model or model or "unknown"
     if not params.tools:
-        return CreateMessageResult(role="assistant", content=said, model=model, stop_reason=stop)
-    # What stands behind a stop sequence was never said, calls included.
-    uses = [] if was_stopped else [_use(call) for call in message.tool_calls]
-    content: list[SamplingMessageContentBlock] = [*([said] if text or not uses else []), *uses]
+        return CreateMessageResult(role="assistant", content=reply, model=model, stop_reason=stop)
+    # Everything after a stop sequence is dropped, tool calls included.
+    uses = [] if was_stopped else [_tool_use(call) for call in message.tool_calls]
+    content: list[SamplingMessageContentBlock] = [*([reply] if text or not uses else []), *uses]
     return CreateMessageResultWithTools(role="assistant", content=content, model=model, stop_reason=stop)
 
 
-def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first of the stop sequences, and whether there was one: not every provider takes them."""
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop sequence, and whether there was one: not every provider supports them."""
     found = [at for stop in stops[:MAX_STOP_SEQUENCES] if stop and (at := text.find(stop)) >= 0]
     return (text[: min(found)], True) if found else (text, False)
 
 
-def _use(call: RequestedCall) -> ToolUseContent:
+def _tool_use(call: RequestedCall) -> ToolUseContent:
     try:
         given = msgspec.json.decode(call.arguments or "{}")
     except msgspec.DecodeError as error:
-        raise BadRequest(f"the model called {call.name!r} with arguments that are no JSON; ask again") from error
+        raise SamplingRequestError(
+            f"the model called {call.name!r} with arguments that are not JSON; try again"
+        ) from error
     if not isinstance(given, dict):
-        raise BadRequest(f"the model called {call.name!r} with arguments that are no object; ask again")
+        raise SamplingRequestError(f"the model called {call.name!r} with arguments that are not an object; try again")
     return ToolUseContent(name=call.name, id=call.id, input=given)
 
 
-def _of_assistant(given: SamplingMessage, results: list[ToolResultContent]) -> Message:
+def _assistant_message(given: SamplingMessage, results: list[ToolResultContent]) -> Message:
     if results:
-        raise BadRequest("only a message of the user may hold the result of a tool")
+        raise SamplingRequestError("only a user message may contain a tool result")
     blocks = [block for block in given.content_as_list if not isinstance(block, ToolUseContent)]
     calls = tuple(
         RequestedCall(id=block.id, name=block.name, arguments=json.dumps(block.input, ensure_ascii=False))
@@ -144,19 +146,21 @@ def _of_assistant(given: SamplingMessage, results: list[ToolResultContent]) -> M
         if isinstance(block, ToolUseContent)
     )
     if len({call.id for call in calls}) != len(calls):
-        raise BadRequest("two tool uses have the same id")
+        raise SamplingRequestError("two tool uses have the same id")
     content = _content(blocks) if blocks else ""
     if calls and not isinstance(content, str):
-        raise BadRequest("a message that uses tools may hold text beside that, and nothing else")
+        raise SamplingRequestError("a message that uses tools may contain text and nothing else")
     return Message(role="assistant", content=content, tool_calls=calls)
 
 
-def _of_tools(given: SamplingMessage, results: list[ToolResultContent], waiting: dict[str, str]) -> Iterator[Message]:
+def _tool_messages(
+    given: SamplingMessage, results: list[ToolResultContent], waiting: dict[str, str]
+) -> Iterator[Message]:
     if len(results) != len(given.content_as_list):
-        raise BadRequest("a message with results of tools may hold nothing else")
+        raise SamplingRequestError("a message with tool results may contain nothing else")
     for block in results:
         if block.tool_use_id not in waiting:
-            raise BadRequest("a result of a tool has no tool use before it")
+            raise SamplingRequestError("a tool result has no matching tool use")
         yield Message(
             role="tool",
             call_id=block.tool_use_id,
@@ -188,35 +192,35 @@ def _part(block: SamplingMessageContentBlock | ContentBlock) -> Part:
     if isinstance(block, ImageContent):
         kind = block.mime_type.lower()
         if kind not in IMAGES or not _BASE64.fullmatch(block.data):
-            raise BadRequest("an image must be png, jpeg, gif or webp, in base64")
+            raise SamplingRequestError("an image must be png, jpeg, gif or webp in base64")
         return Image(media_type=kind, data=block.data)
     if isinstance(block, AudioContent):
         if not block.mime_type.lower().startswith("audio/") or not _BASE64.fullmatch(block.data):
-            raise BadRequest("a recording must be of an audio type, in base64")
+            raise SamplingRequestError("a recording must have an audio type and be in base64")
         return Audio(media_type=block.mime_type.lower(), data=block.data)
     if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
         return Text(block.resource.text)
     if isinstance(block, (EmbeddedResource, ResourceLink)):
         return Text(f"[{block.resource.uri if isinstance(block, EmbeddedResource) else block.uri}]")
-    raise BadRequest("a message holds a block that does not belong there")
+    raise SamplingRequestError("a message contains an unsupported block")
 
 
 def _check_size(params: CreateMessageRequestParams) -> None:
     stops = params.stop_sequences or []
     if len(stops) > MAX_STOP_SEQUENCES:
-        raise BadRequest(f"at most {MAX_STOP_SEQUENCES} stop sequences can be named")
+        raise SamplingRequestError(f"at most {MAX_STOP_SEQUENCES} stop sequences are allowed")
     media = 0
     for given in params.messages:
-        for block in _flat(given.content_as_list):
+        for block in _flatten(given.content_as_list):
             media += len(block.data) if isinstance(block, (ImageContent, AudioContent)) else 0
     if media > MAX_MEDIA_CHARS:
-        raise BadRequest("the images and recordings of a request may have about 10 MB together")
+        raise SamplingRequestError("the images and recordings of a request may have about 10 MB in total")
     dumped = params.model_dump_json(by_alias=True, exclude_none=True)
     if len(dumped) - media > MAX_TEXT_CHARS:
-        raise BadRequest(f"the text of a request may have {MAX_TEXT_CHARS} characters")
+        raise SamplingRequestError(f"the text of a request may have at most {MAX_TEXT_CHARS} characters")
 
 
-def _flat(blocks: Sequence[Any]) -> Iterator[Any]:
+def _flatten(blocks: Sequence[Any]) -> Iterator[Any]:
     for block in blocks:
         if isinstance(block, ToolResultContent):
             yield from block.content

@@ -1,4 +1,13 @@
-"""What a server prints as errors, in a file that cannot grow without end."""
+"""The process of a stdio server: started in its own session, and ended together with everything it started.
+
+The ledger records on disk which processes we started, so that after a crash the next start can end what was left
+running:
+
+    processes/mcp/<command id>.json
+
+An entry is written before the server starts and names the process of ours that owns it. Nobody touches the entry of a
+live owner.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +36,7 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class ServerLog:
-    """The log of one server: at most twice MAX_LOG_BYTES, in two files. Logging never fails a connection."""
+    """What one server prints to stderr: at most twice MAX_LOG_BYTES, in two files. Logging never fails a connection."""
 
     def __init__(self, folder: Path, server: str) -> None:
         name = _NOT_IN_FILE_NAMES.sub("_", server).lstrip(".")[:100] or "server"
@@ -37,11 +46,11 @@ class ServerLog:
 
     @property
     def tail(self) -> str:
-        """What was printed last."""
+        """The last output."""
         return self._recent.decode("utf-8", "replace").strip()
 
     def begin(self, line: str) -> None:
-        """Note that a new process or connection begins."""
+        """Mark the start of a new process or connection."""
         self._recent = b""
         self._append(f"--- {line}\n".encode("utf-8", "replace"))
 
@@ -72,25 +81,25 @@ class ServerLog:
 ORPHAN_GRACE_SECONDS = 2.0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One server process, and who started it."""
+class ProcessLedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One server process and the process of ours that started it."""
 
     command_id: str
     server: str
     owner: Identity
     leader: Identity | None = None
-    """The process itself; None while it is being started."""
+    """The server process; None while it starts."""
 
 
 class ProcessLedger:
-    """The entries of one home."""
+    """The server processes started from one home."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, command_id: str, server: str, leader: Identity | None = None) -> None:
         make_folder(self._folder)
-        entry = Entry(command_id=command_id, server=server, owner=own_identity(), leader=leader)
+        entry = ProcessLedgerEntry(command_id=command_id, server=server, owner=own_identity(), leader=leader)
         temporary = self._folder / f".{command_id}.new"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_FILE)
         with os.fdopen(descriptor, "wb") as stream:
@@ -100,19 +109,19 @@ class ProcessLedger:
     def remove(self, command_id: str) -> None:
         self._path(command_id).unlink(missing_ok=True)
 
-    def entries(self) -> list[Entry]:
-        """Every entry that can be read."""
-        found: list[Entry] = []
+    def entries(self) -> list[ProcessLedgerEntry]:
+        """All readable entries."""
+        found: list[ProcessLedgerEntry] = []
         for path in sorted(self._folder.glob("*.json")):
-            # Damaged, or of a version that wrote something else: nobody can tell what it stands for.
+            # A damaged entry, or one of another version, cannot be interpreted.
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=Entry))
+                found.append(msgspec.json.decode(path.read_bytes(), type=ProcessLedgerEntry))
         return found
 
     async def end_orphans(self) -> list[str]:
-        """End what dead processes of ours left running; gives the names of the servers that ran."""
+        """End the servers that crashed processes of ours left running; returns their names."""
         orphans = [entry for entry in self.entries() if not is_alive(entry.owner)]
-        # Two that do this at once tell the same processes to end, which does no harm.
+        # Two processes may do this at once and signal the same servers, which does no harm.
         gone = await asyncio.gather(
             *(end_tree(entry.command_id, entry.leader, ORPHAN_GRACE_SECONDS) for entry in orphans)
         )
@@ -125,13 +134,13 @@ class ProcessLedger:
         return self._folder / f"{command_id}.json"
 
 
-LEAVE_SECONDS = 2.0
-"""How long a server may take to go after its input was closed."""
+EXIT_SECONDS = 2.0
+"""How long a server may take to exit after its stdin was closed."""
 TERM_SECONDS = 2.0
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to start the process of a server, besides its settings."""
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to launch or connect a server."""
 
     server: Server
     cwd: str
@@ -140,20 +149,20 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerProcess:
-    """A running server. Whoever started it must `end` it."""
+    """A running server. Whoever started it must call `end`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, spec: LaunchSpec) -> None:
         self._command_id = f"mcp-{secrets.token_hex(8)}"
-        self._ledger = program.ledger
-        self._ledger.write(self._command_id, program.server.name)
-        self._child = self._start(program)
+        self._ledger = spec.ledger
+        self._ledger.write(self._command_id, spec.server.name)
+        self._child = self._start(spec)
         self.leader = identity_of(self._child.pid) or Identity(self._child.pid)
-        self._ledger.write(self._command_id, program.server.name, self.leader)
+        self._ledger.write(self._command_id, spec.server.name, self.leader)
         self.has_ended = asyncio.Event()
         self._stop_watching = on_exit(self._child.pid, self._reap)
 
-    def _start(self, program: Program) -> subprocess.Popen[bytes]:
-        settings = program.server.settings
+    def _start(self, spec: LaunchSpec) -> subprocess.Popen[bytes]:
+        settings = spec.server.settings
         try:
             return subprocess.Popen(
                 [settings.command, *settings.args],
@@ -161,13 +170,13 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                env={**program.server.environ, COMMAND_ID_VARIABLE: self._command_id},
-                cwd=settings.cwd or program.cwd or None,
+                env={**spec.server.environ, COMMAND_ID_VARIABLE: self._command_id},
+                cwd=settings.cwd or spec.cwd or None,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             self._ledger.remove(self._command_id)
-            raise ServerFailed(_not_started(settings.command, error)) from error
+            raise ServerFailed(_start_failure(settings.command, error)) from error
 
     @property
     def pid(self) -> int:
@@ -183,8 +192,8 @@ class ServerProcess:
         return child.stdin, child.stdout, child.stderr
 
     @property
-    def how_it_ended(self) -> str:
-        """Empty while it runs."""
+    def exit_description(self) -> str:
+        """How it ended; empty while it runs."""
         code = self._child.returncode
         if code is None:
             return ""
@@ -193,10 +202,10 @@ class ServerProcess:
                 return f"it was ended by {signal.Signals(-code).name}"
         return f"it ended with exit code {code}"
 
-    async def end(self, leave_seconds: float = LEAVE_SECONDS) -> None:
-        """Wait for it to leave by itself, then end it and all that it started; every wait has a limit."""
+    async def end(self, exit_seconds: float = EXIT_SECONDS) -> None:
+        """Wait for it to exit, then end it and everything it started; every wait has a limit."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.has_ended.wait(), leave_seconds)
+            await asyncio.wait_for(self.has_ended.wait(), exit_seconds)
         gone = await end_tree(self._command_id, self.leader, TERM_SECONDS)
         if not self.has_ended.is_set():
             self._reap()
@@ -206,15 +215,15 @@ class ServerProcess:
 
     def _reap(self) -> None:
         if self._child.poll() is None:
-            # The pidfd is ready an instant before the process can be waited for.
+            # The pidfd becomes ready an instant before the process can be waited for.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(0.5)
         self.has_ended.set()
 
 
-def _not_started(command: str, error: Exception) -> str:
+def _start_failure(command: str, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         if error.filename == command:
-            return f"{command!r} was not found; install it, or write its full path"
-        return f"its folder {str(error.filename)!r} does not exist; correct its cwd"
+            return f"{command!r} was not found; install it, or use its full path"
+        return f"its folder {str(error.filename)!r} does not exist; fix its cwd"
     return f"{command!r} could not be started: {getattr(error, 'strerror', None) or error}"

@@ -1,4 +1,4 @@
-"""From what the config says about a server to what is needed to reach it."""
+"""The servers of the config: their settings with variables filled in, and their status at runtime."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import msgspec
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
 from toolcrib.config.redact import mask_shapes
-from toolcrib.mcp.loop_detection import DEPTH_VARIABLE, depth_of, why_not_started
+from toolcrib.mcp.loop_detection import DEPTH_VARIABLE, nesting_depth, start_problem
 
 Transport = Literal["stdio", "http", "sse"]
 
-# What a server gets of our environment, besides what its config names.
-_PASSED_ON = frozenset(
+# The variables of our environment that a server inherits, besides those its config names.
+_INHERITED = frozenset(
     "PATH HOME USER LOGNAME LANG LC_ALL LC_CTYPE TERM SHELL TMPDIR TMP TEMP TZ "  # noqa: SIM905 - read as one line
     "SYSTEMROOT SYSTEMDRIVE COMSPEC PATHEXT USERNAME USERPROFILE HOMEDRIVE HOMEPATH APPDATA LOCALAPPDATA".split()
 )
@@ -27,18 +27,18 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """One server, ready to be reached, or with the reason why it cannot be."""
+    """One server, ready to be connected, or with the reason why it cannot be."""
 
     name: str
     settings: McpServerSettings
-    """With every variable filled in."""
+    """With all variables filled in."""
     transport: Transport
     environ: Mapping[str, str]
-    """All variables of the program, for stdio."""
+    """The whole environment of the process, for stdio."""
     address: str = ""
-    """Where it is, for people: as the config has it, without the values of variables."""
+    """Its command line or URL for display: as written in the config, without the values of variables."""
     problem: str = ""
-    """Why it is not used, as a sentence; empty when it is."""
+    """Why it is not used; empty if it is."""
 
     @property
     def idle_seconds(self) -> float:
@@ -54,42 +54,42 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_server(name: str, settings: McpServerSettings, environ: Mapping[str, str]) -> Server:
-    """The server as it is to be reached; `environ` is our environment with the `.env` file behind it."""
+    """Resolve the settings of a server; `environ` is our environment merged with the `.env` file."""
     unset: list[str] = []
-    filled = _filled(settings, environ, unset)
+    filled = _fill_variables(settings, environ, unset)
     transport = _transport(filled)
-    passed = {key: value for key, value in environ.items() if key in _PASSED_ON or key.startswith("XDG_")}
+    passed = {key: value for key, value in environ.items() if key in _INHERITED or key.startswith("XDG_")}
     return Server(
         name=name,
         settings=filled,
         transport=transport,
-        environ={**passed, **filled.env, DEPTH_VARIABLE: str(depth_of(environ) + 1)},
-        address=_line([settings.command, *map(_masked, settings.args)])
+        environ={**passed, **filled.env, DEPTH_VARIABLE: str(nesting_depth(environ) + 1)},
+        address=_command_line([settings.command, *map(_masked, settings.args)])
         if transport == "stdio"
         else _masked(settings.url),
         problem=_problem(name, filled, transport, unset)
-        or (why_not_started(filled, environ) if transport == "stdio" else ""),
+        or (start_problem(filled, environ) if transport == "stdio" else ""),
     )
 
 
 def _masked(text: str) -> str:
-    """Without what looks like a secret; a variable is none."""
+    """The text with anything that looks like a secret masked; a variable is not a secret."""
     return text if "${" in text else mask_shapes(text)
 
 
-def _line(words: list[str]) -> str:
-    """The words as people would type them; `${NAME}` stays as the config has it."""
+def _command_line(words: list[str]) -> str:
+    """The words as a person would type them; `${NAME}` stays as written in the config."""
     return " ".join(word if word and not re.search(r"[\s'\"]", word) else shlex.quote(word) for word in words)
 
 
-def is_wanted(tool: str, wanted: McpToolFilter) -> bool:
-    """Whether the config wants a tool of a server to be offered."""
+def is_tool_enabled(tool: str, wanted: McpToolFilter) -> bool:
+    """Whether the config includes a tool of a server."""
     if any(fnmatchcase(tool, pattern) for pattern in wanted.exclude):
         return False
     return not wanted.include or any(fnmatchcase(tool, pattern) for pattern in wanted.include)
 
 
-def _filled(settings: McpServerSettings, environ: Mapping[str, str], unset: list[str]) -> McpServerSettings:
+def _fill_variables(settings: McpServerSettings, environ: Mapping[str, str], unset: list[str]) -> McpServerSettings:
     def value_of(found: re.Match[str]) -> str:
         value = environ.get(found[1])
         if value is None:
@@ -128,50 +128,52 @@ def _transport(settings: McpServerSettings) -> Transport:
 def _problem(name: str, settings: McpServerSettings, transport: Transport, unset: list[str]) -> str:
     where = f"mcp_servers.{name}"
     if not settings.enabled:
-        return f"it is switched off; set {where}.enabled to true to use it"
+        return f"it is disabled; set {where}.enabled to true to use it"
     if unset:
         names = ", ".join(dict.fromkeys(unset))
         return f"it needs {names}, which is not set; set it in the environment or in .env"
     if transport == "stdio" and not settings.command:
-        return f"it has no command; set {where}.command, or {where}.url for a server that is reached by HTTP"
+        return f"it has no command; set {where}.command, or {where}.url for an HTTP server"
     if transport != "stdio" and not settings.url:
-        return f"it has neither a command nor an address; set {where}.command or {where}.url"
+        return f"it has neither a command nor a URL; set {where}.command or {where}.url"
     if transport != "stdio" and not settings.url.lower().startswith(("http://", "https://")):
-        return f"its address does not begin with http:// or https://; correct {where}.url"
+        return f"its URL does not start with http:// or https://; fix {where}.url"
     if settings.transport == "auto" and settings.command and settings.url:
-        return f"it has both a command and an address; remove one of them, or set {where}.transport"
-    broken = [key for key, value in settings.headers.items() if not _HEADER_NAME.fullmatch(key) or not _is_line(value)]
+        return f"it has both a command and a URL; remove one of them, or set {where}.transport"
+    broken = [
+        key for key, value in settings.headers.items() if not _HEADER_NAME.fullmatch(key) or not _is_single_line(value)
+    ]
     if broken:
-        return f"its header {broken[0]!r} cannot be sent; correct {where}.headers"
+        return f"its header {broken[0]!r} is not valid; fix {where}.headers"
     if any("\0" in text for text in (settings.command, *settings.args, settings.cwd, *settings.env.values())):
-        return f"its command line holds a NUL character; write {where} again"
+        return f"its command line contains a NUL character; fix {where}"
     return ""
 
 
-def _is_line(value: str) -> bool:
+def _is_single_line(value: str) -> bool:
     return "\n" not in value and "\r" not in value and "\0" not in value
 
 
-State = Literal["starting", "ready", "degraded", "waiting", "disabled", "needs_login"]
+ServerState = Literal["starting", "ready", "degraded", "waiting", "disabled", "needs_login"]
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One server at one moment."""
+    """The status of one server at one moment."""
 
     name: str
-    state: State
+    state: ServerState
     last_error: str = ""
     since: float = 0.0
-    """When it came into this state, in seconds since the epoch."""
+    """When it entered this state, in seconds since the epoch."""
     next_retry: float | None = None
-    """When it is tried again, likewise."""
+    """When the next attempt is due, in seconds since the epoch."""
     tools: int = 0
-    set_aside: tuple[tuple[str, str], ...] = ()
-    """Tools that are not offered, each with the reason."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """Tools that are not registered, each with the reason."""
     protocol_version: str = ""
     transport: Transport = "stdio"
     address: str = ""
-    """Its command line or its address."""
+    """Its command line or URL."""
     pid: int | None = None
     instructions: str = ""
     """What the server says about itself; untrusted."""

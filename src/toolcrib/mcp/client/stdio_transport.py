@@ -1,8 +1,8 @@
-"""Speaks to a server over its stdin and stdout: one JSON message a line, all of it bounded.
+"""Talks to a server over its stdin and stdout: one JSON message per line, everything bounded.
 
-The two streams that the SDK wants are the pipes themselves: no task and no queue in between, because every call
-passes here. What a server does wrong ends its own connection and nothing else: a line without end, output that is no
-JSON, or more messages than anybody can read.
+The two streams given to the SDK are the pipes themselves, with no task and no queue in between, because every call
+passes through them. A misbehaving server (an endless line, output that is not JSON, a flood of messages) loses only its
+own connection.
 """
 
 from __future__ import annotations
@@ -24,86 +24,86 @@ from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSON
 from pydantic import ValidationError
 
 from toolcrib.mcp.client.direct_calls import DirectCalls
-from toolcrib.mcp.client.errors import NotSent
-from toolcrib.mcp.client.rate_limiter import Pace, is_useless
-from toolcrib.mcp.client.server_process import LEAVE_SECONDS, Program, ServerLog, ServerProcess
+from toolcrib.mcp.client.errors import RequestNotSent
+from toolcrib.mcp.client.rate_limiter import RateLimiter, is_oversized_notification
+from toolcrib.mcp.client.server_process import EXIT_SECONDS, LaunchSpec, ServerLog, ServerProcess
 from toolcrib.mcp.client.tool_list import MAX_SCHEMA_DEPTH, depth_of
 from toolcrib.mcp.client.untrusted_text import one_line
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 QUEUED_BYTES = 1024 * 1024
-"""More than this is not read ahead; the server waits in its own write then."""
+"""The most that is read ahead; beyond it the server blocks in its own write."""
 MAX_GARBAGE_LINES = 1000
-"""So many lines in a row that are no JSON end the connection."""
-SALVAGED_LINES = 20
-"""So many of them are looked at twice."""
+"""This many lines in a row that are not JSON end the connection."""
+MAX_SALVAGED_LINES = 20
+"""This many unreadable lines in a row are parsed a second time."""
 QUEUED_LINES = 5000
-LOG_BYTES_A_SECOND = 1024 * 1024
-MISBEHAVED_LEAVE_SECONDS = 0.2
-REST_SECONDS = 0.2
-"""How long what a server wrote before it ended may take to arrive, where a child of it keeps the pipe open."""
+LOG_BYTES_PER_SECOND = 1024 * 1024
+MISBEHAVED_EXIT_SECONDS = 0.2
+DRAIN_SECONDS = 0.2
+"""How long the last output of a server may take to arrive if one of its children keeps the pipe open."""
 GARBAGE_SHOWN_BYTES = 200
 LAST_WORDS_CHARS = 300
 
 
 @asynccontextmanager
 async def stdio_transport(
-    program: Program, direct: DirectCalls, on_start: Callable[[int], None], on_end: Callable[[str], None]
-) -> AsyncIterator[tuple[Messages, Requests]]:
-    """The two streams of a server that is started here, and ended with all that it started on the way out.
+    spec: LaunchSpec, direct: DirectCalls, on_start: Callable[[int], None], on_end: Callable[[str], None]
+) -> AsyncIterator[tuple[StdoutReader, StdinWriter]]:
+    """Start a server and give its two streams; leaving the block ends it and everything it started.
 
-    `on_end` is told why the server is gone, or why it must go.
+    `on_end` receives the reason why the server is gone or has to be ended.
     """
-    program.log.begin(f"{program.server.address} started at {time.strftime('%Y-%m-%d %H:%M:%S')}")
-    process = ServerProcess(program)
-    messages: Messages | None = None
-    requests: Requests | None = None
+    spec.log.begin(f"{spec.server.address} started at {time.strftime('%Y-%m-%d %H:%M:%S')}")
+    process = ServerProcess(spec)
+    reader: StdoutReader | None = None
+    writer: StdinWriter | None = None
     transports: list[asyncio.BaseTransport] = []
     try:
         on_start(process.pid)
         loop = asyncio.get_running_loop()
         stdin, stdout, stderr = process.pipes
-        messages = Messages(program.log, direct, on_end)
-        errors, _ = await loop.connect_read_pipe(lambda: _ErrorOutput(program.log), stderr)
+        reader = StdoutReader(spec.log, direct, on_end)
+        errors, _ = await loop.connect_read_pipe(lambda: _StderrLogger(spec.log), stderr)
         transports.append(errors)
-        reading, _ = await loop.connect_read_pipe(lambda: messages, stdout)
+        reading, _ = await loop.connect_read_pipe(lambda: reader, stdout)
         transports.append(reading)
-        why_gone = partial(_why_gone, process, messages, program.log, "it closed its input")
-        writing, requests = await loop.connect_write_pipe(lambda: Requests(direct, on_end, why_gone), stdin)
-        direct.pipe = requests
+        why_gone = partial(_why_gone, process, reader, spec.log, "it closed its stdin")
+        writing, writer = await loop.connect_write_pipe(lambda: StdinWriter(direct, on_end, why_gone), stdin)
+        direct.writer = writer
         transports.append(writing)
-        watching = loop.create_task(_watch(process, messages, program.log))
+        watching = loop.create_task(_watch(process, reader, spec.log))
         try:
-            yield messages, requests
+            yield reader, writer
         finally:
             watching.cancel()
     finally:
-        await _to_its_end(_end(process, messages, requests, transports))
+        await _finish_despite_cancel(_end(process, reader, writer, transports))
 
 
-async def _watch(process: ServerProcess, messages: Messages, log: ServerLog) -> None:
-    """Ends the messages when the process has gone or says no more."""
-    ends = [asyncio.ensure_future(event.wait()) for event in (process.has_ended, messages.is_silent)]
+async def _watch(process: ServerProcess, reader: StdoutReader, log: ServerLog) -> None:
+    """End the reader when the process has exited or closed its stdout."""
+    ends = [asyncio.ensure_future(event.wait()) for event in (process.has_ended, reader.is_silent)]
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for end in ends:
             end.cancel()
-    messages.end(await _why_gone(process, messages, log, "it closed its output"))
+    reader.end(await _why_gone(process, reader, log, "it closed its stdout"))
 
 
-async def _why_gone(process: ServerProcess, messages: Messages, log: ServerLog, otherwise: str) -> str:
-    """How a server that is going came to its end, with its last words: they take a moment to arrive."""
+async def _why_gone(process: ServerProcess, reader: StdoutReader, log: ServerLog, otherwise: str) -> str:
+    """How a server ended, with its last line of stderr, which takes a moment to arrive."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(REST_SECONDS):
+        async with asyncio.timeout(DRAIN_SECONDS):
             await process.has_ended.wait()
-            await messages.is_silent.wait()
+            await reader.is_silent.wait()
     said = log.tail.splitlines()[-1:] if log.tail else []
-    return (process.how_it_ended or otherwise) + (f": {one_line(said[0], LAST_WORDS_CHARS)}" if said else "")
+    return (process.exit_description or otherwise) + (f": {one_line(said[0], LAST_WORDS_CHARS)}" if said else "")
 
 
-async def _to_its_end(ending: Coroutine[Any, Any, None]) -> None:
-    """Waits for it also when the one who waits is cancelled: a server that is left would run for ever."""
+async def _finish_despite_cancel(ending: Coroutine[Any, Any, None]) -> None:
+    """Wait for the end even if the waiting task is cancelled: an abandoned server would run for ever."""
     task = asyncio.ensure_future(ending)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
@@ -119,28 +119,28 @@ async def _to_its_end(ending: Coroutine[Any, Any, None]) -> None:
 
 async def _end(
     process: ServerProcess,
-    messages: Messages | None,
-    requests: Requests | None,
+    reader: StdoutReader | None,
+    writer: StdinWriter | None,
     transports: list[asyncio.BaseTransport],
 ) -> None:
-    misbehaved = messages is None or messages.misbehaved
-    if messages is not None:
-        messages.discard()
+    misbehaved = reader is None or reader.misbehaved
+    if reader is not None:
+        reader.discard()
     stdin, stdout, stderr = process.pipes
     for pipe in (stderr, stdout, stdin)[len(transports) :]:
         pipe.close()
     for transport in transports[2:]:
         transport.close()
-    await process.end(MISBEHAVED_LEAVE_SECONDS if misbehaved else LEAVE_SECONDS)
+    await process.end(MISBEHAVED_EXIT_SECONDS if misbehaved else EXIT_SECONDS)
     for transport in transports[:2]:
         transport.close()
-    if requests is not None:
-        requests.abort()
-    await asyncio.sleep(0)  # A pipe is closed in the next turn of the loop.
+    if writer is not None:
+        writer.abort()
+    await asyncio.sleep(0)  # The loop closes a pipe in its next iteration.
 
 
-class Messages(asyncio.Protocol):
-    """The messages of a server, as the SDK reads them: an async iterator that ends with the connection."""
+class StdoutReader(asyncio.Protocol):
+    """The messages of a server as the SDK reads them: an async iterator that ends with the connection."""
 
     def __init__(self, log: ServerLog, direct: DirectCalls, on_end: Callable[[str], None]) -> None:
         self.misbehaved = False
@@ -149,18 +149,18 @@ class Messages(asyncio.Protocol):
         self._on_end = on_end
         self._lines: deque[bytes] = deque()
         self._queued = 0
-        self._rest: list[bytes] = []
-        self._rest_bytes = 0
+        self._partial: list[bytes] = []
+        self._partial_bytes = 0
         self._ended = ""
         self._discarding = False
         self._garbage = 0
-        self._pace = Pace()
+        self._limiter = RateLimiter()
         self._transport: asyncio.ReadTransport | None = None
         self._waiting: asyncio.Future[None] | None = None
         self.is_silent = asyncio.Event()
-        """Nothing more will arrive."""
+        """Set when no more output will arrive."""
 
-    # As asyncio writes to it
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.ReadTransport)
@@ -170,16 +170,16 @@ class Messages(asyncio.Protocol):
         if self._discarding:
             return
         head, newline, tail = data.partition(b"\n")
-        self._rest.append(head)
-        self._rest_bytes += len(head)
-        if self._rest_bytes > MAX_LINE_BYTES:
-            self._misbehave(f"it wrote a line of more than {MAX_LINE_BYTES // (1024 * 1024)} MB")
+        self._partial.append(head)
+        self._partial_bytes += len(head)
+        if self._partial_bytes > MAX_LINE_BYTES:
+            self._misbehave(f"it wrote a line longer than {MAX_LINE_BYTES // (1024 * 1024)} MB")
             return
         if not newline:
             return
-        lines = [b"".join(self._rest), *tail.split(b"\n")]
+        lines = [b"".join(self._partial), *tail.split(b"\n")]
         rest = lines.pop()
-        self._rest, self._rest_bytes = [rest], len(rest)
+        self._partial, self._partial_bytes = [rest], len(rest)
         self._lines.extend(lines)
         self._queued += sum(map(len, lines))
         if self._queued > QUEUED_BYTES or len(self._lines) > QUEUED_LINES:
@@ -193,23 +193,23 @@ class Messages(asyncio.Protocol):
         self.is_silent.set()
 
     def end(self, reason: str) -> None:
-        """No more messages after those that have arrived."""
+        """End the stream after the messages that have already arrived."""
         if not self._ended:
             self._ended = reason
             self._on_end(reason)
             self._wake()
 
     def discard(self) -> None:
-        """Nobody reads any more; what a server still writes must not keep it from leaving."""
+        """Stop reading, but drain the pipe, so that a server that still writes can exit."""
         self._discarding = True
         self._lines.clear()
-        self._rest = []
+        self._partial = []
         self.end("the connection was closed")
-        self._direct.lose(self._ended)
+        self._direct.fail_all(self._ended)
         if self._transport is not None and not self.misbehaved and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # As the SDK reads from it
+    # The stream that the SDK reads
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -224,15 +224,15 @@ class Messages(asyncio.Protocol):
         while True:
             while not self._lines:
                 if self._ended:
-                    self._direct.lose(self._ended)
+                    self._direct.fail_all(self._ended)
                     raise StopAsyncIteration
-                await self._more()
+                await self._wait_for_lines()
             line = self._lines.popleft()
             self._queued -= len(line)
-            if self._pace.is_due:
-                await self._pace.breathe()
-            self._pace.count(len(line))
-            message = self._parsed(line)
+            if self._limiter.should_pause:
+                await self._limiter.pause()
+            self._limiter.count(len(line))
+            message = self._parse(line)
             if message is not None:
                 return message
 
@@ -247,23 +247,21 @@ class Messages(asyncio.Protocol):
     ) -> None:
         self.discard()
 
-    # Inside
-
-    def _parsed(self, line: bytes) -> SessionMessage | None:
+    def _parse(self, line: bytes) -> SessionMessage | None:
         message: JSONRPCMessage | None
-        if is_useless(line):
+        if is_oversized_notification(line):
             return None
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            message = salvaged(line) if self._garbage < SALVAGED_LINES else None
+            message = salvage_response(line) if self._garbage < MAX_SALVAGED_LINES else None
         if message is None:
             self._note_garbage(line)
             return None
         self._garbage = 0
         if isinstance(message, JSONRPCRequest):
-            self._pace.count_request()
-        return None if self._direct.takes(message) else SessionMessage(message)
+            self._limiter.count_request()
+        return None if self._direct.handle(message) else SessionMessage(message)
 
     def _note_garbage(self, line: bytes) -> None:
         if not line.strip():
@@ -272,10 +270,10 @@ class Messages(asyncio.Protocol):
         if self._garbage <= 5:
             self._log.write(b"[on stdout, no message] " + line[:GARBAGE_SHOWN_BYTES] + b"\n")
         if self._garbage > MAX_GARBAGE_LINES:
-            self._misbehave(f"it wrote {MAX_GARBAGE_LINES} lines in a row that are no messages")
+            self._misbehave(f"it wrote {MAX_GARBAGE_LINES} lines in a row that are not messages")
 
-    async def _more(self) -> None:
-        self._pace.rested()
+    async def _wait_for_lines(self) -> None:
+        self._limiter.reset_burst()
         if self._transport is not None and not self._discarding and not self._transport.is_closing():
             self._transport.resume_reading()
         self._waiting = asyncio.get_running_loop().create_future()
@@ -288,7 +286,7 @@ class Messages(asyncio.Protocol):
         self.misbehaved = True
         self._discarding = True
         self._lines.clear()
-        self._rest = []
+        self._partial = []
         self._pause()
         self.end(reason)
 
@@ -301,8 +299,8 @@ class Messages(asyncio.Protocol):
             self._waiting.set_result(None)
 
 
-class _ErrorOutput(asyncio.Protocol):
-    """Writes stderr to the log, not faster than anybody could want to read it."""
+class _StderrLogger(asyncio.Protocol):
+    """Writes stderr to the log at a limited rate."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
@@ -320,11 +318,11 @@ class _ErrorOutput(asyncio.Protocol):
         if now - self._second >= 1.0:
             self._second, self._in_second = now, 0
         self._in_second += len(data)
-        if self._in_second > LOG_BYTES_A_SECOND and self._transport is not None:
+        if self._in_second > LOG_BYTES_PER_SECOND and self._transport is not None:
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(max(0.0, self._second + 1.0 - now), self._go_on)
+            asyncio.get_running_loop().call_later(max(0.0, self._second + 1.0 - now), self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -332,8 +330,8 @@ class _ErrorOutput(asyncio.Protocol):
 MAX_WAITING = 500
 
 
-class Requests(asyncio.BaseProtocol):
-    """What the SDK writes to: one message at a time into the server's stdin."""
+class StdinWriter(asyncio.BaseProtocol):
+    """The stream that the SDK writes to: one message per line into the server's stdin."""
 
     def __init__(
         self, direct: DirectCalls, on_end: Callable[[str], None], why_gone: Callable[[], Awaitable[str]]
@@ -364,33 +362,33 @@ class Requests(asyncio.BaseProtocol):
         self._may_write.set()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Returns when the message is on its way; whoever is cancelled before that has sent nothing."""
+        """Return once the message is on its way; if cancelled before that, nothing was sent."""
         message: Any = item.message
         is_request = isinstance(message, JSONRPCRequest)
         if is_request:
-            self._direct.learn(message)
+            self._direct.learn_meta(message)
         data = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "surrogatepass")
         try:
             await self.write(data + b"\n")
-        except NotSent:
+        except RequestNotSent:
             if is_request:
                 raise
             raise anyio.BrokenResourceError from None
 
     async def write(self, data: bytes) -> None:
         if not self._may_write.is_set():
-            await self._wait()
+            await self._wait_writable()
         if not self._is_open or self._transport is None or self._transport.is_closing():
             reason = await self._why_gone()
             self._on_end(reason)
-            raise NotSent(reason)
+            raise RequestNotSent(reason)
         self._transport.write(data)
 
-    async def _wait(self) -> None:
-        """Until the server reads what it was sent; one that only writes must not fill our memory with answers."""
+    async def _wait_writable(self) -> None:
+        """Wait until the server reads; one that only writes must not fill our memory with responses."""
         if self._waiting >= MAX_WAITING:
-            self._on_end("it does not read what it is sent")
-            raise NotSent("it does not read what it is sent")
+            self._on_end("it does not read its stdin")
+            raise RequestNotSent("it does not read its stdin")
         self._waiting += 1
         try:
             await self._may_write.wait()
@@ -398,7 +396,7 @@ class Requests(asyncio.BaseProtocol):
             self._waiting -= 1
 
     def abort(self) -> None:
-        """Drop what is not written yet."""
+        """Drop everything not written yet."""
         if self._transport is not None and not self._is_lost:
             self._transport.abort()
 
@@ -416,11 +414,14 @@ class Requests(asyncio.BaseProtocol):
 
 MAX_DIGITS = 1000
 TOO_DEEP = {"type": "nested too deeply"}
-"""Stands for a schema that cannot be read; no tool can have it."""
+"""Replaces a schema that cannot be read; no tool is accepted with it."""
 
 
-def salvaged(line: bytes) -> JSONRPCMessage | None:
-    """What can be made of the line: the answer without what is nested too deeply, or an error in its place."""
+def salvage_response(line: bytes) -> JSONRPCMessage | None:
+    """Recover a response that the SDK cannot parse, so that its caller does not wait in vain.
+
+    Fields that are nested too deeply are dropped; if that does not help, the caller gets an error response.
+    """
     try:
         message = json.loads(line, parse_int=_number)
     except (ValueError, RecursionError):
@@ -434,12 +435,12 @@ def salvaged(line: bytes) -> JSONRPCMessage | None:
             return jsonrpc_message_adapter.validate_python(message, by_name=False)
         except (ValidationError, RecursionError):
             pass
-    error = ErrorData(code=PARSE_ERROR, message="the server's answer cannot be read")
+    error = ErrorData(code=PARSE_ERROR, message="the server's response cannot be parsed")
     return JSONRPCError(jsonrpc="2.0", id=message["id"], error=error)
 
 
 def _number(digits: str) -> float:
-    # Python does not read integers of thousands of digits, which must not hide whose answer it is.
+    # Python refuses integers with thousands of digits, which must not hide whose response it is.
     return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 

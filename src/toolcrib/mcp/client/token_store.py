@@ -1,10 +1,10 @@
-"""What is kept of the login at one server: its tokens and our registration there, for the owner's eyes alone.
+"""Stores the login at one server: its tokens and our registration there, readable by the owner only.
 
-    mcp_tokens/NAME.json    one file per server, in a folder that nobody else may open
+    mcp_tokens/NAME.json    one file per server, in a private folder
 
-What was kept for another address, or under another client id, is not used: a token belongs to the server that it was
-given for. Several processes may use one login; `renewing` lets one of them at a time trade its refresh token for the
-next, because most servers take each refresh token once.
+A login stored for another URL or client id is not used: a token belongs to the server that issued it. Several processes
+may share one login; `refresh_lock` lets one of them at a time exchange the refresh token, because most servers accept
+each refresh token only once.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ if sys.platform != "win32":
 logger = logging.getLogger(__name__)
 
 FOLDER = "mcp_tokens"
-RENEW_WAIT_SECONDS = 60.0
+REFRESH_WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02
 MAX_NAME_CHARS = 100
 
-# Safe everywhere, also where upper and lower case are one, and where some names are devices.
+# Safe on every system, including those that ignore case or reserve device names.
 _PLAIN_NAME = re.compile(r"(?!(?:con|prn|aux|nul|com\d|lpt\d)$)[a-z0-9][a-z0-9_-]{0,99}")
 
 Stamp = tuple[int, int, int]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a login left; the parts are as the SDK writes them."""
+class StoredLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stored login; its parts are in the SDK's format."""
 
     server: str = ""
     url: str = ""
     tokens: JsonObject | None = None
     renew_at: float | None = None
-    """When the access token is to be renewed, in seconds since the epoch; None when nobody knows."""
+    """When to refresh the access token, in seconds since the epoch; None if unknown."""
     client: JsonObject | None = None
-    """Our registration."""
+    """Our client registration."""
     authorization_server: JsonObject | None = None
-    """Where tokens come from, as it described itself."""
+    """The metadata of the authorization server."""
     resource: JsonObject | None = None
-    """What the server said about who protects it."""
+    """The metadata of the protected resource."""
     wanted_scope: str = ""
-    """What a call lacked permission for; the next login asks for it."""
+    """The scope that a call lacked; the next login asks for it."""
 
     def __repr__(self) -> str:
-        return f"Kept(server={self.server!r})"
+        return f"StoredLogin(server={self.server!r})"
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is something to send, or to renew."""
+        """Whether there is a token to send or refresh."""
         tokens = self.tokens or {}
-        is_old = self.renew_at is not None and self.renew_at < time.time()
-        return bool(tokens.get("refresh_token") or (tokens.get("access_token") and not is_old))
+        is_expired = self.renew_at is not None and self.renew_at < time.time()
+        return bool(tokens.get("refresh_token") or (tokens.get("access_token") and not is_expired))
 
 
 class TokenStore:
-    """The file of one server. Every process of ours may have one open."""
+    """The login file of one server, shared by all processes."""
 
     def __init__(self, folder: Path, server: str, url: str, client_id: str = "") -> None:
         self.path = folder / f"{file_stem(server)}.json"
@@ -82,35 +82,35 @@ class TokenStore:
         self._url = url
         self._client_id = client_id
 
-    def read(self) -> Kept:
-        """What is kept for this server at this address; an empty one when nothing is."""
-        kept = self.read_any()
-        client_id = (kept.client or {}).get("client_id")
-        is_ours = kept.url == self._url and (not self._client_id or client_id in (None, self._client_id))
-        return kept if is_ours else Kept()
+    def read(self) -> StoredLogin:
+        """The login for this server at this URL; an empty one if there is none."""
+        login = self.read_any()
+        client_id = (login.client or {}).get("client_id")
+        is_ours = login.url == self._url and (not self._client_id or client_id in (None, self._client_id))
+        return login if is_ours else StoredLogin()
 
-    def read_any(self) -> Kept:
-        """What is kept for this server, whatever its address was then."""
+    def read_any(self) -> StoredLogin:
+        """The login for this server, whatever its URL was then."""
         try:
-            kept = msgspec.json.decode(self.path.read_bytes(), type=Kept)
+            login = msgspec.json.decode(self.path.read_bytes(), type=StoredLogin)
         except FileNotFoundError:
-            return Kept()
+            return StoredLogin()
         except (OSError, msgspec.DecodeError) as error:
-            # What is wrong is told, what the file holds is not.
-            logger.warning("the login kept in %s cannot be read: %s", self.path, type(error).__name__)
-            return Kept()
-        return kept if kept.server == self._server else Kept()
+            # Log the kind of error, never the contents of the file.
+            logger.warning("cannot read the login in %s: %s", self.path, type(error).__name__)
+            return StoredLogin()
+        return login if login.server == self._server else StoredLogin()
 
     def stamp(self) -> Stamp | None:
-        """Another one after each change of the file; None when there is no file."""
+        """Changes with the file; None if there is no file."""
         try:
             status = self.path.stat()
         except OSError:
             return None
         return status.st_mtime_ns, status.st_ino, status.st_size
 
-    def update(self, change: Callable[[Kept], Kept]) -> Kept:
-        """Change what is kept, in one step; gives what is kept now. Raises ConfigError where nothing can be written."""
+    def update(self, change: Callable[[StoredLogin], StoredLogin]) -> StoredLogin:
+        """Update the login atomically and return it. Raises ConfigError if it cannot be written."""
         with writing(self.path) as target:
             if os.name == "posix" and target.parent.stat().st_mode & 0o777 != OWNER_FOLDER:
                 target.parent.chmod(OWNER_FOLDER)
@@ -122,7 +122,7 @@ class TokenStore:
             return after
 
     def delete(self) -> bool:
-        """Forget everything; says whether there was anything."""
+        """Delete the login; returns whether there was one."""
         if not self.path.exists():
             return False
         with writing(self.path) as target:
@@ -130,28 +130,28 @@ class TokenStore:
         return True
 
     @contextlib.asynccontextmanager
-    async def renewing(self) -> AsyncIterator[None]:
-        """Hold the right to renew the tokens; read them again inside, because another process may have."""
+    async def refresh_lock(self) -> AsyncIterator[None]:
+        """Lock the refresh of the tokens; re-read them inside, because another process may have refreshed them."""
         try:
             make_folder(self.path.parent)
             lock = os.open(self.path.with_name(f".{self.path.name}.renewing"), os.O_RDWR | os.O_CREAT, OWNER_FILE)
         except OSError as error:
-            raise ServerFailed(f"its login cannot be kept in {str(self.path.parent)!r}: {error.strerror}") from error
+            raise ServerFailed(f"its login cannot be stored in {str(self.path.parent)!r}: {error.strerror}") from error
         try:
-            await _take(lock)
+            await _acquire(lock)
             yield
         finally:
             os.close(lock)
 
 
 def token_store(server: Server, home: Home) -> TokenStore:
-    """Where the login at a server is kept."""
+    """The store for the login at a server."""
     settings = server.settings
     return TokenStore(home.root / FOLDER, server.name, settings.url, settings.oauth.client_id)
 
 
 def file_stem(server: str) -> str:
-    """A name that is safe as a file name; another one for each server."""
+    """A safe and unique file name for a server."""
     if _PLAIN_NAME.fullmatch(server):
         return server
     readable = re.sub(r"[^a-z0-9_-]+", "-", server.lower()).strip("-")[:40]
@@ -159,15 +159,15 @@ def file_stem(server: str) -> str:
     return f"{readable}-{digest}" if readable else digest
 
 
-async def _take(lock: int) -> None:
+async def _acquire(lock: int) -> None:
     if sys.platform == "win32":
         return
-    deadline = time.monotonic() + RENEW_WAIT_SECONDS
+    deadline = time.monotonic() + REFRESH_WAIT_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ServerFailed("another process has been renewing its login for a minute") from None
+                raise ServerFailed("another process has been refreshing its login for a minute") from None
             await asyncio.sleep(POLL_SECONDS)

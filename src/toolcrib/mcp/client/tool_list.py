@@ -1,4 +1,9 @@
-"""The tools that a server lists, one by one: a tool that is wrong costs itself, not the list."""
+"""Reads the tool list of a server: an invalid tool is rejected on its own, not together with the whole list.
+
+Schemas come from the server, so validating against them must be cheap: choices that refer to further choices double
+with every step, and forty lines can mean a trillion comparisons. Output schemas are checked here as well, because the
+SDK would run the server's patterns, which may never finish, on the loop that all servers share.
+"""
 
 from __future__ import annotations
 
@@ -22,112 +27,114 @@ from toolcrib.mcp.client.untrusted_text import one_line
 
 MAX_TOOLS = 1000
 MAX_LIST_CHARS = 4_000_000
-"""Of all tools of a server; a model could read a small part of that."""
+"""Of all tools of a server; a model could read only a small part of that."""
 MAX_TOOL_CHARS = 400_000
 MAX_SCHEMA_CHARS = 200_000
-JUDGING_SECONDS = 3.0
+MAX_CHECK_SECONDS = 3.0
 MAX_SCHEMA_DEPTH = 80
 FALLBACK_VERSION = "2025-11-25"
 _OPTIONAL = ("annotations", "outputSchema", "icons", "title", "_meta", "execution", "description")
 
 
-class SetAside(msgspec.Struct, frozen=True):
-    """A tool that is not offered, and why."""
+class RejectedTool(msgspec.Struct, frozen=True):
+    """A tool that is not registered, and why."""
 
     tool: str
     reason: str
 
 
-class Listing(msgspec.Struct, frozen=True):
-    """What a server offers."""
+class ToolListing(msgspec.Struct, frozen=True):
+    """The tools of a server."""
 
     tools: tuple[Tool, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    rejected: tuple[RejectedTool, ...] = ()
 
 
-class Mended(msgspec.Struct, frozen=True):
-    """What came of one page of a list."""
+class RepairedPage(msgspec.Struct, frozen=True):
+    """The outcome of repairing one page of a tool list."""
 
-    set_aside: list[SetAside]
+    rejected: list[RejectedTool]
     chars: int
-    """How long it is, as far as it was looked at."""
+    """The length of what was read."""
 
 
-def mend(result: JsonObject, version: str | None, room: int = MAX_LIST_CHARS) -> Mended:
-    """Change the raw answer to `tools/list` so that the SDK accepts it; at most `room` characters of it are kept."""
-    given, set_aside, chars = _first(result["tools"], room)
+def repair_tool_page(result: JsonObject, version: str | None, room: int = MAX_LIST_CHARS) -> RepairedPage:
+    """Repair the raw result of `tools/list` in place so that the SDK accepts it, keeping at most `room` characters."""
+    given, rejected, chars = _first(result["tools"], room)
     for tool in given:
         if isinstance(tool, dict):
-            _mend_schema(tool)
+            _repair_schema(tool)
     are_valid = _problem({**result, "tools": given}, version) == ""
     kept: list[Any] = []
     for tool in given:
-        reason = "" if are_valid else _mended(tool, result, version)
+        reason = "" if are_valid else _repair_tool(tool, result, version)
         if not reason and version in MODERN_PROTOCOL_VERSIONS:
             reason = _header_problem(tool)
         if reason:
-            set_aside.append(SetAside(_name_of(tool), reason))
+            rejected.append(RejectedTool(_name_of(tool), reason))
         else:
             kept.append(tool)
     result["tools"] = kept
-    return Mended(set_aside, chars)
+    return RepairedPage(rejected, chars)
 
 
-def _first(tools: list[Any], room: int) -> tuple[list[Any], list[SetAside], int]:
-    """As many tools of a list as anybody could use, what is left out, and their length; a list may be without end."""
+def _first(tools: list[Any], room: int) -> tuple[list[Any], list[RejectedTool], int]:
+    """The tools up to the limits, those left out, and the length of the former; a list may be endless."""
     kept: list[Any] = []
-    set_aside: list[SetAside] = []
+    rejected: list[RejectedTool] = []
     chars = 0
     for number, tool in enumerate(tools):
         size = _chars_of(tool)
         if len(kept) >= MAX_TOOLS or number >= 2 * MAX_TOOLS or chars + min(size, MAX_TOOL_CHARS) > room:
             left = f"{len(tools) - number} tools"
-            return kept, [*set_aside, SetAside(left, f"the server lists more than anybody could use: {left}")], room
+            return kept, [*rejected, RejectedTool(left, f"the server lists too many tools: {left} were left out")], room
         if size > MAX_TOOL_CHARS:
-            set_aside.append(SetAside(_name_of(tool), f"it is described in more than {MAX_TOOL_CHARS} characters"))
+            rejected.append(RejectedTool(_name_of(tool), f"its definition is longer than {MAX_TOOL_CHARS} characters"))
         else:
             kept.append(tool)
             chars += size
-    return kept, set_aside, chars
+    return kept, rejected, chars
 
 
 def _name_of(tool: Any) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
-    return one_line(str(name or "without a name")[:1000], 80)
+    return one_line(str(name or "unnamed")[:1000], 80)
 
 
 def _chars_of(tool: Any) -> int:
     try:
         return len(msgspec.json.encode(tool))
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-        return 0  # It is set aside for that.
+        return 0  # It is rejected for that later.
 
 
-async def usable(tools: list[Tool], set_aside: list[SetAside]) -> Listing:
-    """The tools that can be offered, in the order of their names, and those that cannot.
+async def select_tools(tools: list[Tool], rejected: list[RejectedTool]) -> ToolListing:
+    """The valid tools, sorted by name, and the rejected ones.
 
-    Others get their turn between two tools: schemas take long to read, and some are made to.
+    Other tasks run between two tools: schemas can take long to check, and some are made to.
     """
     chosen: dict[str, Tool] = {}
-    left_out = list(set_aside)
+    left_out = list(rejected)
     spent = 0.0
     for tool in tools:
         began = time.perf_counter()
-        reason = _why_not(tool, chosen) if spent < JUDGING_SECONDS else "the schemas before it took too long to read"
+        reason = (
+            _tool_problem(tool, chosen) if spent < MAX_CHECK_SECONDS else "the schemas before it took too long to check"
+        )
         if reason:
-            left_out.append(SetAside(one_line(tool.name, 80), reason))
+            left_out.append(RejectedTool(one_line(tool.name, 80), reason))
         else:
             chosen[tool.name] = tool
         spent += time.perf_counter() - began
         await asyncio.sleep(0)
-    return Listing(tuple(chosen[name] for name in sorted(chosen)), tuple(left_out))
+    return ToolListing(tuple(chosen[name] for name in sorted(chosen)), tuple(left_out))
 
 
-def _why_not(tool: Tool, chosen: dict[str, Tool]) -> str:
+def _tool_problem(tool: Tool, chosen: dict[str, Tool]) -> str:
     if not tool.name.strip():
         return "it has no name"
     if tool.name in chosen:
-        return "the server lists another tool of that name"
+        return "the server lists another tool with that name"
     if len(chosen) >= MAX_TOOLS:
         return f"the server lists more than {MAX_TOOLS} tools"
     if tool.execution is not None and tool.execution.task_support == "required":
@@ -136,7 +143,7 @@ def _why_not(tool: Tool, chosen: dict[str, Tool]) -> str:
 
 
 def schema_problem(schema: JsonObject) -> str:
-    """Why arguments cannot be described by this schema; empty when they can."""
+    """Why a schema cannot describe arguments; empty if it can."""
     if depth_of(schema) > MAX_SCHEMA_DEPTH:
         return "its schema is nested too deeply"
     try:
@@ -145,7 +152,7 @@ def schema_problem(schema: JsonObject) -> str:
         return f"its schema is not JSON: {error}"
     if size > MAX_SCHEMA_CHARS:
         return f"its schema is longer than {MAX_SCHEMA_CHARS} characters"
-    costly = too_costly(schema)
+    costly = cost_problem(schema)
     if costly:
         return f"its schema {costly}"
     problem = CompiledSchema(schema).problem
@@ -153,7 +160,7 @@ def schema_problem(schema: JsonObject) -> str:
 
 
 def depth_of(value: Any) -> int:
-    """How many objects and lists stand inside each other; not counted beyond what is too many."""
+    """The nesting depth of objects and lists, counted only up to the limit."""
     depth, level = 0, [value]
     while level and depth <= MAX_SCHEMA_DEPTH:
         depth += 1
@@ -166,8 +173,8 @@ def depth_of(value: Any) -> int:
     return depth
 
 
-def _mend_schema(tool: JsonObject) -> None:
-    """Says "object" where a schema leaves that out, which is what everybody means."""
+def _repair_schema(tool: JsonObject) -> None:
+    """Add the type "object" to a schema without one, which is what everybody means."""
     schema = tool.get("inputSchema")
     if isinstance(schema, dict) and (schema.get("type") is None or _allows_object(schema["type"])):
         tool["inputSchema"] = {**schema, "type": "object"}
@@ -178,16 +185,16 @@ def _allows_object(kind: Any) -> bool:
 
 
 def _header_problem(tool: JsonObject) -> str:
-    """What the SDK drops without a word: arguments that are to be sent as headers, and cannot be."""
+    """Invalid header arguments, for which the SDK would drop the tool silently."""
     schema = tool.get("inputSchema")
     problem = find_invalid_x_mcp_header(schema) if depth_of(schema) <= MAX_SCHEMA_DEPTH else None
-    return f"what it wants to have sent as headers cannot be: {one_line(problem, 300)}" if problem else ""
+    return f"its arguments cannot be sent as headers: {one_line(problem, 300)}" if problem else ""
 
 
-def _mended(tool: Any, result: JsonObject, version: str | None) -> str:
-    """Drops what is optional and wrong; says what is wrong with the rest."""
+def _repair_tool(tool: Any, result: JsonObject, version: str | None) -> str:
+    """Drop invalid optional fields; returns what is wrong with the rest."""
     if not isinstance(tool, dict):
-        return "it is no object"
+        return "it is not an object"
     problem = _problem({**result, "tools": [tool]}, version)
     if not problem:
         return ""
@@ -216,25 +223,25 @@ MAX_COMPARISONS = 20_000
 MAX_PATTERNS = 50
 MAX_PATTERN_CHARS = 1000
 MAX_OTHER_REFERENCES = 20
-"""References that are no paths in the document are not followed here."""
+"""References that are not paths within the document; these are not followed."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# These look at the same value again; everything else looks at a part of it.
+# These apply to the same value again; all other keywords apply to a part of it.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "extends")
 _IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
 
 
-def too_costly(schema: JsonObject, *, whole: bool = False) -> str:
-    """Why values are not held against this schema, as the end of a sentence; empty when they are.
+def cost_problem(schema: JsonObject, *, whole: bool = False) -> str:
+    """Why validating against a schema would cost too much, as the end of a sentence; empty if it would not.
 
-    `whole`: whoever wrote the schema sends the values too, so that their parts count as well.
+    `whole`: the author of the schema also sends the values, so their parts count as well.
     """
     nodes = list(_objects(schema))
     patterns = [pattern for node in nodes for pattern in _patterns(node)]
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN_CHARS for pattern in patterns):
-        return f"holds more than {MAX_PATTERNS} patterns, or one of more than {MAX_PATTERN_CHARS} characters"
+        return f"contains more than {MAX_PATTERNS} patterns, or one longer than {MAX_PATTERN_CHARS} characters"
     references = [node[key] for node in nodes for key in _REFERENCES if isinstance(node.get(key), str)]
     if sum(not text.startswith("#/") and text != "#" for text in references) > MAX_OTHER_REFERENCES:
-        return f"holds more than {MAX_OTHER_REFERENCES} references that are no paths inside of it"
+        return f"contains more than {MAX_OTHER_REFERENCES} references that do not point into itself"
     if references and _comparisons(schema, nodes, whole) > MAX_COMPARISONS:
         return "refers to itself in too many ways"
     return ""
@@ -257,7 +264,7 @@ def _patterns(node: JsonObject) -> list[str]:
 
 
 def _comparisons(schema: JsonObject, nodes: list[JsonObject], whole: bool) -> float:
-    """How many objects of the schema one value meets at most, each as often as there are ways to it."""
+    """The most schema objects that one value is compared with, each counted once per path to it."""
     known: dict[int, float] = {}
     for start in [schema] if whole else nodes:
         if id(start) in known:
@@ -291,7 +298,7 @@ def _next(schema: JsonObject, node: JsonObject, whole: bool) -> Iterator[JsonObj
 
 
 def _nearest(value: Any) -> Iterator[JsonObject]:
-    """A value that is an object, or the objects of a list."""
+    """The value itself if it is an object, or the objects of a list."""
     if isinstance(value, dict):
         yield value
     elif isinstance(value, list):
@@ -313,20 +320,20 @@ def _target(schema: JsonObject, reference: str) -> JsonObject | None:
 
 
 MAX_CHECKED_CHARS = 200_000
-"""A longer result is believed."""
+"""A longer result is not validated."""
 
 
-class Promises:
-    """Of the tools of one connection. One that cannot be held against a result is none."""
+class OutputSchemas:
+    """The output schemas of the tools of one connection. One that is invalid or too costly is ignored."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, JsonObject] = {}
         self._compiled: dict[str, CompiledSchema] = {}
 
-    def take(self, tools: list[Any], *, only_objects: bool) -> None:
-        """Take what is promised out of a raw list of tools, so that the SDK does not see it.
+    def extract(self, tools: list[Any], *, only_objects: bool) -> None:
+        """Remove the output schemas from a raw list of tools, so that the SDK does not see them.
 
-        `only_objects`: the protocol does not know other structured content.
+        `only_objects`: the protocol version allows no other structured content.
         """
         for tool in tools:
             schema = tool.pop("outputSchema", None) if isinstance(tool, dict) else None
@@ -338,30 +345,30 @@ class Promises:
                     self._schemas[name] = schema
 
     def problem(self, tool: str, result: CallToolResult) -> str:
-        """Why a result is not what was promised, as a sentence; empty when it is."""
+        """Why a result does not match its output schema; empty if it does."""
         if result.is_error or tool not in self._schemas:
             return ""
         content = result.structured_content
         if content is None:
-            return "it promises structured content, and gave none"
+            return "it declares structured output and returned none"
         compiled = self._compiled.get(tool)
         if compiled is None:
-            compiled = self._compiled[tool] = CompiledSchema(_kept_to(self._schemas[tool]))
+            compiled = self._compiled[tool] = CompiledSchema(_usable_schema(self._schemas[tool]))
         if compiled.problem is not None or _is_long(content):
             return ""
         error = None if compiled.is_valid(content) else next(compiled.errors(content), None)
         if error is None:
             return ""
-        return f"its structured content is not what it promises: {one_line(error.message, 300)}"
+        return f"its structured output does not match its schema: {one_line(error.message, 300)}"
 
 
-def _kept_to(schema: JsonObject) -> JsonObject:
-    """The schema, or one that everything fits where it would take too long to find out."""
+def _usable_schema(schema: JsonObject) -> JsonObject:
+    """The schema, or one that allows everything if validation would cost too much."""
     try:
         is_long = len(msgspec.json.encode(schema)) > MAX_SCHEMA_CHARS
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return {}
-    return {} if is_long or depth_of(schema) > MAX_SCHEMA_DEPTH or too_costly(schema, whole=True) else schema
+    return {} if is_long or depth_of(schema) > MAX_SCHEMA_DEPTH or cost_problem(schema, whole=True) else schema
 
 
 def _is_long(content: Any) -> bool:

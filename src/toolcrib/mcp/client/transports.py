@@ -1,4 +1,4 @@
-"""The two streams to a server, however it is reached, with an eye on what comes in."""
+"""Opens the read and write streams to a server over stdio, HTTP or SSE, and observes what comes in."""
 
 from __future__ import annotations
 
@@ -16,67 +16,74 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import JSONRPCRequest, JSONRPCResponse
 
 from toolcrib.mcp.client.direct_calls import DirectCalls
-from toolcrib.mcp.client.http_transport import MAX_BODY_BYTES, Guard, http_client
-from toolcrib.mcp.client.rate_limiter import Pace
-from toolcrib.mcp.client.server_process import Program
+from toolcrib.mcp.client.http_transport import MAX_BODY_BYTES, GuardedTransport, http_client
+from toolcrib.mcp.client.rate_limiter import RateLimiter
+from toolcrib.mcp.client.server_process import LaunchSpec
 
 
-class Line(Protocol):
-    """Who is told about the streams."""
+class StreamObserver(Protocol):
+    """Receives events about the streams of a connection."""
 
-    guard: Guard | None
+    guard: GuardedTransport | None
     direct: DirectCalls | None
 
-    def started(self, pid: int) -> None: ...
+    def on_started(self, pid: int) -> None: ...
 
     def end(self, reason: str) -> None: ...
 
-    def answered(self, result: dict[str, Any]) -> None: ...
+    def on_response(self, result: dict[str, Any]) -> None: ...
 
 
 @asynccontextmanager
-async def open_streams(program: Program, line: Line, auth: httpx2.Auth | None) -> AsyncIterator[tuple[Any, Any]]:
+async def open_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
     """The streams that the SDK's Client reads from and writes to."""
-    async with _transport(program, line, auth) as (reading, writing):
-        # What a program writes is taken at its pace before it comes here.
-        yield Watched(reading, line, None if program.server.transport == "stdio" else Pace()), writing
+    async with _streams(launch, observer, auth) as (reading, writing):
+        # The stdio transport has a rate limiter of its own.
+        limiter = None if launch.server.transport == "stdio" else RateLimiter()
+        yield ObservedStream(reading, observer, limiter), writing
 
 
-def _transport(program: Program, line: Line, auth: httpx2.Auth | None) -> AbstractAsyncContextManager[tuple[Any, Any]]:
-    server = program.server
+def _streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+    server = launch.server
     if server.transport == "sse":
-        return _over_sse(program, line, auth)
+        return _sse_streams(launch, observer, auth)
     if server.transport == "http":
-        return _over_http(program, line, auth)
+        return _http_streams(launch, observer, auth)
     if sys.platform == "win32":
-        return _on_windows(program)
-    # It needs what only POSIX systems have.
+        return _windows_streams(launch)
+    # It needs POSIX modules.
     from toolcrib.mcp.client.stdio_transport import stdio_transport  # noqa: PLC0415
 
-    line.direct = DirectCalls()
-    return stdio_transport(program, line.direct, line.started, line.end)
+    observer.direct = DirectCalls()
+    return stdio_transport(launch, observer.direct, observer.on_started, observer.end)
 
 
 @asynccontextmanager
-async def _on_windows(program: Program) -> AsyncIterator[tuple[Any, Any]]:
-    """By the SDK, which ends process trees there with a job object."""
-    server, settings = program.server, program.server.settings
+async def _windows_streams(launch: LaunchSpec) -> AsyncIterator[tuple[Any, Any]]:
+    """Through the SDK, which uses a job object to end process trees on Windows."""
+    server, settings = launch.server, launch.server.settings
     parameters = StdioServerParameters(
         command=settings.command,
         args=settings.args,
         env=dict(server.environ),
-        cwd=settings.cwd or program.cwd or None,
+        cwd=settings.cwd or launch.cwd or None,
     )
-    program.log.begin(server.address)
-    with program.log.path.open("a") as errors:
+    launch.log.begin(server.address)
+    with launch.log.path.open("a") as errors:
         async with stdio_client(parameters, errlog=errors) as streams:
             yield streams
 
 
 @asynccontextmanager
-async def _over_http(program: Program, line: Line, auth: httpx2.Auth | None) -> AsyncIterator[tuple[Any, Any]]:
-    client, line.guard = http_client(program.server, auth, _nobody_minds)
-    url = program.server.settings.url
+async def _http_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
+    client, observer.guard = http_client(launch.server, auth, _ignore_failure)
+    url = launch.server.settings.url
     async with (
         client,
         streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BODY_BYTES) as streams,
@@ -85,58 +92,60 @@ async def _over_http(program: Program, line: Line, auth: httpx2.Auth | None) -> 
 
 
 @asynccontextmanager
-async def _over_sse(program: Program, line: Line, auth: httpx2.Auth | None) -> AsyncIterator[tuple[Any, Any]]:
-    # There a message that cannot be sent is not reported to the one who waits for its answer.
-    client, line.guard = http_client(program.server, auth, line.end)
+async def _sse_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
+    # SSE does not report a message that could not be sent to whoever waits for its response.
+    client, observer.guard = http_client(launch.server, auth, observer.end)
 
-    async with sse_client(program.server.settings.url, httpx_client_factory=lambda *_, **__: client) as streams:
+    async with sse_client(launch.server.settings.url, httpx_client_factory=lambda *_, **__: client) as streams:
         yield streams
 
 
-def _nobody_minds(reason: str) -> None:
-    """A request that failed has had its answer."""
+def _ignore_failure(reason: str) -> None:
+    """The failed request already has its error response."""
 
 
-class Watched:
-    """Messages on their way to the SDK: their end is noticed, and what a server answers is mended."""
+class ObservedStream:
+    """Passes messages to the SDK; reports the end of the stream and lets the observer repair responses."""
 
-    def __init__(self, inner: Any, line: Line, pace: Pace | None) -> None:
+    def __init__(self, inner: Any, observer: StreamObserver, limiter: RateLimiter | None) -> None:
         self._inner = inner
-        self._line = line
-        self._pace = pace
+        self._observer = observer
+        self._limiter = limiter
 
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Any:
-        await self._rest()
-        return self._looked_at(await self._inner.receive())
+        await self._pause()
+        return self._observe(await self._inner.receive())
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        await self._rest()
+        await self._pause()
         try:
             item = await self._inner.__anext__()
         except StopAsyncIteration:
-            self._line.end("it closed the connection")
+            self._observer.end("it closed the connection")
             raise
-        return self._looked_at(item)
+        return self._observe(item)
 
-    async def _rest(self) -> None:
-        if self._pace is not None and self._pace.is_due:
-            await self._pace.breathe()
+    async def _pause(self) -> None:
+        if self._limiter is not None and self._limiter.should_pause:
+            await self._limiter.pause()
 
-    def _looked_at(self, item: Any) -> Any:
+    def _observe(self, item: Any) -> Any:
         message = getattr(item, "message", None)
-        if self._pace is not None:
-            self._pace.count()
+        if self._limiter is not None:
+            self._limiter.count()
             if type(message) is JSONRPCRequest:
-                self._pace.count_request()
+                self._limiter.count_request()
         if type(message) is JSONRPCResponse:
-            self._line.answered(message.result)
+            self._observer.on_response(message.result)
         return item
 
     async def aclose(self) -> None:

@@ -1,7 +1,7 @@
-"""Our tools for any MCP client: one server for both eras of the protocol, whatever carries it.
+"""The MCP server: offers the tools of a runtime to clients, in both eras of the protocol, over any transport.
 
-The transports are in `serve_stdio` and `serve_http`. Other things that a server may offer (resources, prompts,
-completions, logging, tools that talk the protocol themselves) are plugged in with `Extras`.
+The transports are in `stdio.py` and `http.py`. `ServerExtensions` adds what else a server may offer: resources,
+prompts, completions, logging, and tools that speak the protocol themselves.
 """
 
 from __future__ import annotations
@@ -36,76 +36,77 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from toolcrib.core.attempt import attempt_async
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject, ToolResult
-from toolcrib.mcp.server.pending_calls import CallBook, OpenCall, Question, Reply, Report
+from toolcrib.mcp.server.pending_calls import ClientQuestion, ClientReply, PendingCall, PendingCalls, ProgressReport
 from toolcrib.mcp.server.sessions import ClientSession, ClientSessions, is_modern
-from toolcrib.mcp.server.tools import ASKS_THE_PERSON, ToolRuntime, ToolShelf, as_call_result, failure
+from toolcrib.mcp.server.tools import CLARIFY_TOOL, ServerToolCatalog, ToolRuntime, error_result, to_call_result
 from toolcrib.version import __version__
 
 logger = logging.getLogger(__name__)
 
 SERVER_NAME = "toolcrib"
-LOOK_FOR_CHANGES_SECONDS = 0.25
+CHANGE_POLL_SECONDS = 0.25
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 6.0
-"""How long calls may take to end their commands when the server is stopped."""
+"""How long calls may take to end their commands when the server stops."""
 KEEP_FINISHED_SECONDS = 120.0
-"""How long a result waits for a client that comes back too late with an answer."""
+"""How long a result waits for a client that returns late with an answer."""
 NOTIFY_SECONDS = 5.0
 STATE_SECONDS = 3600.0
 
 Context = ServerRequestContext[Any, Any]
-ToolAnswer = CallToolResult | InputRequiredResult
+ToolResponse = CallToolResult | InputRequiredResult
 EndSession = Callable[[str], Awaitable[None]]
 
 
-class NativeTool(msgspec.Struct, frozen=True):
-    """A tool that speaks the protocol itself; it passes no gate."""
+class ProtocolTool(msgspec.Struct, frozen=True):
+    """A tool that speaks the protocol itself and bypasses the gate."""
 
     tool: Tool
-    handler: Callable[[Context, CallToolRequestParams], Awaitable[ToolAnswer]]
+    handler: Callable[[Context, CallToolRequestParams], Awaitable[ToolResponse]]
 
 
-class Extras(msgspec.Struct, frozen=True, kw_only=True):
+class ServerExtensions(msgspec.Struct, frozen=True, kw_only=True):
     """What a server offers besides the tools of its runtime."""
 
-    tools: tuple[NativeTool, ...] = ()
+    tools: tuple[ProtocolTool, ...] = ()
     requests: Mapping[str, tuple[type[BaseModel], Callable[[Context, Any], Awaitable[Any]]]] = msgspec.field(
         default_factory=dict
     )
-    """Handlers of further methods (`resources/list`, `prompts/get`, `logging/setLevel` …) with their parameters."""
+    """Handlers of further methods (`resources/list`, `prompts/get`, `logging/setLevel` …) and their parameter types."""
 
 
-NO_EXTRAS = Extras()
+NO_EXTENSIONS = ServerExtensions()
 
 
 class ToolServer:
-    """Offers the tools of a runtime to clients, each in a session of its own."""
+    """Offers the tools of a runtime to clients, each in its own session."""
 
     def __init__(
         self,
         runtime: ToolRuntime,
         *,
-        calls: CallBook | None = None,
+        calls: PendingCalls | None = None,
         toolsets: Sequence[str] | None = None,
         instructions: str = "",
-        extras: Extras = NO_EXTRAS,
+        extensions: ServerExtensions = NO_EXTENSIONS,
         end_session: EndSession | None = None,
     ) -> None:
-        """`calls` is shared with the approver of the runtime; `end_session` gives back what a session holds."""
+        """`calls` is shared with the runtime's approver; `end_session` releases what a session holds."""
         self._runtime = runtime
-        self.calls = calls if calls is not None else CallBook()
+        self.calls = calls if calls is not None else PendingCalls()
         self.sessions = ClientSessions()
         self.bus = InMemorySubscriptionBus()
         self._listeners = ListenHandler(self.bus)
-        self._shelf = ToolShelf(runtime, toolsets)
-        self._looking = asyncio.Lock()
-        self._native = {native.tool.name: native for native in extras.tools}
+        self._catalog = ServerToolCatalog(runtime, toolsets)
+        self._refresh_lock = asyncio.Lock()
+        self._protocol_tools = {protocol_tool.tool.name: protocol_tool for protocol_tool in extensions.tools}
         self._end_session = end_session
-        self._group: anyio.abc.TaskGroup | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._running = 0
-        self._resting = asyncio.Event()
-        self.protocol = _Announcing(
+        self._idle = asyncio.Event()
+        self.protocol = _NotifyingServer(
             SERVER_NAME,
             version=__version__,
             title="Toolcrib",
@@ -119,135 +120,140 @@ class ToolServer:
         self.protocol.middleware.append(
             RequestStateBoundary(RequestStateSecurity.ephemeral(ttl=STATE_SECONDS), default_audience=SERVER_NAME)
         )
-        for method, (parameters, handler) in extras.requests.items():
+        for method, (parameters, handler) in extensions.requests.items():
             self.protocol.add_request_handler(method, parameters, handler)
 
-    # Offering
+    # Listing tools
 
     async def _list_tools(self, ctx: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         if not is_modern(ctx):
-            self._keep_in_touch(ctx)
-        offered = await self._offered(ctx, fresh=True)
-        return ListToolsResult(tools=[*offered.values(), *(native.tool for native in self._native.values())])
+            self._session_for(ctx)
+        visible = await self._visible_tools(ctx, fresh=True)
+        return ListToolsResult(
+            tools=[*visible.values(), *(protocol_tool.tool for protocol_tool in self._protocol_tools.values())]
+        )
 
     def _schema_of(self, name: str) -> JsonObject | None:
-        """The schema that headers of a request are held against, without a look at all tools for every call."""
-        native = self._native.get(name)
-        tool = native.tool if native is not None else self._shelf.known(name)
+        """The schema for checking the headers of a request, without listing all tools for every call."""
+        protocol_tool = self._protocol_tools.get(name)
+        tool = protocol_tool.tool if protocol_tool is not None else self._catalog.known(name)
         return tool.input_schema if tool is not None else None
 
-    async def _offered(self, ctx: Context, *, fresh: bool = False) -> dict[str, Tool]:
-        tools = await self._look(fresh=fresh)
+    async def _visible_tools(self, ctx: Context, *, fresh: bool = False) -> dict[str, Tool]:
+        tools = await self._tools(fresh=fresh)
         if can_show_forms(ctx):
             return tools
-        return {name: tool for name, tool in tools.items() if name != ASKS_THE_PERSON}
+        return {name: tool for name, tool in tools.items() if name != CLARIFY_TOOL}
 
-    async def _look(self, *, fresh: bool = False) -> dict[str, Tool]:
-        # Checks of tools may block, and one look at a time is enough.
-        async with self._looking:
-            return await asyncio.to_thread(self._shelf.refreshed if fresh else self._shelf.latest)
+    async def _tools(self, *, fresh: bool = False) -> dict[str, Tool]:
+        # Availability checks may block, and one refresh at a time is enough.
+        async with self._refresh_lock:
+            return await asyncio.to_thread(self._catalog.refresh if fresh else self._catalog.latest)
 
-    # Calling
+    # Calling tools
 
-    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> ToolAnswer:
-        native = self._native.get(params.name)
-        if native is not None:
-            return await native.handler(ctx, params)
-        session = self._keep_in_touch(ctx)
+    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> ToolResponse:
+        protocol_tool = self._protocol_tools.get(params.name)
+        if protocol_tool is not None:
+            return await protocol_tool.handler(ctx, params)
+        session = self._session_for(ctx)
         if params.request_state is None:
-            offered = await self._offered(ctx)
-            if params.name not in offered:
+            visible = await self._visible_tools(ctx)
+            if params.name not in visible:
                 raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name}")
-            if self.calls.is_full_for(session.id):
-                return failure("too many calls of this client are open; wait until one has ended", "too_many_calls")
-            call = self._begin(session, params.name, params.arguments or {}, frozenset(offered), ctx)
+            if self.calls.has_too_many(session.id):
+                return error_result(
+                    "this client has too many open calls; wait until one has finished", "too_many_calls"
+                )
+            call = self._start_call(session, params.name, params.arguments or {}, frozenset(visible), ctx)
         else:
             resumed = self.calls.get(params.request_state)
             if resumed is None or (resumed.session_id, resumed.name) != (session.id, params.name):
-                return failure("this call has ended meanwhile; call the tool again", "call_expired")
+                return error_result("this call has ended in the meantime; call the tool again", "call_expired")
             call = resumed
             call.can_be_asked = can_show_forms(ctx)
-            for question_id, given in (params.input_responses or {}).items():
-                if isinstance(given, ElicitResult):
-                    call.answer(question_id, _reply(given))
-        return await self._accompany(call, ctx)
+            for question_id, response in (params.input_responses or {}).items():
+                if isinstance(response, ElicitResult):
+                    call.answer(question_id, _to_reply(response))
+        return await self._follow(call, ctx)
 
-    def _begin(
+    def _start_call(
         self, session: ClientSession, name: str, arguments: JsonObject, allowed: frozenset[str], ctx: Context
-    ) -> OpenCall:
-        assert self._group is not None
-        call = OpenCall(session.id, name)
+    ) -> PendingCall:
+        assert self._tasks is not None
+        call = PendingCall(session.id, name)
         call.can_be_asked = can_show_forms(ctx)
         self.calls.add(call)
         self._running += 1
-        self._resting.clear()
-        self._group.start_soon(self._run, call, arguments, allowed)
+        self._idle.clear()
+        self._tasks.start_soon(self._run_call, call, arguments, allowed)
         return call
 
-    async def _run(self, call: OpenCall, arguments: JsonObject, allowed: frozenset[str]) -> None:
-        surroundings = self._runtime.context(
+    async def _run_call(self, call: PendingCall, arguments: JsonObject, allowed: frozenset[str]) -> None:
+        base = self._runtime.context(
             session_id=call.session_id,
             call_id=call.id,
             tool_name=call.name,
             cancel=call.cancel,
             allowed_tools=allowed,
         )
-        ctx = msgspec.structs.replace(surroundings, on_progress=call.report)
+        ctx = msgspec.structs.replace(base, on_progress=call.report)
         try:
             result, error = await attempt_async(self._runtime.call(call.name, arguments, ctx=ctx))
             if error is not None:
-                logger.error("a call of tool %r failed", call.name, exc_info=error)
+                logger.error("a call of the tool %r failed", call.name, exc_info=error)
             call.finish(result or ToolResult(content='{"error": "the call failed"}', status="error", name=call.name))
-            # Nobody comes back for what was cancelled.
+            # Nobody comes back for a cancelled call.
             seconds = 0.0 if call.cancel.cancelled else KEEP_FINISHED_SECONDS
             asyncio.get_running_loop().call_later(seconds, self.calls.remove, call)
         finally:
             self._running -= 1
             if not self._running:
-                self._resting.set()
+                self._idle.set()
 
-    async def _accompany(self, call: OpenCall, ctx: Context) -> ToolAnswer:
-        """Tell the client how the call goes, until it has ended or the client has to come back with an answer."""
+    async def _follow(self, call: PendingCall, ctx: Context) -> ToolResponse:
+        """Report a call to the client until it ends or the client has to return with an answer."""
         try:
             while True:
-                news = await call.next()
-                if isinstance(news, Report):
-                    await ctx.session.report_progress(news.number, message=news.message)
-                elif isinstance(news, ToolResult):
+                event = await call.next_event()
+                if isinstance(event, ProgressReport):
+                    await ctx.session.report_progress(event.number, message=event.message)
+                elif isinstance(event, ToolResult):
                     self.calls.remove(call)
-                    return as_call_result(news)
+                    return to_call_result(event)
                 elif is_modern(ctx):
-                    return InputRequiredResult(input_requests={news.id: _form(news)}, request_state=call.id)
+                    return InputRequiredResult(input_requests={event.id: _form(event)}, request_state=call.id)
                 else:
-                    await _ask_now(news, ctx)
+                    await _ask_client(event, ctx)
         except asyncio.CancelledError:
             call.cancel.cancel("the client cancelled the call")
             raise
 
-    # Clients that come and go
+    # Client sessions
 
-    def _keep_in_touch(self, ctx: Context) -> ClientSession:
-        session = self.sessions.of(ctx)
-        # Only the connections of the older protocol last. The SDK means their exit stack for this, but shows none
-        # of it to handlers yet.
+    def _session_for(self, ctx: Context) -> ClientSession:
+        session = self.sessions.for_request(ctx)
+        # Only connections of the older protocol persist. The SDK intends their exit stack for this, but does not expose
+        # it to handlers yet.
         connection = None if is_modern(ctx) else getattr(ctx.session, "_connection", None)
         if connection is not None and SERVER_NAME not in connection.state:
             connection.state[SERVER_NAME] = session.id
-            connection.exit_stack.push_async_callback(self._part_from, session)
+            connection.exit_stack.push_async_callback(self._end_client_session, session)
         return session
 
-    async def _part_from(self, session: ClientSession) -> None:
+    async def _end_client_session(self, session: ClientSession) -> None:
         self.sessions.forget(session)
-        self.calls.stop("the client has gone", session.id)
+        self.calls.stop("the client disconnected", session.id)
         if self._end_session is not None:
-            _, error = await attempt_async(self._end_session(session.id))
-            if error is not None:
-                logger.error("what session %s held could not be given back", session.id, exc_info=error)
+            try:
+                await self._end_session(session.id)
+            except (ToolcribError, OSError):
+                logger.exception("could not release the resources of session %s", session.id)
 
     @asynccontextmanager
     async def _lifespan(self, _: Server[Any]) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            self._group = group
+            self._tasks = group
             group.start_soon(self._watch)
             try:
                 yield
@@ -255,47 +261,47 @@ class ToolServer:
                 self.stop("the server was stopped")
                 with anyio.move_on_after(STOP_SECONDS, shield=True):
                     if self._running:
-                        await self._resting.wait()
+                        await self._idle.wait()
                 group.cancel_scope.cancel()
-                self._group = None
+                self._tasks = None
 
     def stop(self, reason: str) -> None:
-        """End all calls and listeners; their commands are ended with them."""
+        """Cancel all calls, with their commands, and close all listeners."""
         self.calls.stop(reason)
         self._listeners.close()
 
     async def _watch(self) -> None:
-        """Tell clients when the tools have changed, and part from those that have not been heard of for long."""
-        told, seen, swept = None, -1, anyio.current_time()
+        """Notify clients when the tools change, and end sessions that have been idle for long."""
+        notified, seen, swept = None, -1, anyio.current_time()
         while True:
             generation = self._runtime.registry.generation
             if generation != seen:
                 seen = generation
-                tools, error = await attempt_async(self._look())
+                tools, error = await attempt_async(self._tools())
                 if error is not None:
-                    logger.error("the tools could not be looked up", exc_info=error)
-                elif tools != told:
-                    if told is not None:
-                        await self._tell_of_change()
-                    told = tools
-            await anyio.sleep(LOOK_FOR_CHANGES_SECONDS)
+                    logger.error("could not list the tools", exc_info=error)
+                elif tools != notified:
+                    if notified is not None:
+                        await self._notify_change()
+                    notified = tools
+            await anyio.sleep(CHANGE_POLL_SECONDS)
             if anyio.current_time() - swept > SWEEP_SECONDS:
                 swept = anyio.current_time()
                 for session in self.sessions.idle():
                     if not self.calls.of_session(session.id):
-                        await self._part_from(session)
+                        await self._end_client_session(session)
 
-    async def _tell_of_change(self) -> None:
+    async def _notify_change(self) -> None:
         await self.bus.publish(ToolsListChanged())
         for session in list(self.sessions):
             if session.peer is not None:
-                # One that does not read what it is told must not keep the others from it.
+                # A client that does not read must not hold up the others.
                 with anyio.move_on_after(NOTIFY_SECONDS):
                     await session.peer.send_tool_list_changed()
 
 
-class _Announcing(Server[Any]):
-    """Says to clients of the older protocol that it will tell them when its tools change."""
+class _NotifyingServer(Server[Any]):
+    """Announces to clients of the older protocol that it sends notifications when its tools change."""
 
     def create_initialization_options(
         self,
@@ -308,27 +314,29 @@ class _Announcing(Server[Any]):
 
 
 def can_show_forms(ctx: Context) -> bool:
-    """Whether the client says that it can put a form to its person."""
+    """Whether the client declares that it can show forms to its user."""
     declared = ctx.session.client_capabilities
     elicitation = declared.elicitation if declared is not None else None
     if elicitation is None:
         return False
-    # Before there were two modes, saying nothing about them meant forms.
+    # Before there were two modes, an empty declaration meant forms.
     has_forms = elicitation.form is not None or elicitation.url is None
     return has_forms and (is_modern(ctx) or ctx.session.can_send_request)
 
 
-async def _ask_now(question: Question, ctx: Context) -> None:
-    """Put a question to a client of the older protocol, until it is answered or nobody wants the answer any more."""
+async def _ask_client(question: ClientQuestion, ctx: Context) -> None:
+    """Ask a client of the older protocol, until it answers or the question is withdrawn."""
 
     async def ask() -> None:
         try:
-            given = await ctx.session.elicit_form(question.message, question.schema, related_request_id=ctx.request_id)
+            response = await ctx.session.elicit_form(
+                question.message, question.schema, related_request_id=ctx.request_id
+            )
         except (MCPError, ValidationError) as error:
             logger.warning("a client could not ask its user: %s", error)
-            question.settle(Reply("failed"))
+            question.settle(ClientReply("failed"))
         else:
-            question.settle(_reply(given))
+            question.settle(_to_reply(response))
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
@@ -336,9 +344,9 @@ async def _ask_now(question: Question, ctx: Context) -> None:
         group.cancel_scope.cancel()
 
 
-def _form(question: Question) -> ElicitRequest:
+def _form(question: ClientQuestion) -> ElicitRequest:
     return ElicitRequest(params=ElicitRequestFormParams(message=question.message, requested_schema=question.schema))
 
 
-def _reply(given: ElicitResult) -> Reply:
-    return Reply(given.action, dict(given.content or {}))
+def _to_reply(response: ElicitResult) -> ClientReply:
+    return ClientReply(response.action, dict(response.content or {}))

@@ -1,4 +1,4 @@
-"""Who is asked about the calls of a client: its own person, by a form; where it shows none, the policy answers."""
+"""Approvals and questions for calls of MCP clients: the client shows its user a form, or the policy decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.questions import NO_ANSWER
-from toolcrib.mcp.server.pending_calls import CallBook, Reply
+from toolcrib.mcp.server.pending_calls import ClientReply, PendingCalls
 from toolcrib.registry.results import sendable
 
 ServePolicy = Literal["ask", "allow", "deny"]
@@ -26,14 +26,14 @@ COLUMNS = 100
 MAX_REASON_CHARS = 500
 MAX_ANSWER_CHARS = 10_000
 ANSWER_SECONDS = 600.0
-"""How long a question of a tool waits: a client that never comes back must not leave its call open for ever."""
+"""How long a tool's question waits, so that a client that never returns does not leave its call open."""
 
 
 class ClientApprover:
-    """Asks the person behind the client of a call; answers by the policy where that cannot be done."""
+    """Asks the user of the client that made a call; applies the policy if that is not possible."""
 
-    def __init__(self, calls: CallBook, policy: ServePolicy = "deny", operator: Approver | None = None) -> None:
-        """`operator` is whoever sits at the server itself; the policy `ask` turns to him."""
+    def __init__(self, calls: PendingCalls, policy: ServePolicy = "deny", operator: Approver | None = None) -> None:
+        """`operator` is the person at the server itself, whom the policy `ask` asks."""
         self._calls = calls
         self._policy = policy
         self._operator = operator or NoApprover("this client cannot ask its user")
@@ -41,10 +41,10 @@ class ClientApprover:
     async def ask(self, request: ApprovalRequest) -> Answer:
         call = self._calls.find(request.call_id, request.session_key)
         if call is None or not call.can_be_asked:
-            return await self._by_policy(request)
-        return read_answer(await call.ask(approval_text(request), approval_form(request)))
+            return await self._apply_policy(request)
+        return parse_approval(await call.ask(approval_text(request), approval_form(request)))
 
-    async def _by_policy(self, request: ApprovalRequest) -> Answer:
+    async def _apply_policy(self, request: ApprovalRequest) -> Answer:
         if self._policy == "allow":
             return Answer(choice="once", decided_by="policy")
         if self._policy == "ask":
@@ -53,13 +53,13 @@ class ClientApprover:
 
 
 class ClientAsker:
-    """Puts the questions of tools to the person behind the client of the call."""
+    """Asks the user of the client on behalf of a tool."""
 
-    def __init__(self, calls: CallBook) -> None:
+    def __init__(self, calls: PendingCalls) -> None:
         self._calls = calls
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
-        """What the person answered; raises UsageError where nobody answers."""
+        """The user's answer; raises UsageError if nobody answers."""
         call = self._calls.find(ctx.call_id, ctx.session_id)
         if call is None or not call.can_be_asked:
             raise UsageError("this client cannot ask its user")
@@ -77,9 +77,9 @@ class ClientAsker:
 
 
 def approval_text(request: ApprovalRequest) -> str:
-    """The call and its dangers in words; nothing in it can deceive the reader, and secrets are masked."""
+    """The call and its dangers as text, with hidden characters escaped and secrets masked."""
     command = redact(request.command)
-    # Where a secret was masked, the marked words stand elsewhere.
+    # After masking, the marked span would point to other words.
     dangers = tuple(
         replace(danger, reason=redact(danger.reason), span=danger.span if command == request.command else None)
         for danger in request.dangers
@@ -89,7 +89,7 @@ def approval_text(request: ApprovalRequest) -> str:
 
 
 def approval_form(request: ApprovalRequest) -> JsonObject:
-    """The form of an approval: once, for the session, or not at all."""
+    """The form for an approval: once, for the session, or deny."""
     scopes = sendable(scopes_in_words(request))
     return {
         "type": "object",
@@ -97,27 +97,30 @@ def approval_form(request: ApprovalRequest) -> JsonObject:
             "answer": {
                 "type": "string",
                 "title": "Answer",
-                "description": f"session also allows later, until this session ends: {scopes}",
+                "description": f"session also allows, until this session ends: {scopes}",
                 "enum": list(CHOICES),
                 "enumNames": ["Allow this once", "Allow for this session", "Deny"],
             },
-            "reason": {"type": "string", "title": "Reason", "description": "Told to the model when you deny it"},
+            "reason": {"type": "string", "title": "Reason", "description": "Sent to the model if you deny it"},
         },
         "required": ["answer"],
     }
 
 
 def question_form(choices: tuple[str, ...]) -> JsonObject:
-    """The form of a question with an answer in one's own words, and some to choose from."""
+    """The form for a question: free text, and choices if there are any."""
     own_words: JsonObject = {"type": "string", "title": "Answer"}
     if not choices:
         return {"type": "object", "properties": {"own_words": own_words}, "required": ["own_words"]}
     chosen: JsonObject = {"type": "string", "title": "Answer", "enum": list(choices)}
-    return {"type": "object", "properties": {"answer": chosen, "own_words": {**own_words, "title": "In own words"}}}
+    return {
+        "type": "object",
+        "properties": {"answer": chosen, "own_words": {**own_words, "title": "In your own words"}},
+    }
 
 
-def read_answer(reply: Reply) -> Answer:
-    """The decision that a filled form holds; only a clear yes is one."""
+def parse_approval(reply: ClientReply) -> Answer:
+    """The decision in a submitted form; only an explicit yes allows the call."""
     if reply.action == "failed":
         return Answer(choice="deny", reason="the client could not ask its user", decided_by="policy")
     if reply.action == "cancel":

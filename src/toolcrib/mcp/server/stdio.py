@@ -1,6 +1,6 @@
-"""MCP over the standard streams of the process, which are the protocol's alone while it lasts.
+"""MCP over the standard streams of the process, which belong to the protocol alone while it runs.
 
-Reading and writing happen on threads that do not keep the process alive: it can be stopped while a client is silent.
+Daemon threads read and write, so that the process can stop while a client is silent.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pydantic import ValidationError
 from toolcrib.dispatch.threads import DaemonPool
 from toolcrib.mcp.server.app import ToolServer
 
-LAST_ANSWERS_SECONDS = 1.5
-"""How long what was asked may still be answered when the client has closed its end."""
+DRAIN_SECONDS = 1.5
+"""How long open requests may still be answered after the client has closed its end."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 READ_BYTES = 64 * 1024
-LASTING_REQUESTS = frozenset({"subscriptions/listen"})
+LONG_LIVED_REQUESTS = frozenset({"subscriptions/listen"})
 
 
 async def serve_stdio(server: ToolServer, stop: asyncio.Event) -> None:
-    """Serve the one client at our standard streams, until it leaves or `stop` is set."""
-    async with _Wire(*claim_streams()).open() as (incoming, outgoing), anyio.create_task_group() as group:
+    """Serve the one client on our standard streams until it leaves or `stop` is set."""
+    async with _StdioStreams(*claim_streams()).open() as (incoming, outgoing), anyio.create_task_group() as group:
 
         async def end_when_stopped() -> None:
             await stop.wait()
@@ -52,20 +52,20 @@ async def serve_stdio(server: ToolServer, stop: asyncio.Event) -> None:
 
 
 def claim_streams() -> tuple[int, int]:
-    """The standard streams for us alone: from now on what tools print goes to stderr, and what they read is empty.
+    """Take over the standard streams: from now on tools print to stderr and read from an empty stdin.
 
-    Not given back: what they print may wait in a buffer until the process ends.
+    Never restored, because output of tools may stay in a buffer until the process ends.
     """
     private_in, private_out = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
     os.dup2(2, 1)
-    os.close(nowhere)
+    os.close(devnull)
     return private_in, private_out
 
 
-class _Wire:
-    """Messages as lines of JSON, one way and the other."""
+class _StdioStreams:
+    """Messages as lines of JSON in both directions."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests = requests
@@ -112,21 +112,21 @@ class _Wire:
                     await received.send(SessionMessage(message))
                 wanted.release()
             if self._unanswered:
-                with anyio.move_on_after(LAST_ANSWERS_SECONDS):
+                with anyio.move_on_after(DRAIN_SECONDS):
                     await self._all_answered.wait()
 
     async def _read(self, line: bytes, answers: MemoryObjectSendStream[SessionMessage]) -> JSONRPCMessage | None:
-        # Some programs put a mark before the first thing that they write.
+        # Some programs write a byte order mark first.
         line = line.removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             return None
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError:
-            problem = ErrorData(code=PARSE_ERROR, message="this line is no JSON-RPC message")
+            problem = ErrorData(code=PARSE_ERROR, message="this line is not a JSON-RPC message")
             await answers.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=None, error=problem)))
             return None
-        if isinstance(message, JSONRPCRequest) and message.method not in LASTING_REQUESTS:
+        if isinstance(message, JSONRPCRequest) and message.method not in LONG_LIVED_REQUESTS:
             self._unanswered.add(message.id)
             self._all_answered.clear()
         return message
@@ -139,7 +139,7 @@ class _Wire:
                 try:
                     await self._pool.run(partial(_write_whole, self._answers, line))
                 except OSError:
-                    # Nobody hears us any more, so that nothing more is carried out.
+                    # The client is gone, so nothing more is run.
                     self._unanswered.clear()
                     lines.put_nowait(b"")
                 if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
@@ -151,8 +151,8 @@ class _Wire:
 def _read_lines(
     descriptor: int, lines: asyncio.Queue[bytes], loop: asyncio.AbstractEventLoop, wanted: threading.Semaphore
 ) -> None:
-    """Hand over one line after the other, each when the one before was taken; an empty one is the end."""
-    for line in _lines_of(descriptor):
+    """Hand over one line after another, each after the one before was taken; an empty line is the end."""
+    for line in _split_lines(descriptor):
         wanted.acquire()
         try:
             loop.call_soon_threadsafe(lines.put_nowait, line)
@@ -160,8 +160,8 @@ def _read_lines(
             return  # the loop was closed while we waited
 
 
-def _lines_of(descriptor: int) -> Iterator[bytes]:
-    # Not a file object: one cannot be given up while a thread waits in it.
+def _split_lines(descriptor: int) -> Iterator[bytes]:
+    # Not a file object, which cannot be abandoned while a thread waits in it.
     unfinished: list[bytes] = []
     size = 0
     while chunk := _read(descriptor):
@@ -172,7 +172,7 @@ def _lines_of(descriptor: int) -> Iterator[bytes]:
         unfinished.append(rest)
         size += len(rest)
         if size > MAX_LINE_BYTES:
-            break  # nothing that a client sends is so long, and keeping it would take all memory
+            break  # no client sends that much, and keeping it would exhaust the memory
     if unfinished and any(unfinished) and size <= MAX_LINE_BYTES:
         yield b"".join(unfinished)
     yield b""

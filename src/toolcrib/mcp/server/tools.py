@@ -1,4 +1,4 @@
-"""Which tools clients are offered, as the registry has them now."""
+"""Tools and results as MCP clients see them: the catalog of tools, and the conversion of results to content blocks."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from toolcrib.registry.results import sendable
 
 logger = logging.getLogger(__name__)
 
-# Of our own tools whose effects depend on their arguments: those that only ever read.
-READERS = frozenset({"read_file", "search_files", "skills_list", "skill_view"})
-CHANGING: frozenset[EffectKind] = frozenset({"exec", "write", "delete"})
-REACHING_OUT: frozenset[EffectKind] = frozenset({"exec", "network", "publish", "spend"})
-ASKS_THE_PERSON = "clarify"
+# Those of our own tools with argument-dependent effects that only ever read.
+READ_ONLY_TOOLS = frozenset({"read_file", "search_files", "skills_list", "skill_view"})
+DESTRUCTIVE_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "write", "delete"})
+OPEN_WORLD_EFFECTS: frozenset[EffectKind] = frozenset({"exec", "network", "publish", "spend"})
+CLARIFY_TOOL = "clarify"
 
 
-class OfferedDefinitions(Protocol):
+class DefinitionList(Protocol):
     @property
     def tools(self) -> list[JsonObject]: ...
 
 
 class ToolRuntime(Protocol):
-    """A Runtime, as far as a server needs it."""
+    """The part of a Runtime that a server needs."""
 
     settings: Settings
     registry: ToolRegistry
@@ -57,7 +57,7 @@ class ToolRuntime(Protocol):
         disabled_toolsets: Sequence[str] | None = None,
         *,
         defer: bool = True,
-    ) -> OfferedDefinitions: ...
+    ) -> DefinitionList: ...
 
     def context(self, **surroundings: Any) -> ToolContext: ...
 
@@ -68,11 +68,11 @@ class ToolRuntime(Protocol):
     def answers_with_stub(self, name: str) -> bool: ...
 
 
-class ToolShelf:
-    """The tools of some toolsets; built again when the registry has changed."""
+class ServerToolCatalog:
+    """The tools of some toolsets as protocol definitions; rebuilt when the registry changes."""
 
     def __init__(self, runtime: ToolRuntime, toolsets: Sequence[str] | None) -> None:
-        """`toolsets`: None for those of the config and what the user's own tools, plugins and servers bring along."""
+        """`toolsets`: None for those in the config plus those of the user's own tools, plugins and servers."""
         self._runtime = runtime
         self._toolsets = toolsets
         self._generation = -1
@@ -82,25 +82,25 @@ class ToolShelf:
     def is_stale(self) -> bool:
         return self._generation != self._runtime.registry.generation
 
-    def refreshed(self) -> dict[str, Tool]:
-        """The tools by name, as they are now. May take a moment: tools are asked whether they can be used."""
+    def refresh(self) -> dict[str, Tool]:
+        """The current tools by name. May take a moment, because their availability is checked."""
         generation = self._runtime.registry.generation
         disabled = self._runtime.settings.agent.disabled_toolsets
-        offered = self._runtime.definitions(self._names(), disabled, defer=False).tools
+        offered = self._runtime.definitions(self._toolset_names(), disabled, defer=False).tools
         tools = (self._tool(definition["function"]) for definition in offered)
         self._tools = {tool.name: tool for tool in tools if tool is not None and _can_be_listed(tool)}
         self._generation = generation
         return self._tools
 
     def latest(self) -> dict[str, Tool]:
-        """The tools by name; looked up again only when the registry has changed."""
-        return self.refreshed() if self.is_stale else self._tools
+        """The tools by name; refreshed only if the registry has changed."""
+        return self.refresh() if self.is_stale else self._tools
 
     def known(self, name: str) -> Tool | None:
-        """The tool as it was when they were last looked up."""
+        """The tool as of the last refresh."""
         return self._tools.get(name)
 
-    def _names(self) -> list[str]:
+    def _toolset_names(self) -> list[str]:
         if self._toolsets is not None:
             return list(self._toolsets)
         chosen = self._runtime.settings.toolsets
@@ -122,10 +122,10 @@ class ToolShelf:
         )
 
     def _is_served(self, entry: ToolEntry) -> bool:
-        """Whether a tool that belongs to an agent's loop has here what it needs."""
+        """Whether a tool that normally needs an agent's loop works here."""
         if entry.name in AGENT_LOOP_TOOLS and self._runtime.answers_with_stub(entry.name):
             return self._has(entry.name)
-        return entry.name != ASKS_THE_PERSON or not entry.is_ours or self._has("asker")
+        return entry.name != CLARIFY_TOOL or not entry.is_ours or self._has("asker")
 
     def _has(self, service: str) -> bool:
         try:
@@ -136,12 +136,12 @@ class ToolShelf:
 
 
 def annotations_of(entry: ToolEntry) -> ToolAnnotations | None:
-    """What a tool declares about its effects, as hints; None where it declares nothing."""
+    """A tool's declared effects as hints; None if it declares nothing."""
     declared = entry.effects
     if declared is None:
         return None
     if callable(declared):
-        if entry.is_ours and entry.name in READERS:
+        if entry.is_ours and entry.name in READ_ONLY_TOOLS:
             return ToolAnnotations(read_only_hint=True, open_world_hint=False)
         return ToolAnnotations(read_only_hint=False, destructive_hint=True)
     kinds = {effect.kind for effect in declared}
@@ -149,13 +149,13 @@ def annotations_of(entry: ToolEntry) -> ToolAnnotations | None:
         return ToolAnnotations(read_only_hint=True, open_world_hint=False)
     return ToolAnnotations(
         read_only_hint=False,
-        destructive_hint=not kinds.isdisjoint(CHANGING),
-        open_world_hint=not kinds.isdisjoint(REACHING_OUT),
+        destructive_hint=not kinds.isdisjoint(DESTRUCTIVE_EFFECTS),
+        open_world_hint=not kinds.isdisjoint(OPEN_WORLD_EFFECTS),
     )
 
 
 def _can_be_listed(tool: Tool) -> bool:
-    """Whether a tool fits into what clients take; one that does not would cost them all the others too."""
+    """Whether clients accept the tool; one that they reject would break the whole list."""
     listed = ListToolsResult(tools=[tool])
     try:
         listed.model_dump_json()
@@ -164,23 +164,23 @@ def _can_be_listed(tool: Tool) -> bool:
             serialize_server_result("tools/list", version, wire)
     except (ValueError, RecursionError) as error:
         logger.error(
-            "tool %r is not offered to MCP clients, its schema is not one that they take: %s", tool.name, error
+            "tool %r is not offered to MCP clients, because they would reject its schema: %s", tool.name, error
         )
         return False
     return True
 
 
 def _object_schema(parameters: Any) -> JsonObject:
-    """The schema of the arguments; the protocol wants an object in any case."""
+    """The schema of the arguments; the protocol requires an object."""
     schema = dict(parameters) if isinstance(parameters, dict) else {}
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
 MAX_MEDIA_CHARS = 16_000_000
-"""The most characters of images and sound of one result, as base64."""
+"""The most base64 characters of images and sound in one result."""
 
 
-def as_call_result(result: ToolResult) -> CallToolResult:
+def to_call_result(result: ToolResult) -> CallToolResult:
     """The result of a call: text and media as content, a JSON object also as structured content."""
     content = result.content
     if isinstance(content, str):
@@ -192,20 +192,20 @@ def as_call_result(result: ToolResult) -> CallToolResult:
     return CallToolResult(content=list(_blocks(content)), is_error=result.is_error)
 
 
-def failure(message: str, error_type: str) -> CallToolResult:
-    """The result of a call that was not run."""
-    told = {"error": message, "error_type": error_type}
-    text = json.dumps(told, ensure_ascii=False)
-    return CallToolResult(content=[TextContent(text=text)], structured_content=told, is_error=True)
+def error_result(message: str, error_type: str) -> CallToolResult:
+    """The error result of a call that was not run."""
+    error = {"error": message, "error_type": error_type}
+    text = json.dumps(error, ensure_ascii=False)
+    return CallToolResult(content=[TextContent(text=text)], structured_content=error, is_error=True)
 
 
 def _json_object(text: str) -> JsonObject | None:
-    """The object that a text is, if it is one that can be sent on as such; else it stays a text."""
+    """The JSON object in a text if it can be sent as structured content; None otherwise."""
     if not text.lstrip().startswith("{"):
         return None
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        # Half characters and endless nesting can be read, but not written.
+        # Lone surrogates and extreme nesting can be parsed but not serialized.
         if not isinstance(value, dict) or not to_json(value):
             return None
     except (ValueError, RecursionError):
@@ -225,12 +225,12 @@ def _finite(number: str) -> float:
 def _blocks(content: JsonObject) -> Iterator[ContentBlock]:
     left = MAX_MEDIA_CHARS
     for part in _list(content.get("content")):
-        block = _sound(part) or _visible(part)
+        block = _audio_block(part) or _other_block(part)
         if block is None:
             continue
         size = len(block.data) if isinstance(block, (ImageContent, AudioContent)) else 0
         if size > left:
-            yield TextContent(text=f"[{block.type} of {size * 3 // 4:,} bytes left out: it is too large]")
+            yield TextContent(text=f"[{block.type} of {size * 3 // 4:,} bytes omitted: too large]")
             continue
         left -= size
         yield block
@@ -240,7 +240,7 @@ def _list(parts: Any) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
-def _sound(part: Any) -> AudioContent | None:
+def _audio_block(part: Any) -> AudioContent | None:
     if not isinstance(part, dict):
         return None
     inner = part.get("input_audio")
@@ -251,7 +251,7 @@ def _sound(part: Any) -> AudioContent | None:
     return None
 
 
-def _visible(part: Any) -> TextContent | ImageContent | ResourceLink | None:
+def _other_block(part: Any) -> TextContent | ImageContent | ResourceLink | None:
     for found in parts_of([part]):
         if isinstance(found, Text):
             return TextContent(text=sendable(found.text))
