@@ -49,7 +49,7 @@ from toolcrib.undo.lazy_snapshotter import snapshotter_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
-    from toolcrib.mcp.hub import McpHub
+    from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.terminal.service import TerminalService
 
 BLOCKING_HANDLERS_AT_ONCE = 64
@@ -115,7 +115,7 @@ class Runtime:
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
         self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
         self._terminals: list[TerminalService] = []
-        self._hubs: list[McpHub] = []
+        self._hubs: list[McpClientManager] = []
         self.on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
@@ -287,15 +287,15 @@ class Runtime:
         return bool(self._terminals)
 
     @property
-    def mcp(self) -> McpHub:
+    def mcp(self) -> McpClientManager:
         """The MCP servers of this runtime."""
         if not self._hubs:
             # As above.
-            from toolcrib.mcp.hub import McpHub  # noqa: PLC0415
+            from toolcrib.mcp.client.manager import McpClientManager  # noqa: PLC0415
 
             forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
             self._hubs.append(
-                McpHub(
+                McpClientManager(
                     self.settings,
                     self.registry,
                     workspace=self.workspace,
@@ -378,7 +378,7 @@ def _said_yolo(yolo: bool) -> bool:
     return yolo
 
 
-def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService], hubs: list[McpHub]) -> None:
+def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService], hubs: list[McpClientManager]) -> None:
     for hub in hubs:
         hub.close()
     for terminal in terminals:

@@ -19,9 +19,9 @@ from toolcrib.agent.workshop import Workshop
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.drafts import Author, Wish, new_job
-from toolcrib.cron.jobs import Job, Report
-from toolcrib.cron.scheduler import run_in_time
+from toolcrib.cron.drafts import JobAuthor, JobDraft, new_job
+from toolcrib.cron.jobs import Job, RunOutcome
+from toolcrib.cron.scheduler import run_with_timeout
 from toolcrib.cron.store import JobStore
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing import ScriptedProvider, says
@@ -66,10 +66,10 @@ def script(home: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def make_job(jobs: JobStore, home: Path, workspace: Path) -> Callable[..., Job]:
-    def make(*, author: Author | None = None, **wishes: Any) -> Job:
-        wish = Wish(**{"schedule": "every 1h", "prompt": "Look at the harbour", "timezone": "UTC", **wishes})
+    def make(*, author: JobAuthor | None = None, **wishes: Any) -> Job:
+        wish = JobDraft(**{"schedule": "every 1h", "prompt": "Look at the harbour", "timezone": "UTC", **wishes})
         settings = load_settings(Home(home))
-        return jobs.add(new_job(wish, author or Author(folder=str(workspace)), settings, jobs, NOW))
+        return jobs.add(new_job(wish, author or JobAuthor(folder=str(workspace)), settings, jobs, NOW))
 
     return make
 
@@ -78,7 +78,7 @@ def make_job(jobs: JobStore, home: Path, workspace: Path) -> Callable[..., Job]:
 def run(jobs: JobStore, home: Path) -> Callable[..., Any]:
     """Runs a job now; gives the report, which is on record."""
 
-    async def execute(job: Job, cancel: CancelToken | None = None) -> Report:
+    async def execute(job: Job, cancel: CancelToken | None = None) -> RunOutcome:
         claim = jobs.claim_now(job, NOW)
         runs = ScheduledRuns(jobs, lambda: load_settings(Home(home)))
         report = await runs.execute(claim, cancel or CancelToken())
@@ -169,7 +169,7 @@ async def test_a_run_has_the_tools_of_its_job(
 ) -> None:
     """Toolsets that a job does not name, and tools that its maker lacked, are not there."""
     call = {"call": "terminal", "arguments": {"command": "ls"}}
-    maker = Author(folder=str(workspace), session="s", allowed_tools=frozenset({"todo", "process"}))
+    maker = JobAuthor(folder=str(workspace), session="s", allowed_tools=frozenset({"todo", "process"}))
 
     for job in (make_job(toolsets=("todo",)), make_job(toolsets=("terminal",), author=maker)):
         script(call, {"say": "No."})
@@ -183,7 +183,7 @@ async def test_a_run_has_those_tools_of_servers_that_its_maker_had(
 ) -> None:
     """A run waits for MCP servers; what its maker lacked of them is not there, whenever it comes."""
     server = {"command": sys.executable, "args": ["-S", "-E", str(RAW_SERVER)], "trust": "all"}
-    maker = Author(folder=str(workspace), session="s", allowed_tools=frozenset({"mcp__s__echo"}))
+    maker = JobAuthor(folder=str(workspace), session="s", allowed_tools=frozenset({"mcp__s__echo"}))
     calls = [{"call": f"mcp__s__{name}", "arguments": {"text": "boat"}} for name in ("echo", "count")]
 
     told = []
@@ -286,7 +286,7 @@ async def test_a_run_that_was_stopped_is_delivered(
     job = make_job(script="sleep 60", no_agent=True, prompt="", deliver="command:cat > told")
     runs, cancel = ScheduledRuns(jobs, lambda: load_settings(Home(home))), CancelToken()
 
-    report = await run_in_time(runs.execute, jobs.claim_now(job, NOW), cancel, 0.5)
+    report = await run_with_timeout(runs.execute, jobs.claim_now(job, NOW), cancel, 0.5)
 
     assert (report.state, report.note) == ("timed_out", "given to `cat > told`")
     assert "It failed: its time is over" in (workspace / "told").read_text()
@@ -417,7 +417,7 @@ async def test_results_reach_the_session_that_made_the_job(
     """With `origin` the session hears each result once, before its next question is answered."""
     origin = sessions.create(source="cli")
     script({"say": "A boat."})
-    job = make_job(name="harbour", deliver="origin", author=Author(folder=str(workspace), session=origin.id))
+    job = make_job(name="harbour", deliver="origin", author=JobAuthor(folder=str(workspace), session=origin.id))
     report = await run(job)
     assert report.note == f"left for session {origin.id}"
 

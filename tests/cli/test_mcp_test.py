@@ -17,7 +17,7 @@ import pytest
 from tests.cli.cli_program import DEADLINE_SECONDS, Program
 from toolcrib.cli.mcp_advice import advice
 from toolcrib.config.mcp_settings import McpServerSettings
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.servers import read_server
 
 # Programs with the SDK behind them take a second or two to start.
 pytestmark = pytest.mark.services

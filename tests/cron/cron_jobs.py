@@ -8,7 +8,7 @@ from typing import Any
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
-from toolcrib.cron.drafts import Author, Wish, new_job
+from toolcrib.cron.drafts import JobAuthor, JobDraft, new_job
 from toolcrib.cron.jobs import Job
 from toolcrib.cron.store import JobStore
 
@@ -36,5 +36,5 @@ def make_job(store: JobStore, schedule: str = "every 1h", *, now: float = START,
     wishes = {"prompt": "Look at the harbour", "timezone": "UTC", **wishes}
     home = store.database.path
     assert home is not None
-    author = Author(folder=str(home.parent))
-    return store.add(new_job(Wish(schedule=schedule, **wishes), author, settings_of(home.parent), store, now))
+    author = JobAuthor(folder=str(home.parent))
+    return store.add(new_job(JobDraft(schedule=schedule, **wishes), author, settings_of(home.parent), store, now))

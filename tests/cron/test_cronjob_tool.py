@@ -12,7 +12,7 @@ import pytest
 from tests.cron.cron_jobs import make_job
 from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.approvals import Answer
-from toolcrib.cron.jobs import Report
+from toolcrib.cron.jobs import RunOutcome
 from toolcrib.cron.store import JobStore
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -214,7 +214,7 @@ async def test_the_results_of_a_job_can_be_read(cronjob: Call, jobs_of: JobStore
     """`list` with a job shows its latest runs with their output."""
     job = make_job(jobs_of, name="harbour")
     claim = jobs_of.claim_now(job, 1.0)
-    jobs_of.finish(claim.run, Report(state="ok", output="A boat."), 2.0, keep_runs=5)
+    jobs_of.finish(claim.run, RunOutcome(state="ok", output="A boat."), 2.0, keep_runs=5)
 
     (run,) = (await cronjob("list", job_id="harbour"))["runs"]
 

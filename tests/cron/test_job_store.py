@@ -18,21 +18,19 @@ from msgspec.structs import replace
 
 from tests.cron.cron_jobs import HOUR, MINUTE, START, make_job, settings_of
 from toolcrib.core.errors import UsageError
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.drafts import Author, Wish, changed_job, new_job
-from toolcrib.cron.jobs import Job, JobError, Missed, Report, UnknownJob
-from toolcrib.cron.notices import Inbox, leave_notice
-from toolcrib.cron.pausing import paused, resumed
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.delivery import Inbox, leave_notice
+from toolcrib.cron.drafts import JobAuthor, JobDraft, new_job, pause_job, resume_job, update_job
+from toolcrib.cron.jobs import Job, JobError, MissedPolicy, RunOutcome, UnknownJob
+from toolcrib.cron.store import Claim, JobStore
 
-DONE = Report(state="ok", output="A boat.")
+DONE = RunOutcome(state="ok", output="A boat.")
 
 
-def claim(store: JobStore, now: float, missed: Missed = "once", max_parallel: int = 3) -> list[Claim]:
+def claim(store: JobStore, now: float, missed: MissedPolicy = "once", max_parallel: int = 3) -> list[Claim]:
     return store.claim_due(now, missed=missed, max_parallel=max_parallel)
 
 
-def run_all(store: JobStore, now: float, missed: Missed = "once") -> list[Claim]:
+def run_all(store: JobStore, now: float, missed: MissedPolicy = "once") -> list[Claim]:
     """Every run that is due at that moment, one after the other."""
     found: list[Claim] = []
     while claims := claim(store, now, missed):
@@ -236,19 +234,19 @@ def test_only_the_latest_runs_are_kept(jobs: JobStore) -> None:
 def test_a_paused_job_rests(jobs: JobStore) -> None:
     """What is due while a job rests is not made up for; resumed, it goes on with the next moment."""
     job = make_job(jobs, missed="all")
-    resting = jobs.replace(paused(job, START), job)
+    resting = jobs.replace(pause_job(job, START), job)
 
     assert run_all(jobs, START + 5 * HOUR) == []
-    again = jobs.replace(resumed(resting, START + 5.5 * HOUR), resting)
+    again = jobs.replace(resume_job(resting, START + 5.5 * HOUR), resting)
     assert (again.state, again.next_run) == ("active", START + 6 * HOUR)
     with pytest.raises(UsageError, match="is not paused"):
-        resumed(again, START)
+        resume_job(again, START)
 
 
 def test_a_run_can_be_asked_for(jobs: JobStore) -> None:
     """A run at once leaves the schedule as it is, also of a job that rests; a second one waits for the first."""
     job = make_job(jobs)
-    job = jobs.replace(paused(job, START), job)
+    job = jobs.replace(pause_job(job, START), job)
     jobs.ask_for_run(job, START + 7)
 
     (found,) = claim(jobs, START + 8)
@@ -263,10 +261,10 @@ def test_a_run_can_be_asked_for(jobs: JobStore) -> None:
 
 def test_a_new_schedule_counts_from_now(jobs: JobStore, home: Path) -> None:
     """What is not named stays; a schedule that is named is counted anew."""
-    job, author, settings = make_job(jobs, repeat=5), Author(folder=str(home)), settings_of(home)
+    job, author, settings = make_job(jobs, repeat=5), JobAuthor(folder=str(home)), settings_of(home)
 
-    named = changed_job(job, Wish(name="boats"), author, settings, jobs, START + 60)
-    moved = changed_job(job, Wish(schedule="every 2h"), author, settings, jobs, START + 60)
+    named = update_job(job, JobDraft(name="boats"), author, settings, jobs, START + 60)
+    moved = update_job(job, JobDraft(schedule="every 2h"), author, settings, jobs, START + 60)
 
     assert (named.name, named.next_run, named.updated_at) == ("boats", job.next_run, START + 60)
     assert (moved.schedule, moved.next_run, moved.prompt, moved.repeat) == (
@@ -279,14 +277,14 @@ def test_a_new_schedule_counts_from_now(jobs: JobStore, home: Path) -> None:
 
 def test_a_job_that_is_done_runs_again_with_a_new_schedule(jobs: JobStore, home: Path) -> None:
     """A new schedule wakes a job that is done; one that rests goes on resting."""
-    author, settings = Author(folder=str(home)), settings_of(home)
+    author, settings = JobAuthor(folder=str(home)), settings_of(home)
     make_job(jobs, "in 30m", name="done")
     run_all(jobs, START + HOUR)
     resting = make_job(jobs, name="resting")
-    resting = jobs.replace(paused(resting, START), resting)
+    resting = jobs.replace(pause_job(resting, START), resting)
 
     woken, still = (
-        changed_job(job, Wish(schedule="every 2h"), author, settings, jobs, START + HOUR)
+        update_job(job, JobDraft(schedule="every 2h"), author, settings, jobs, START + HOUR)
         for job in (jobs.find("done"), resting)
     )
 
@@ -307,16 +305,18 @@ def test_a_change_does_not_undo_what_happened_meanwhile(jobs: JobStore) -> None:
 def test_a_session_cannot_pass_on_tools_that_it_lacks(jobs: JobStore, home: Path) -> None:
     """A job keeps the tools of its maker; who changes it can only take away from them."""
     settings = settings_of(home)
-    maker = Author(folder=str(home), session="s", allowed_tools=frozenset({"terminal", "read_file"}))
-    helper = Author(folder=str(home), session="t", allowed_tools=frozenset({"terminal", "web_search"}))
-    job = new_job(Wish(schedule="@daily", prompt="x", timezone="UTC"), maker, settings, jobs, START)
+    maker = JobAuthor(folder=str(home), session="s", allowed_tools=frozenset({"terminal", "read_file"}))
+    helper = JobAuthor(folder=str(home), session="t", allowed_tools=frozenset({"terminal", "web_search"}))
+    job = new_job(JobDraft(schedule="@daily", prompt="x", timezone="UTC"), maker, settings, jobs, START)
 
-    changed = changed_job(job, Wish(prompt="y"), helper, settings, jobs, START)
+    changed = update_job(job, JobDraft(prompt="y"), helper, settings, jobs, START)
 
     assert job.allowed_tools == ("read_file", "terminal")
     assert changed.allowed_tools == ("terminal",)
     with pytest.raises(UsageError, match="has no terminal"):
-        changed_job(job, Wish(script="ls"), Author(folder=str(home), allowed_tools=frozenset()), settings, jobs, START)
+        update_job(
+            job, JobDraft(script="ls"), JobAuthor(folder=str(home), allowed_tools=frozenset()), settings, jobs, START
+        )
 
 
 def test_a_zone_that_is_gone_pauses_the_job(jobs: JobStore) -> None:
@@ -333,7 +333,7 @@ def test_a_zone_that_is_gone_pauses_the_job(jobs: JobStore) -> None:
 CLAIMER = """
 import json, sys
 from pathlib import Path
-from toolcrib.cron.jobs import Report
+from toolcrib.cron.jobs import RunOutcome
 from toolcrib.cron.store import JobStore
 store, start = JobStore(Path(sys.argv[1])), float(sys.argv[2])
 store.jobs()
@@ -343,11 +343,11 @@ for step in range(int(sys.argv[3])):
     now = start + 60.0 * step
     for claim in store.claim_due(now, missed="all", max_parallel=100):
         print(json.dumps([claim.job.name, claim.run.due_at]), flush=True)
-        store.finish(claim.run, Report(state="ok"), now, keep_runs=10_000)
+        store.finish(claim.run, RunOutcome(state="ok"), now, keep_runs=10_000)
 while claims := store.claim_due(now, missed="all", max_parallel=100):
     for claim in claims:
         print(json.dumps([claim.job.name, claim.run.due_at]), flush=True)
-        store.finish(claim.run, Report(state="ok"), now, keep_runs=10_000)
+        store.finish(claim.run, RunOutcome(state="ok"), now, keep_runs=10_000)
 """
 
 
@@ -458,13 +458,13 @@ def test_a_store_that_cannot_be_written_says_so(jobs: JobStore) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from toolcrib.cron.jobs import JobError, Report
+from toolcrib.cron.jobs import JobError, RunOutcome
 from toolcrib.cron.store import JobStore
 store = JobStore(Path(sys.argv[1]))
 (claim,) = store.claim_due(float(sys.argv[2]), missed="once", max_parallel=3)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 try:
-    store.finish(claim.run, Report(state="ok", output="x" * 900_000), float(sys.argv[2]), keep_runs=5)
+    store.finish(claim.run, RunOutcome(state="ok", output="x" * 900_000), float(sys.argv[2]), keep_runs=5)
 except JobError as error:
     print(error)
 """
@@ -595,8 +595,8 @@ def test_a_job_does_nothing_that_its_session_cannot(
     jobs: JobStore, home: Path, wishes: dict[str, Any], tools: set[str], because: str
 ) -> None:
     """What a job does besides asking its model needs a tool of the session; other sessions are none of its business."""
-    author = Author(folder=str(home), session="s1", allowed_tools=frozenset(tools))
-    wish = Wish(schedule="every 1h", prompt="x", **wishes)
+    author = JobAuthor(folder=str(home), session="s1", allowed_tools=frozenset(tools))
+    wish = JobDraft(schedule="every 1h", prompt="x", **wishes)
 
     with pytest.raises(UsageError, match=because):
         new_job(wish, author, settings_of(home), jobs, START)
@@ -604,4 +604,4 @@ def test_a_job_does_nothing_that_its_session_cannot(
 
 def test_the_job_struct_has_a_place_for_every_wish() -> None:
     """No wish gets lost between what is asked for and what is kept."""
-    assert set(Wish.__struct_fields__) <= set(Job.__struct_fields__)
+    assert set(JobDraft.__struct_fields__) <= set(Job.__struct_fields__)

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import UsageError
-from toolcrib.cron.schedule import Cron, Schedule, count_until, upcoming
-from toolcrib.cron.schedule_text import parse_schedule
-from toolcrib.cron.zones import first_moment, machine_zone, zone_label, zone_named
+from toolcrib.cron.schedule import (
+    CronSchedule,
+    Schedule,
+    count_until,
+    first_moment,
+    machine_zone,
+    parse_schedule,
+    upcoming,
+    zone_label,
+    zone_named,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 15, 17, 0, tzinfo=BERLIN).timestamp()
@@ -65,7 +73,7 @@ MEANINGS = [
 
 @pytest.mark.parametrize(("text", "expected"), MEANINGS, ids=[text for text, _ in MEANINGS])
 def test_a_text_means_these_moments(text: str, expected: list[str]) -> None:
-    """Cron expressions, spans, weekdays, times and dates are read as people mean them."""
+    """CronSchedule expressions, spans, weekdays, times and dates are read as people mean them."""
     assert said(read(text)) == expected
 
 
@@ -121,8 +129,8 @@ moments = st.integers(
 )
 
 
-def cron(minute: str, hour: str, day: str, zone: str) -> Cron:
-    return Cron(expression=f"{minute} {hour} {day}", zone=ZoneInfo(zone), meaning="")
+def cron(minute: str, hour: str, day: str, zone: str) -> CronSchedule:
+    return CronSchedule(expression=f"{minute} {hour} {day}", zone=ZoneInfo(zone), meaning="")
 
 
 @given(minutes, hours, days, st.sampled_from(ZONES), moments)
@@ -179,7 +187,7 @@ def test_a_time_of_day_comes_once_a_day_when_clocks_change(hour: int, minute: in
 def test_times_that_clocks_show_twice_are_meant_once(expression: str, zone: str, year: int) -> None:
     """In the night in which clocks go back, no time of day of a job is run a second time."""
     place = ZoneInfo(zone)
-    schedule = Cron(expression=expression, zone=place, meaning="")
+    schedule = CronSchedule(expression=expression, zone=place, meaning="")
     first, last = (datetime(one, 1, 1, tzinfo=place).timestamp() for one in (year, year + 1))
 
     found = []

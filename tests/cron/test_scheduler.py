@@ -10,10 +10,9 @@ import pytest
 from tests.cron.cron_jobs import HOUR, MINUTE, START, Clock, make_job
 from toolcrib.config.settings import CronSettings
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.jobs import JobError, Report
+from toolcrib.cron.jobs import JobError, RunOutcome
 from toolcrib.cron.scheduler import Execute, Scheduler
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.store import Claim, JobStore
 
 SECONDS = 20.0
 """How long a test waits for something to happen at most."""
@@ -27,7 +26,7 @@ class Runs:
         self.go = asyncio.Event()
         self.stopped: list[str] = []
 
-    async def execute(self, claim: Claim, cancel: CancelToken) -> Report:
+    async def execute(self, claim: Claim, cancel: CancelToken) -> RunOutcome:
         self.begun.put_nowait(claim)
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -38,8 +37,8 @@ class Runs:
             one.cancel()
         if stopped.is_set():
             self.stopped.append(cancel.reason)
-            return Report(state="failed", output="half of it", error="it was interrupted")
-        return Report(state="ok", output=f"result of {claim.job.name}")
+            return RunOutcome(state="failed", output="half of it", error="it was interrupted")
+        return RunOutcome(state="ok", output=f"result of {claim.job.name}")
 
     async def next_begun(self) -> Claim:
         return await asyncio.wait_for(self.begun.get(), SECONDS)
@@ -187,7 +186,7 @@ async def test_a_run_that_fails_says_why(jobs: JobStore, clock: Clock, make_sche
     job = make_job(jobs)
     clock.now = START + HOUR
 
-    async def execute(claim: Claim, cancel: CancelToken) -> Report:
+    async def execute(claim: Claim, cancel: CancelToken) -> RunOutcome:
         raise JobError("the folder is gone")
 
     await make_scheduler(execute).run_due()
@@ -238,10 +237,10 @@ async def test_a_result_that_cannot_be_written_is_written_later(
         with jobs.database.read() as connection:
             connection.execute(f"PRAGMA query_only = {on}")
 
-    async def execute(claim: Claim, cancel: CancelToken) -> Report:
+    async def execute(claim: Claim, cancel: CancelToken) -> RunOutcome:
         read_only(1)
         asyncio.get_running_loop().call_later(0.01, said.set)
-        return Report(state="ok", output="kept")
+        return RunOutcome(state="ok", output="kept")
 
     scheduler = make_scheduler(execute)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from toolcrib.mcp.call_clocks import CallClocks
+from toolcrib.mcp.client.connection import PausableTimeouts
 
 LIMIT = 0.05
 
@@ -21,16 +21,16 @@ async def person(minutes: float) -> str:
 
 async def test_the_time_of_a_person_does_not_count() -> None:
     """A call whose server waits for an answer of ours does not run out of time meanwhile."""
-    clocks = CallClocks()
-    ask = clocks.unhurried(person)
+    clocks = PausableTimeouts()
+    ask = clocks.pausing(person)
     async with clocks.limit(LIMIT):
         assert await ask(4) == "yes"
 
 
 async def test_a_call_that_begins_during_a_question_rests_too() -> None:
     """Which call a question belongs to is not known, so none of them runs out of time."""
-    clocks = CallClocks()
-    asking = asyncio.ensure_future(clocks.unhurried(person)(4))
+    clocks = PausableTimeouts()
+    asking = asyncio.ensure_future(clocks.pausing(person)(4))
     await asyncio.sleep(0)
     async with clocks.limit(LIMIT):
         assert await asking == "yes"
@@ -38,8 +38,8 @@ async def test_a_call_that_begins_during_a_question_rests_too() -> None:
 
 async def test_after_the_answer_the_clock_goes_on() -> None:
     """A server that was answered, and then hangs, is given up as any other."""
-    clocks = CallClocks()
-    ask = clocks.unhurried(person)
+    clocks = PausableTimeouts()
+    ask = clocks.pausing(person)
 
     async def hangs_after_two_answers() -> None:
         async with clocks.limit(LIMIT):
@@ -52,7 +52,7 @@ async def test_after_the_answer_the_clock_goes_on() -> None:
 
 async def test_a_question_that_fails_starts_the_clock_again() -> None:
     """Whatever became of the answer, the server has it now."""
-    clocks = CallClocks()
+    clocks = PausableTimeouts()
 
     async def nobody() -> None:
         raise ValueError("nobody is here")
@@ -60,7 +60,7 @@ async def test_a_question_that_fails_starts_the_clock_again() -> None:
     async def hangs_after_no_answer() -> None:
         async with clocks.limit(LIMIT):
             with pytest.raises(ValueError, match="nobody"):
-                await clocks.unhurried(nobody)()
+                await clocks.pausing(nobody)()
             await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):

@@ -12,9 +12,9 @@ import pytest
 
 from tests.mcp.real_servers import eventually, raw, sdk, text_of
 from toolcrib.core.context import CancelToken
-from toolcrib.mcp.names import Original
-from toolcrib.mcp.seams import Seams
-from toolcrib.mcp.tools import Offered
+from toolcrib.mcp.client.callbacks import ClientCallbacks
+from toolcrib.mcp.client.tool_registrar import McpTool
+from toolcrib.mcp.names import ToolOrigin
 
 WithServers = Callable[..., Any]
 
@@ -32,7 +32,7 @@ async def test_a_tool_of_either_era_is_offered_and_called(with_servers: WithServ
     [echo] = [tool["function"] for tool in definitions.tools if tool["function"]["name"] == "mcp__my_server__echo"]
     assert echo["description"] == "[my-server] Gives back a text"
     assert json.loads(result.text) == {"result": "hello"}
-    assert runtime.mcp.original("mcp__my_server__echo") == ("my-server", "echo")
+    assert runtime.mcp.origin("mcp__my_server__echo") == ("my-server", "echo")
 
 
 async def test_a_synchronous_caller_gets_the_same(with_servers: WithServers) -> None:
@@ -106,7 +106,7 @@ async def test_cancelling_a_call_tells_the_server(with_servers: WithServers) -> 
     cancel = CancelToken()
     waiting = asyncio.ensure_future(runtime.call("mcp__s__wait_for_cancel", {}))
     stopped = asyncio.ensure_future(runtime.call("mcp__s__stall", {}, cancel=cancel))
-    await eventually(lambda: len(runtime.mcp._owners["s"].contexts) == 2)
+    await eventually(lambda: len(runtime.mcp._supervisors["s"].contexts) == 2)
 
     cancel.cancel("enough")
 
@@ -120,7 +120,7 @@ async def test_a_call_has_a_deadline(with_servers: WithServers) -> None:
 
     stalled = await runtime.call("mcp__s__stall", {})
 
-    assert "gave no answer within 0.3 seconds" in stalled.error_message
+    assert "did not answer within 0.3 seconds" in stalled.error_message
     assert text_of(await runtime.call("mcp__s__echo", {"text": "next"})) == "next"
 
 
@@ -198,7 +198,7 @@ async def test_a_server_may_ask_for_input_during_a_call(
         return elicit
 
     runtime = make_runtime(json.dumps({"mcp_servers": {"s": server}}))
-    runtime.mcp.seams = Seams(elicitation=make)
+    runtime.mcp.callbacks = ClientCallbacks(elicitation=make)
     runtime.load()
     await runtime.mcp.wait_ready(40)
 
@@ -209,22 +209,22 @@ async def test_a_server_may_ask_for_input_during_a_call(
 
 
 async def test_further_tools_of_a_server_are_offered_beside_its_own(make_runtime: Any) -> None:
-    """What the seam for that gives is registered like the rest, and reaches the server over the hub."""
+    """Tools from the callback for extra tools are registered like the rest and reach the server through the manager."""
     runtime = make_runtime(json.dumps({"mcp_servers": {"s": raw()}}))
-    hub = runtime.mcp
+    manager = runtime.mcp
 
     async def version(arguments: Any, ctx: Any) -> str:
         async def ask(connection: Any) -> str:
             return json.dumps({"result": connection.protocol_version})
 
-        return await hub.use("s", ask, 10)
+        return await manager.use("s", ask, 10)
 
     def more(server: Any, connection: Any) -> list[Any]:
-        tool = Offered(original=Original(server.name, "version"), description="Says it", schema={"type": "object"})
+        tool = McpTool(origin=ToolOrigin(server.name, "version"), description="Says it", schema={"type": "object"})
         return [(tool, version)]
 
-    hub.seams = Seams(more_tools=more)
+    manager.callbacks = ClientCallbacks(extra_tools=more)
     runtime.load()
-    await hub.wait_ready(40)
+    await manager.wait_ready(40)
 
     assert text_of(await runtime.call("mcp__s__version", {})) == "2025-11-25"

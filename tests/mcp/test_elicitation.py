@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.mcp.real_servers import EVERY_ERA, answer_to, asking, eventually
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.elicitation import REASON
-from toolcrib.mcp.form_fields import BadAnswer, BadForm, Field, read_form
+from toolcrib.mcp.client.elicitation import REASON, FormAnswerError, FormError, FormField, parse_form
 from toolcrib.testing import ScriptedAsker
 
 WithServers = Callable[..., Any]
@@ -72,7 +71,7 @@ async def test_a_form_is_asked_field_by_field(with_servers: WithServers, era: st
         "days": ["mon", "wed"],
         "tags": ["y"],
     }
-    assert "The MCP server 's' asks you: Please fill this in" in asker.asked[0][0]
+    assert "The MCP server 's' asks: Please fill this in" in asker.asked[0][0]
     assert asker.asked[6][1] == ("Small", "Large")
     assert "Ada" in asker.asked[-1][0]
 
@@ -327,7 +326,7 @@ async def test_nobody_is_asked_for_another_session(with_servers: WithServers) ->
     server = asking("2025-11-25", supports_parallel_tool_calls=True)
     runtime = await with_servers({"s": server}, services={"asker": asker})
     other = asyncio.ensure_future(runtime.call("mcp__s__stall", {}, ctx=runtime.context(session_id="two")))
-    await eventually(lambda: runtime.mcp._owners["s"].contexts)
+    await eventually(lambda: runtime.mcp._supervisors["s"].contexts)
 
     answer = await answer_to(
         runtime, "elicitation/create", one_field(type="string"), ctx=runtime.context(session_id="one")
@@ -345,7 +344,7 @@ async def test_a_call_that_needs_a_page_first_says_which(with_servers: WithServe
     result = await runtime.call("mcp__s__log_in", {})
 
     assert result.is_error
-    assert "https://accounts.example.com/ (a page of accounts.example.com)" in result.text
+    assert "https://accounts.example.com/ (a page on accounts.example.com)" in result.text
 
 
 # Fields
@@ -372,10 +371,10 @@ FITTING = [
 @pytest.mark.parametrize(("schema", "good", "bad"), FITTING)
 def test_what_fits_a_field(schema: dict[str, Any], good: str, bad: str) -> None:
     """The bounds and formats of the schema decide."""
-    [field] = read_form({"type": "object", "properties": {"it": schema}})
+    [field] = parse_form({"type": "object", "properties": {"it": schema}})
 
     assert field.check(field.read(good)) == field.read(good)
-    with pytest.raises(BadAnswer):
+    with pytest.raises(FormAnswerError):
         field.read(bad)
 
 
@@ -383,7 +382,7 @@ def test_a_default_that_does_not_fit_counts_for_nothing() -> None:
     """A server cannot have something sent by a default that it would not take as an answer."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 3, "default": 4}}}
 
-    assert read_form(schema)[0].default is None
+    assert parse_form(schema)[0].default is None
 
 
 JSON = st.recursive(
@@ -401,11 +400,11 @@ SCHEMAS = st.dictionaries(
 def test_no_form_and_no_answer_breaks_anything(properties: Any, typed: str) -> None:
     """Whatever a server describes and a person types, there is a value that is JSON, or a reason."""
     try:
-        fields: list[Field] = read_form({"type": "object", "properties": properties})
-    except BadForm:
+        fields: list[FormField] = parse_form({"type": "object", "properties": properties})
+    except FormError:
         return
     for field in fields:
         try:
             json.dumps(field.read(typed), allow_nan=False)
-        except BadAnswer as reason:
+        except FormAnswerError as reason:
             assert str(reason)  # noqa: PT017 - either outcome is right

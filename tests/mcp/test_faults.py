@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.mcp.real_servers import LIMIT_SECONDS, eventually, is_running, open_descriptors, raw, text_of
-from toolcrib.mcp.connection import Connection
+from toolcrib.mcp.client.connection import Connection
 
 WithServers = Callable[..., Any]
 
@@ -43,7 +43,7 @@ async def test_a_call_during_which_the_server_dies_is_answered(with_servers: Wit
     died = await runtime.call("mcp__s__die", {})
     second = text_of(await runtime.call("mcp__s__pid", {}))
 
-    assert "not known whether" in died.error_message
+    assert "may or may not" in died.error_message
     assert "exit code 7: about to die" in died.error_message
     assert first != second
     assert not is_running(int(first))
@@ -53,12 +53,12 @@ async def test_all_calls_in_flight_are_answered_when_the_server_dies(with_server
     """No call is lost without an answer, however many there are."""
     runtime = await with_servers({"s": raw(supports_parallel_tool_calls=True, max_parallel=20)})
     calls = [asyncio.ensure_future(runtime.call("mcp__s__stall", {})) for _ in range(10)]
-    await eventually(lambda: len(runtime.mcp._owners["s"].contexts) == 10)
+    await eventually(lambda: len(runtime.mcp._supervisors["s"].contexts) == 10)
 
     calls.append(asyncio.ensure_future(runtime.call("mcp__s__die", {})))
     results = await asyncio.wait_for(asyncio.gather(*calls), LIMIT_SECONDS)
 
-    assert all("not known whether" in result.error_message for result in results)
+    assert all("may or may not" in result.error_message for result in results)
     assert text_of(await runtime.call("mcp__s__echo", {"text": "up"})) == "up", "one crash is one failure"
 
 
@@ -97,7 +97,7 @@ async def test_garbage_between_messages_is_passed_over(with_servers: WithServers
 
 @pytest.mark.parametrize(
     ("tool", "reason"),
-    [("flood_garbage", "lines in a row that are no messages"), ("long_line", "a line of more than 16 MB")],
+    [("flood_garbage", "lines in a row that are not messages"), ("long_line", "a line longer than 16 MB")],
 )
 async def test_output_without_end_ends_the_connection(with_servers: WithServers, tool: str, reason: str) -> None:
     """A server that floods its output loses its connection, with the reason; others do not notice."""
@@ -134,7 +134,7 @@ async def test_an_answer_that_the_protocol_does_not_allow_costs_that_call(with_s
     nonsense = await runtime.call("mcp__s__nonsense", {})
     refused = await runtime.call("mcp__s__refuse", {})
 
-    assert "the protocol does not allow" in nonsense.error_message
+    assert "violates the protocol" in nonsense.error_message
     assert "it is not allowed (code -32602)" in refused.error_message
     assert text_of(await runtime.call("mcp__s__pid", {})) == pid
 
@@ -146,7 +146,7 @@ async def test_a_server_that_closes_its_output_but_runs_on_is_replaced(with_serv
 
     result = await runtime.call("mcp__s__close_output", {})
 
-    assert "it closed its output" in result.error_message
+    assert "it closed its stdout" in result.error_message
     await eventually(lambda: not is_running(pid))
 
 
@@ -245,7 +245,7 @@ async def test_reconnects_leave_nothing_behind(with_servers: WithServers, tmp_pa
     errors = await reconnected(runtime, times)
 
     assert len(errors) == times
-    assert all("not known whether" in error.error_message for error in errors)
+    assert all("may or may not" in error.error_message for error in errors)
     pids = [int(pid) for pid in started.read_text().split()]
     assert len(pids) >= times
     assert await tasks_of(runtime) <= tasks
@@ -254,7 +254,7 @@ async def test_reconnects_leave_nothing_behind(with_servers: WithServers, tmp_pa
 
 
 async def tasks_of(runtime: Any) -> int:
-    """How many tasks the hub has while its server is up and nothing is called."""
+    """How many tasks the manager has while its server is up and nothing is called."""
     await runtime.call("mcp__s__echo", {})
 
     async def count() -> int:
@@ -271,7 +271,7 @@ async def test_a_server_that_was_away_for_long_is_back_with_the_first_call(
     program = tmp_path / "server"
     settings = raw()
     runtime = await with_servers({"s": {**settings, "command": str(program)}})
-    owner = runtime.mcp._owners["s"]
+    owner = runtime.mcp._supervisors["s"]
     for _ in range(4):
         runtime.mcp.reconnect("s")
         await eventually(lambda: owner.status().state == "waiting")

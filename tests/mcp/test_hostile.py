@@ -16,14 +16,27 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 
 from tests.mcp.real_servers import LIMIT_SECONDS, SERVERS, eventually, raw, text_of
 from toolcrib.core.approvals import Answer
-from toolcrib.mcp.direct_calls import DirectCalls
-from toolcrib.mcp.failures import NotSent
-from toolcrib.mcp.listing import MAX_LIST_CHARS, MAX_TOOL_CHARS, MAX_TOOLS, mend, usable
-from toolcrib.mcp.pace import LARGE_BYTES, REQUEST_UNITS, UNITS_A_SECOND, Pace, is_useless
-from toolcrib.mcp.promises import Promises
-from toolcrib.mcp.results import converted
-from toolcrib.mcp.schema_cost import MAX_PATTERNS, too_costly
-from toolcrib.mcp.stdio_requests import MAX_WAITING, Requests
+from toolcrib.mcp.client.direct_calls import DirectCalls
+from toolcrib.mcp.client.errors import RequestNotSent
+from toolcrib.mcp.client.rate_limiter import (
+    MAX_NOTIFICATION_BYTES,
+    REQUEST_UNITS,
+    UNITS_PER_SECOND,
+    RateLimiter,
+    is_oversized_notification,
+)
+from toolcrib.mcp.client.results import convert_result
+from toolcrib.mcp.client.stdio_transport import MAX_WAITING, StdinWriter
+from toolcrib.mcp.client.tool_list import (
+    MAX_LIST_CHARS,
+    MAX_PATTERNS,
+    MAX_TOOL_CHARS,
+    MAX_TOOLS,
+    OutputSchemas,
+    cost_problem,
+    repair_tool_page,
+    select_tools,
+)
 
 WithServers = Callable[..., Any]
 QUICK_SECONDS = 5.0
@@ -52,7 +65,7 @@ async def test_progress_without_measure_is_told(with_servers: WithServers) -> No
     result = await attacked(with_servers, "huge_progress", on_progress=lambda text, *_: told.append(text))
 
     assert text_of(result) == "fine"
-    assert told == ["much of 2"]
+    assert told == ["a huge number of 2"]
 
 
 async def test_numbers_that_json_does_not_know_are_texts(with_servers: WithServers) -> None:
@@ -68,12 +81,12 @@ def _fail(text: str) -> None:
 
 async def test_an_answer_with_a_number_that_cannot_be_read_is_an_error_at_once(with_servers: WithServers) -> None:
     """Nobody waits until the time of the call is up."""
-    assert "cannot be read" in (await attacked(with_servers, "huge_number")).error_message
+    assert "cannot be parsed" in (await attacked(with_servers, "huge_number")).error_message
 
 
 async def test_a_pattern_that_takes_for_ever_stops_nobody(with_servers: WithServers) -> None:
     """What a tool promises is held against its results in bounded time."""
-    assert "structured content" in (await attacked(with_servers, "slow_pattern")).error_message
+    assert "structured output" in (await attacked(with_servers, "slow_pattern")).error_message
 
 
 async def test_large_notices_are_passed_over(with_servers: WithServers) -> None:
@@ -98,7 +111,7 @@ def test_media_of_spaces_are_judged_at_once() -> None:
     data = " " * 1_000_000 + "!"
     began = time.perf_counter()
 
-    text = converted(CallToolResult(content=[ImageContent(type="image", mime_type="image/png", data=data)]))
+    text = convert_result(CallToolResult(content=[ImageContent(type="image", mime_type="image/png", data=data)]))
 
     assert "not valid base64" in text
     assert time.perf_counter() - began < QUICK_SECONDS
@@ -106,7 +119,7 @@ def test_media_of_spaces_are_judged_at_once() -> None:
 
 def test_a_text_of_hidden_characters_is_shown_in_bounded_time() -> None:
     """The first of them are told, all others are marked; none stays hidden."""
-    text = str(converted(CallToolResult(content=[TextContent(type="text", text="\u202e" * 1_000_000)])))
+    text = str(convert_result(CallToolResult(content=[TextContent(type="text", text="\u202e" * 1_000_000)])))
 
     assert text.startswith('{"result": "\\\\u202e')
     assert "\u202e" not in text
@@ -129,18 +142,18 @@ def test_a_list_without_end_is_read_as_far_as_anybody_could_use_it(one: Any) -> 
     """The rest is told as one line, not as a line for each."""
     result = listed(*[one] * 200_000)
 
-    mended = mend(result, "2025-11-25")
+    mended = repair_tool_page(result, "2025-11-25")
 
     assert len(result["tools"]) <= MAX_TOOLS
-    assert len(mended.set_aside) <= 2 * MAX_TOOLS + 1
-    assert any("more than anybody could use" in aside.reason for aside in mended.set_aside)
+    assert len(mended.rejected) <= 2 * MAX_TOOLS + 1
+    assert any("too many tools" in aside.reason for aside in mended.rejected)
 
 
 def test_a_tool_that_is_too_long_costs_itself() -> None:
     """What stands behind it in the list is offered."""
     result = listed(tool("long", description="x" * (MAX_TOOL_CHARS + 1)), tool("good"))
 
-    [aside] = mend(result, "2025-11-25").set_aside
+    [aside] = repair_tool_page(result, "2025-11-25").rejected
 
     assert aside.tool == "long"
     assert [one["name"] for one in result["tools"]] == ["good"]
@@ -150,7 +163,7 @@ def test_all_pages_together_have_one_limit() -> None:
     """A page that is beyond it gives no tools."""
     result = listed(tool("a"), tool("b"))
 
-    mended = mend(result, "2025-11-25", room=len(json.dumps(tool("a"))) + 5)
+    mended = repair_tool_page(result, "2025-11-25", room=len(json.dumps(tool("a"))) + 5)
 
     assert [one["name"] for one in result["tools"]] == ["a"]
     assert mended.chars < MAX_LIST_CHARS
@@ -165,7 +178,7 @@ async def test_a_server_with_thousands_of_tools_offers_the_first(with_servers: W
 
     [status] = runtime.mcp.servers()
     assert (status.state, status.tools) == ("ready", MAX_TOOLS)
-    assert [name for name, _ in status.set_aside] == ["9001 tools"]
+    assert [name for name, _ in status.rejected] == ["9001 tools"]
     assert text_of(await runtime.call("mcp__s__echo", {"text": "x"})) == "x"
 
 
@@ -182,7 +195,7 @@ async def test_others_have_their_turn_while_schemas_are_read() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await usable([Tool(name=f"t{number}", input_schema={"type": "object"}) for number in range(50)], [])
+    await select_tools([Tool(name=f"t{number}", input_schema={"type": "object"}) for number in range(50)], [])
     counting.cancel()
 
     assert turns >= 50
@@ -200,8 +213,8 @@ def doubling(keyword: str, steps: int, leaf: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 def test_choices_of_choices_are_counted(keyword: str) -> None:
     """A few of them are fine, and forty are not."""
-    assert too_costly(doubling(keyword, 5, {"type": "null"})) == ""
-    assert "too many ways" in too_costly(doubling(keyword, 40, {"type": "null"}))
+    assert cost_problem(doubling(keyword, 5, {"type": "null"})) == ""
+    assert "too many ways" in cost_problem(doubling(keyword, 40, {"type": "null"}))
 
 
 def test_what_refers_to_itself_at_once_has_no_end() -> None:
@@ -209,16 +222,16 @@ def test_what_refers_to_itself_at_once_has_no_end() -> None:
     around = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
     tree = {"type": "object", "properties": {"child": {"$ref": "#"}, "other": {"$ref": "#"}}}
 
-    assert "too many ways" in too_costly(around)
-    assert too_costly(tree) == ""
-    assert "too many ways" in too_costly(tree, whole=True)
+    assert "too many ways" in cost_problem(around)
+    assert cost_problem(tree) == ""
+    assert "too many ways" in cost_problem(tree, whole=True)
 
 
 def test_a_long_chain_of_references_is_followed() -> None:
     """As far as it goes, without running out of stack."""
     chain = {f"s{step}": {"$ref": f"#/$defs/s{step + 1}"} for step in range(3000)}
 
-    assert too_costly({"$ref": "#/$defs/s0", "$defs": {**chain, "s3000": {"type": "string"}}}) == ""
+    assert cost_problem({"$ref": "#/$defs/s0", "$defs": {**chain, "s3000": {"type": "string"}}}) == ""
 
 
 def test_many_patterns_and_foreign_references_are_too_many() -> None:
@@ -226,17 +239,17 @@ def test_many_patterns_and_foreign_references_are_too_many() -> None:
     patterns = {f"p{number}": {"pattern": "x"} for number in range(MAX_PATTERNS + 1)}
     anchors = [{"$ref": f"#anchor{number}"} for number in range(30)]
 
-    assert "patterns" in too_costly({"properties": patterns})
-    assert "patterns" in too_costly({"patternProperties": dict.fromkeys(patterns, True)})
-    assert "references" in too_costly({"anyOf": anchors})
+    assert "patterns" in cost_problem({"properties": patterns})
+    assert "patterns" in cost_problem({"patternProperties": dict.fromkeys(patterns, True)})
+    assert "references" in cost_problem({"anyOf": anchors})
 
 
 def test_a_promise_that_costs_too_much_is_none() -> None:
     """The result is believed."""
-    promises = Promises()
-    promises.take([tool("t", outputSchema=doubling("anyOf", 40, {"type": "null"}))], only_objects=True)
+    schemas = OutputSchemas()
+    schemas.extract([tool("t", outputSchema=doubling("anyOf", 40, {"type": "null"}))], only_objects=True)
 
-    assert promises.problem("t", CallToolResult(content=[], structured_content={"x": "s"})) == ""
+    assert schemas.problem("t", CallToolResult(content=[], structured_content={"x": "s"})) == ""
 
 
 # Messages
@@ -244,18 +257,18 @@ def test_a_promise_that_costs_too_much_is_none() -> None:
 
 async def test_requests_of_a_server_are_taken_slowly() -> None:
     """Each has to be answered: a hundred of them are enough for a second."""
-    pace = Pace()
-    for _ in range(math.ceil(UNITS_A_SECOND / (REQUEST_UNITS + 1))):
-        assert pace._in_second < UNITS_A_SECOND
+    pace = RateLimiter()
+    for _ in range(math.ceil(UNITS_PER_SECOND / (REQUEST_UNITS + 1))):
+        assert pace._in_second < UNITS_PER_SECOND
         pace.count()
         pace.count_request()
-    await pace.breathe()  # Begins a second of its own.
-    for _ in range(math.ceil(UNITS_A_SECOND / (REQUEST_UNITS + 1))):
+    await pace.pause()  # Begins a second of its own.
+    for _ in range(math.ceil(UNITS_PER_SECOND / (REQUEST_UNITS + 1))):
         pace.count()
         pace.count_request()
     began = time.monotonic()
 
-    await pace.breathe()
+    await pace.pause()
 
     assert time.monotonic() - began > 0.5
 
@@ -263,20 +276,20 @@ async def test_requests_of_a_server_are_taken_slowly() -> None:
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ({"method": "notifications/message", "params": {"data": "x" * LARGE_BYTES}}, True),
+        ({"method": "notifications/message", "params": {"data": "x" * MAX_NOTIFICATION_BYTES}}, True),
         ({"method": "notifications/message", "params": {"data": "x"}}, False),
-        ({"id": 1, "method": "sampling/createMessage", "params": {"data": "x" * LARGE_BYTES}}, False),
-        ({"id": 1, "result": {"content": "x" * LARGE_BYTES}}, False),
+        ({"id": 1, "method": "sampling/createMessage", "params": {"data": "x" * MAX_NOTIFICATION_BYTES}}, False),
+        ({"id": 1, "result": {"content": "x" * MAX_NOTIFICATION_BYTES}}, False),
     ],
     ids=["large notice", "notice", "request", "answer"],
 )
 def test_only_large_notices_are_useless(message: dict[str, Any], expected: bool) -> None:
     """Whatever somebody waits for is read."""
-    assert is_useless(json.dumps(message).encode()) is expected
+    assert is_oversized_notification(json.dumps(message).encode()) is expected
 
 
 @pytest.fixture
-async def unread() -> AsyncIterator[tuple[Requests, list[str]]]:
+async def unread() -> AsyncIterator[tuple[StdinWriter, list[str]]]:
     """What is written to a server that reads nothing, and why that was ended."""
     reading, writing = os.pipe()
     ended: list[str] = []
@@ -285,7 +298,7 @@ async def unread() -> AsyncIterator[tuple[Requests, list[str]]]:
         return "gone"
 
     transport, requests = await asyncio.get_running_loop().connect_write_pipe(
-        lambda: Requests(DirectCalls(), ended.append, why), os.fdopen(writing, "wb", 0)
+        lambda: StdinWriter(DirectCalls(), ended.append, why), os.fdopen(writing, "wb", 0)
     )
     yield requests, ended
     requests.abort()
@@ -294,17 +307,17 @@ async def unread() -> AsyncIterator[tuple[Requests, list[str]]]:
     os.close(reading)
 
 
-async def test_a_server_that_does_not_read_is_given_up(unread: tuple[Requests, list[str]]) -> None:
+async def test_a_server_that_does_not_read_is_given_up(unread: tuple[StdinWriter, list[str]]) -> None:
     """Answers to what it asks do not pile up."""
     requests, ended = unread
     await requests.write(b"x" * 1_000_000)
     waiting = [asyncio.create_task(requests.write(b"x")) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
 
-    with pytest.raises(NotSent):
+    with pytest.raises(RequestNotSent):
         await requests.write(b"x")
 
-    assert ended == ["it does not read what it is sent"]
+    assert ended == ["it does not read its stdin"]
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -348,7 +361,7 @@ async def test_a_tool_that_changes_while_somebody_thinks_about_it_does_not_run(
     first = await runtime.call("mcp__s__count", {})
     again = await runtime.call("mcp__s__count", {})
 
-    assert "has changed this tool" in first.error_message
+    assert "changed this tool" in first.error_message
     assert text_of(again) == "2"  # The second call that the server has seen, after the change.
     assert person.asked == ["mcp__s__count", "mcp__s__count"]
 
@@ -364,7 +377,7 @@ async def test_a_grant_does_not_pass_to_the_tool_that_takes_over_a_name(with_ser
     both = {**runtime.settings.mcp_servers, **other.settings.mcp_servers}
     await asyncio.to_thread(runtime.mcp.reload, both)
     assert await runtime.mcp.wait_ready(LIMIT_SECONDS)
-    assert runtime.mcp.original("mcp__a_b__write").server == "a_b"
+    assert runtime.mcp.origin("mcp__a_b__write").server == "a_b"
     await runtime.call("mcp__a_b__write", {})
 
     assert person.asked == ["mcp__a_b__write", "mcp__a_b__write"]

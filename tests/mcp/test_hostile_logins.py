@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,12 +14,12 @@ import pytest
 from toolcrib.cli.commands.mcp_login import _ports
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.http_transport import MAX_BODY_BYTES
-from toolcrib.mcp.login import log_in
-from toolcrib.mcp.oauth import KeptLogin
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import Kept, token_store
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.http_transport import MAX_BODY_BYTES
+from toolcrib.mcp.client.login import log_in
+from toolcrib.mcp.client.oauth import LoginProvider
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import StoredLogin, token_store
 
 MEGABYTE = 1024 * 1024
 FAR_TOO_MUCH = 40 * MAX_BODY_BYTES
@@ -101,14 +101,14 @@ async def test_a_login_reads_no_more_than_it_can_hold(tmp_path: Path, status: by
 def test_a_login_is_no_less_protected_than_its_server(tmp_path: Path, server: str, address: str, is_safe: bool) -> None:
     """A server with https cannot have codes and tokens sent without; only the web's own kinds of address count."""
     known = server_at(server)
-    auth = KeptLogin(known, token_store(known, Home(tmp_path)))
+    auth = LoginProvider(known, token_store(known, Home(tmp_path)))
     request = httpx2.Request("POST", address)
 
     if is_safe:
-        assert auth.safe(request) is request
+        assert auth.require_secure(request) is request
     else:
         with pytest.raises(ServerFailed, match="without https"):
-            auth.safe(request)
+            auth.require_secure(request)
 
 
 @pytest.mark.parametrize("uris", [7, [3], ["http://127.0.0.1:99999/callback"], ["http://["], {}])
@@ -116,7 +116,7 @@ def test_a_registration_that_makes_no_sense_takes_any_port(tmp_path: Path, uris:
     """What is kept of a registration never keeps anybody from logging in anew."""
     server = server_at("https://mcp.example/mcp")
     store = token_store(server, Home(tmp_path))
-    change: Callable[[Kept], Kept] = lambda _: Kept(client={"client_id": "x", "redirect_uris": uris})  # noqa: E731
-    store.update(change)
+    damaged = StoredLogin(client={"client_id": "x", "redirect_uris": uris})
+    store.update(lambda _: damaged)
 
     assert _ports(server, store) == [0]

@@ -80,6 +80,6 @@ async def test_a_tool_with_impossible_headers_is_set_aside(
     [status] = runtime.mcp.servers()
 
     assert set(runtime.mcp.tool_names("s")) == {"plain"}
-    [(name, reason)] = status.set_aside
+    [(name, reason)] = status.rejected
     assert name == "spaced"
     assert "Two words" in reason

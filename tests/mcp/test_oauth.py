@@ -20,12 +20,12 @@ from tests.mcp.real_servers import LIMIT_SECONDS, eventually, free_port, text_of
 from tests.oauth_pages import Site, follow, started_site
 from toolcrib.config.mcp_settings import McpOAuthSettings, McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.login import log_in, log_out
-from toolcrib.mcp.oauth import KeptLogin
-from toolcrib.mcp.redirect_listener import open_listener
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import Kept, TokenStore, file_stem, token_store
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.login import log_in, log_out
+from toolcrib.mcp.client.oauth import LoginProvider
+from toolcrib.mcp.client.redirect_listener import open_listener
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, file_stem, token_store
 from toolcrib.runtime import Runtime
 
 # Programs with the SDK behind them take a second or two to start.
@@ -39,9 +39,9 @@ import httpx2
 from pathlib import Path
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.mcp.http_transport import http_client
-from toolcrib.mcp.oauth import kept_login
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.http_transport import http_client
+from toolcrib.mcp.client.oauth import kept_login
+from toolcrib.mcp.client.servers import read_server
 
 async def main():
     server = read_server("web", McpServerSettings(url=sys.argv[1], auth="oauth"), {})
@@ -174,7 +174,7 @@ async def test_a_token_that_is_known_to_be_old_is_renewed_before_it_is_sent(
 ) -> None:
     """When a token ends is kept with it, so that a process which starts later renews it first."""
     runtime, store = await prepared(make_runtime, site)
-    store.update(lambda kept: Kept(**{**_fields(kept), "renew_at": 1.0}))
+    store.update(lambda kept: StoredLogin(**{**_fields(kept), "renew_at": 1.0}))
 
     runtime.load()
     assert await runtime.mcp.wait_ready(LIMIT_SECONDS)
@@ -487,7 +487,7 @@ async def test_credentials_are_not_taken_along_to_another_place(
     settings |= {"auth": "oauth"} if how == "oauth" else {"headers": {"Authorization": "Bearer of-the-config"}}
     runtime = make_runtime(json.dumps({"mcp_servers": {"web": settings}}))
     store = TokenStore(runtime.settings.home.root / "mcp_tokens", "web", url)
-    store.update(lambda kept: Kept(tokens={"access_token": "of-the-login"}))
+    store.update(lambda kept: StoredLogin(tokens={"access_token": "of-the-login"}))
 
     runtime.load()
     assert await runtime.mcp.wait_ready(LIMIT_SECONDS)
@@ -529,12 +529,12 @@ async def test_tokens_are_not_written_to_the_log(
 async def test_codes_and_tokens_do_not_cross_a_network_in_the_clear(make_runtime: MakeRuntime, site: Site) -> None:
     """A login server without https is used on this machine only, or where the MCP server itself is."""
     server = server_at(site)
-    auth = KeptLogin(server, token_store(server, make_runtime().settings.home))
+    auth = LoginProvider(server, token_store(server, make_runtime().settings.home))
 
     for address in ("https://login.example/token", "http://localhost:1/token", site.url):
-        assert auth.safe(httpx2.Request("POST", address)).url == address
+        assert auth.require_secure(httpx2.Request("POST", address)).url == address
     with pytest.raises(ServerFailed, match="without https"):
-        auth.safe(httpx2.Request("POST", "http://login.example/token"))
+        auth.require_secure(httpx2.Request("POST", "http://login.example/token"))
 
 
 async def test_a_broken_file_is_no_login(make_runtime: MakeRuntime, site: Site) -> None:
@@ -610,7 +610,7 @@ def test_every_server_has_a_safe_file_of_its_own(names: list[str]) -> None:
         assert stem not in ("con", "nul", "aux", "prn", "com1")
 
 
-def _fields(kept: Kept) -> dict[str, Any]:
+def _fields(kept: StoredLogin) -> dict[str, Any]:
     return {name: getattr(kept, name) for name in kept.__struct_fields__}
 
 

@@ -218,7 +218,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(with_servers: Wit
     stalled = await runtime.call("mcp__s__read_resource", {"uri": "memo://stall"})
     after = await runtime.call("mcp__s__list_prompts", {})
 
-    assert "gave no answer within 0.5 seconds" in stalled.error_message
+    assert "did not answer within 0.5 seconds" in stalled.error_message
     assert not after.is_error
 
 

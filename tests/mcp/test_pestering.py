@@ -11,11 +11,10 @@ from mcp_types import CreateMessageRequestParams, ElicitRequestFormParams, Elici
 
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.asking import Refusals
-from toolcrib.mcp.elicitation import MAX_REFUSALS, Elicitation
-from toolcrib.mcp.form_fields import read_form
-from toolcrib.mcp.sampling_messages import BadRequest, conversation
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.elicitation import MAX_REFUSALS, ElicitationHandler, parse_form
+from toolcrib.mcp.client.questions import RefusalCounter
+from toolcrib.mcp.client.sampling_messages import SamplingRequestError, to_messages
+from toolcrib.mcp.client.servers import read_server
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedAsker
 
@@ -24,7 +23,7 @@ SERVER = read_server("s", McpServerSettings(command="s"), {})
 FORM = ElicitRequestFormParams(message="Well?", requested_schema={"type": "object", "properties": {}})
 
 
-async def asked(elicitation: Elicitation, times: int) -> list[str]:
+async def asked(elicitation: ElicitationHandler, times: int) -> list[str]:
     """What the server is told when it asks the same so often."""
     given = [await elicitation(None, FORM) for _ in range(times)]  # type: ignore[arg-type]
     return [one.action for one in given if isinstance(one, ElicitResult)]
@@ -38,7 +37,7 @@ async def test_who_has_said_no_often_enough_is_left_alone(make_runtime: MakeRunt
     at_work = [runtime.context(session_id="mine")] if is_in_call else []
     services = runtime.context().services
 
-    actions = await asked(Elicitation(SERVER, lambda: at_work, lambda: services), 10)
+    actions = await asked(ElicitationHandler(SERVER, lambda: at_work, lambda: services), 10)
 
     assert actions == ["decline"] * 10
     assert len(person.asked) == MAX_REFUSALS
@@ -49,7 +48,7 @@ async def test_the_next_call_may_ask_again(make_runtime: MakeRuntime) -> None:
     person = ScriptedAsker(*["No"] * MAX_REFUSALS, *["Yes"] * 10)
     runtime = make_runtime(services={"asker": person})
     at_work = [runtime.context(session_id="mine")]
-    elicitation = Elicitation(SERVER, lambda: at_work, lambda: at_work[0].services)
+    elicitation = ElicitationHandler(SERVER, lambda: at_work, lambda: at_work[0].services)
     await asked(elicitation, MAX_REFUSALS + 1)
 
     at_work[:] = [runtime.context(session_id="mine")]
@@ -62,7 +61,7 @@ def test_noes_in_calls_at_the_same_time_are_kept_apart(make_runtime: MakeRuntime
     runtime = make_runtime()
     first, second = runtime.context(), runtime.context()
     at_work: list[ToolContext] = [first, second]
-    refusals = Refusals(lambda: at_work)
+    refusals = RefusalCounter(lambda: at_work)
 
     refusals.add(first)
     refusals.add(second)
@@ -77,8 +76,8 @@ def test_an_image_that_is_no_base64_is_refused_at_once() -> None:
     params: Any = {"messages": [{"role": "user", "content": block}], "maxTokens": 1}
     began = time.process_time()
 
-    with pytest.raises(BadRequest, match="base64"):
-        conversation(CreateMessageRequestParams.model_validate(params))
+    with pytest.raises(SamplingRequestError, match="base64"):
+        to_messages(CreateMessageRequestParams.model_validate(params))
 
     assert time.process_time() - began < 5
 
@@ -89,7 +88,7 @@ def test_a_choice_without_a_title_hides_nothing(title: Any) -> None:
     values = ["\x1b[2Jgone", "one\ntwo", " \n "]
     choices = [{"const": value, "title": title} for value in values]
 
-    [field] = read_form({"type": "object", "properties": {"it": {"type": "string", "oneOf": choices}}})
+    [field] = parse_form({"type": "object", "properties": {"it": {"type": "string", "oneOf": choices}}})
 
     assert [option.value for option in field.options] == values
     assert all(option.title.isprintable() and option.title.strip() for option in field.options)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mcp.real_servers import EVERY_ERA, answer_to, asking
-from toolcrib.mcp.roots import Roots, root_folders
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.default_callbacks import RootsHandler, root_folders
+from toolcrib.mcp.client.servers import read_server
 
 WithServers = Callable[..., Any]
 
@@ -58,7 +58,7 @@ async def test_any_folder_has_an_address(names: list[str]) -> None:
     folder = "/" + "/".join(name for name in names if name not in (".", ".."))
     settings = read_server("s", _settings(), {})
 
-    told: Any = await Roots(settings, folder)(None)  # type: ignore[arg-type]
+    told: Any = await RootsHandler(settings, folder)(None)  # type: ignore[arg-type]
 
     if hasattr(told, "roots"):
         found = unquote(urlsplit(str(told.roots[0].uri)).path, errors="surrogateescape")

@@ -21,8 +21,8 @@ from toolcrib.agent.workshop import Workshop
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.core.messages import Audio, Image, Text
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Usage
-from toolcrib.mcp.sampling_messages import BadRequest, conversation, cut_at
-from toolcrib.mcp.sampling_models import chosen_model
+from toolcrib.mcp.client.sampling import choose_model
+from toolcrib.mcp.client.sampling_messages import SamplingRequestError, cut_at_stop, to_messages
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, call, says
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()
@@ -144,7 +144,7 @@ async def test_where_nobody_can_be_asked_it_is_refused(with_model: Open, era: st
 
     answer = await answer_to(runtime, "sampling/createMessage", request())
 
-    assert "nobody agreed" in str(answer["error"])
+    assert "not approved" in str(answer["error"])
     assert model.requests == []
 
 
@@ -176,7 +176,7 @@ async def test_requests_in_a_minute_are_counted(with_model: Open, era: str) -> N
     answers = [await answer_to(runtime, "sampling/createMessage", request()) for _ in range(3)]
 
     assert ["error" in answer for answer in answers] == [False, False, True]
-    assert "2 requests a minute" in str(answers[2]["error"])
+    assert "2 requests per minute" in str(answers[2]["error"])
     assert len(model.requests) == 2
 
 
@@ -277,8 +277,8 @@ async def test_images_and_audio_reach_models_that_take_them(with_model: Open, er
     assert answer["content"]["text"] == "I see and hear."
     assert first.content == (Image(media_type="image/png", data=PNG),)
     assert second.content == (Audio(media_type="audio/wav", data=PNG),)
-    assert "cannot see images" in str(unseen["error"])
-    assert "cannot hear audio" in str(unheard["error"])
+    assert "does not support images" in str(unseen["error"])
+    assert "does not support audio" in str(unheard["error"])
 
 
 @EVERY_ERA
@@ -357,10 +357,10 @@ async def test_requests_are_logged_at_the_level_of_the_settings(
     answer = says("Yes.", usage=Usage(input_tokens=12, output_tokens=3))
     runtime, _ = await with_model("2026-07-28", answer, sampling={"log_level": "warning"})
 
-    with caplog.at_level(logging.DEBUG, "toolcrib.mcp.sampling"):
+    with caplog.at_level(logging.DEBUG, "toolcrib.mcp.client.sampling"):
         await answer_to(runtime, "sampling/createMessage", request())
 
-    [line] = [record for record in caplog.records if record.name == "toolcrib.mcp.sampling"]
+    [line] = [record for record in caplog.records if record.name == "toolcrib.mcp.client.sampling"]
     assert line.levelno == logging.WARNING
     assert "'s'" in line.getMessage()
     assert "12 tokens in, 3 out" in line.getMessage()
@@ -397,13 +397,13 @@ async def test_the_session_of_the_call_decides_about_the_model(with_model: Open)
 )
 def test_hints_count_only_among_allowed_models(allowed: list[str], hints: list[str], model: str) -> None:
     """A server chooses among the models that the user allows, by whole name or by a part; else it gets the set one."""
-    assert chosen_model(McpSamplingSettings(model="small", allowed_models=allowed), hints) == model
+    assert choose_model(McpSamplingSettings(model="small", allowed_models=allowed), hints) == model
 
 
 @given(st.text(), st.lists(st.text(max_size=3), max_size=4))
 def test_nothing_after_a_stop_sequence_is_told(text: str, stops: list[str]) -> None:
     """The cut text begins the answer, and holds none of the sequences."""
-    cut, was_stopped = cut_at(text, stops)
+    cut, was_stopped = cut_at_stop(text, stops)
 
     assert text.startswith(cut)
     assert not any(stop and stop in cut for stop in stops)
@@ -421,8 +421,8 @@ MESSAGES = st.lists(
 def test_every_conversation_is_whole_or_refused(messages: list[dict[str, Any]]) -> None:
     """Each tool use that reaches a model has its result right after it, and each result its use."""
     try:
-        made = conversation(CreateMessageRequestParams.model_validate(request(*messages), by_name=False))
-    except (BadRequest, ValidationError):
+        made = to_messages(CreateMessageRequestParams.model_validate(request(*messages), by_name=False))
+    except (SamplingRequestError, ValidationError):
         return
     waiting: list[str] = []
     for message in made:

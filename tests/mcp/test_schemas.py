@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mcp.real_servers import raw, text_of
-from toolcrib.mcp.listing import mend, schema_problem
+from toolcrib.mcp.client.tool_list import repair_tool_page, schema_problem
 
 WithServers = Callable[..., Any]
 GOOD = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}
@@ -68,7 +68,7 @@ async def test_a_broken_tool_is_set_aside_with_a_reason(with_servers: WithServer
 
     assert status.state == "ready"
     assert set(runtime.mcp.tool_names("s")) == {"echo"}
-    [(_, reason)] = status.set_aside
+    [(_, reason)] = status.rejected
     assert reason
     assert text_of(await runtime.call("mcp__s__echo", {"text": "x"})) == "x"
 
@@ -95,7 +95,7 @@ async def test_an_odd_but_legal_schema_is_accepted(with_servers: WithServers, sc
     """What JSON Schema allows, or everybody understands, is no reason to lose a tool."""
     runtime = await with_servers({"s": raw(tools=[{"name": "echo", "inputSchema": schema}])})
 
-    assert runtime.mcp.servers()[0].set_aside == ()
+    assert runtime.mcp.servers()[0].rejected == ()
     assert text_of(await runtime.call("mcp__s__echo", {"text": "x"})) == "x"
 
 
@@ -130,7 +130,7 @@ async def test_a_result_that_breaks_its_own_schema_is_an_error(with_servers: Wit
     result = await runtime.call("mcp__s__bad_output", {})
 
     assert result.is_error
-    assert "structured content" in result.error_message
+    assert "structured output" in result.error_message
 
 
 JSON = st.recursive(
@@ -152,11 +152,11 @@ def test_no_list_of_tools_breaks_the_reading(tools: list[Any]) -> None:
     """Whatever stands in the list: what is left is what the SDK accepts, and each tool is either there or set aside."""
     result = {"tools": [GOOD, *tools]}
 
-    set_aside = mend(result, "2025-11-25").set_aside
+    rejected = repair_tool_page(result, "2025-11-25").rejected
 
-    assert len(result["tools"]) + len(set_aside) == len(tools) + 1
+    assert len(result["tools"]) + len(rejected) == len(tools) + 1
     assert result["tools"][0]["name"] == "echo"
-    assert mend({"tools": list(result["tools"])}, "2025-11-25").set_aside == []
+    assert repair_tool_page({"tools": list(result["tools"])}, "2025-11-25").rejected == []
 
 
 @given(JSON.filter(lambda value: isinstance(value, dict)))

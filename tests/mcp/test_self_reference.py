@@ -14,8 +14,8 @@ import pytest
 
 from tests.mcp.real_servers import eventually, free_port
 from toolcrib.config.mcp_settings import McpServerSettings
-from toolcrib.mcp.self_reference import DEPTH_VARIABLE, MAX_DEPTH, headers_for
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.servers import read_server
+from toolcrib.mcp.loop_detection import DEPTH_VARIABLE, MAX_DEPTH, process_headers
 
 TOKEN = "a-token-for-this-test-alone"
 
@@ -46,7 +46,7 @@ def test_other_servers_are_used_up_to_a_depth() -> None:
     """What hides behind another command comes to an end too."""
     assert problem("npx", "some-server") == ""
     assert problem("toolcrib", "mcp", "list") == ""
-    assert "enough" in problem("npx", "some-server", depth=str(MAX_DEPTH))
+    assert "already started each other" in problem("npx", "some-server", depth=str(MAX_DEPTH))
 
 
 def test_each_server_is_told_its_depth_whatever_its_config_says() -> None:
@@ -59,11 +59,11 @@ def test_each_server_is_told_its_depth_whatever_its_config_says() -> None:
 
 def test_only_an_address_that_may_be_ours_is_told_who_we_are() -> None:
     """Servers of other people learn nothing about our process."""
-    assert headers_for("http://127.0.0.1:8000/mcp")
-    assert headers_for("http://localhost:8000/mcp")
-    assert headers_for("http://[::1]:8000/mcp")
-    assert not headers_for("https://mcp.example.com/mcp")
-    assert not headers_for("http://[broken/mcp")
+    assert process_headers("http://127.0.0.1:8000/mcp")
+    assert process_headers("http://localhost:8000/mcp")
+    assert process_headers("http://[::1]:8000/mcp")
+    assert not process_headers("https://mcp.example.com/mcp")
+    assert not process_headers("http://[broken/mcp")
 
 
 def serving_itself(home: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolcrib.config.mcp_settings import McpServerSettings, McpToolFilter
-from toolcrib.mcp.servers import is_wanted, read_server
+from toolcrib.mcp.client.servers import is_tool_enabled, read_server
 
 ENVIRON = {"PATH": "/bin", "HOME": "/home/me", "TOKEN": "s3cret", "XDG_CACHE_HOME": "/c", "AWS_SECRET_ACCESS_KEY": "k"}
 
@@ -49,13 +49,13 @@ def test_a_program_gets_a_minimal_environment() -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        (McpServerSettings(), "neither a command nor an address"),
+        (McpServerSettings(), "neither a command nor a URL"),
         (McpServerSettings(command="x", url="http://h"), "both"),
         (McpServerSettings(url="ftp://h"), "http://"),
         (McpServerSettings(transport="stdio", url="http://h"), "no command"),
         (McpServerSettings(url="http://h", headers={"A": "x\ny"}), "header"),
         (McpServerSettings(url="http://h", headers={"A b": "x"}), "header"),
-        (McpServerSettings(command="x", enabled=False), "switched off"),
+        (McpServerSettings(command="x", enabled=False), "disabled"),
     ],
 )
 def test_what_cannot_work_is_said(settings: McpServerSettings, word: str) -> None:
@@ -83,7 +83,7 @@ def test_tools_are_chosen_by_patterns_and_exclusion_wins() -> None:
     """`include` chooses, `exclude` takes away."""
     wanted = McpToolFilter(include=["read_*", "write"], exclude=["read_secret"])
 
-    assert [tool for tool in ("read_file", "read_secret", "write", "run") if is_wanted(tool, wanted)] == [
+    assert [tool for tool in ("read_file", "read_secret", "write", "run") if is_tool_enabled(tool, wanted)] == [
         "read_file",
         "write",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from toolcrib.mcp.start_slots import StartSlots
+from toolcrib.mcp.client.supervisor import StartSlots
 
 LIMIT_SECONDS = 20.0
 
@@ -15,11 +15,11 @@ async def test_a_start_that_hangs_gives_its_slot_back() -> None:
     over = asyncio.Event()
 
     async def hang() -> None:
-        async with slots.one():
+        async with slots.acquire():
             await over.wait()
 
     hanging = [asyncio.create_task(hang()) for _ in range(4)]
-    async with asyncio.timeout(LIMIT_SECONDS), slots.one():
+    async with asyncio.timeout(LIMIT_SECONDS), slots.acquire():
         assert not any(task.done() for task in hanging)
     over.set()
     await asyncio.gather(*hanging)
@@ -32,7 +32,7 @@ async def test_no_more_start_at_once_than_there_are_slots() -> None:
 
     async def start(number: int) -> None:
         nonlocal at_work, most
-        async with slots.one():
+        async with slots.acquire():
             at_work += 1
             most = max(most, at_work)
             await asyncio.sleep(0)

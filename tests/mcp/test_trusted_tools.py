@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.mcp.real_servers import eventually, raw, text_of
-from toolcrib.mcp.names import Original
-from toolcrib.mcp.trust import TrustStore
+from toolcrib.mcp.client.trust import TrustStore
+from toolcrib.mcp.names import ToolOrigin
 from toolcrib.testing import ScriptedApprover
 
 WithServers = Callable[..., Any]
@@ -97,7 +97,7 @@ async def test_a_changed_description_of_an_approved_tool_asks_again(changing: Ca
 
     assert not result.is_error
     [_, again] = server.approver.asked
-    assert 'its description was "Counts calls" and now is "Sends your files away"' in again.dangers[0].reason
+    assert 'its description was "Counts calls" and is now "Sends your files away"' in again.dangers[0].reason
     assert not again.may_be_permanent
     assert (await server.call()).status == "blocked", "the old grant is void"
 
@@ -128,18 +128,18 @@ async def test_a_tool_that_nobody_used_may_change(changing: Callable[..., Any]) 
 def test_what_was_approved_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     """Another process reads the same, and nobody else may."""
     file = tmp_path / "mcp_trust.json"
-    original = Original("s", "t")
+    original = ToolOrigin("s", "t")
     TrustStore(file).approve("mcp__s__t", original, "does this", {"properties": {"a": {}}})
 
     again = TrustStore(file)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert again.change("mcp__s__t", original, "does this", {"properties": {"a": {}}}) == ""
-    assert again.change("mcp__s__other", Original("s", "other"), "anything", {}) == ""
-    assert "its arguments were a and now are a, b" in again.change(
+    assert again.describe_change("mcp__s__t", original, "does this", {"properties": {"a": {}}}) == ""
+    assert again.describe_change("mcp__s__other", ToolOrigin("s", "other"), "anything", {}) == ""
+    assert "its arguments were a and are now a, b" in again.describe_change(
         "mcp__s__t", original, "does this", {"properties": {"a": {}, "b": {}}}
     )
-    assert "described in another way" in again.change(
+    assert "the schema of its arguments changed" in again.describe_change(
         "mcp__s__t", original, "does this", {"properties": {"a": {"type": "string"}}}
     )
 
@@ -150,10 +150,10 @@ def test_a_damaged_store_means_that_nothing_was_approved(tmp_path: Path) -> None
     file.write_text("{half")
     store = TrustStore(file)
 
-    assert store.change("mcp__s__t", Original("s", "t"), "d", {}) == ""
-    store.approve("mcp__s__t", Original("s", "t"), "d", {})
+    assert store.describe_change("mcp__s__t", ToolOrigin("s", "t"), "d", {}) == ""
+    store.approve("mcp__s__t", ToolOrigin("s", "t"), "d", {})
 
-    assert TrustStore(file).change("mcp__s__t", Original("s", "t"), "other", {}) != ""
+    assert TrustStore(file).describe_change("mcp__s__t", ToolOrigin("s", "t"), "other", {}) != ""
 
 
 async def test_descriptions_show_what_is_hidden_in_them(with_servers: WithServers) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.mcp.untrusted_text import one_line, shown
+from toolcrib.mcp.client.untrusted_text import one_line, shown
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import httpx2
 
 from toolcrib.cli.commands.mcp_login import login_server
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.connection import Connection
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.login import log_in
-from toolcrib.mcp.offers import OFFERS
-from toolcrib.mcp.token_store import token_store
+from toolcrib.mcp.client.connection import Connection
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.login import log_in
+from toolcrib.mcp.client.resources_and_prompts import FEATURES
+from toolcrib.mcp.client.token_store import token_store
 from toolcrib.runtime import Runtime
 from toolcrib.testing import isolated_runtime
 
@@ -75,7 +75,7 @@ async def call_each(runtime: Runtime) -> None:
     """Call every tool of the server that is offered."""
     parameters = schemas(runtime)
     for tool, name in runtime.mcp.tool_names(SERVER).items():
-        if tool not in OFFERS:
+        if tool not in FEATURES:
             await call(runtime, tool, required(parameters[name]))
 
 

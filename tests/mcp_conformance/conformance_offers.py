@@ -10,7 +10,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from tests.mcp_conformance.fixtures import IMAGE
-from toolcrib.mcp.serve import Context
+from toolcrib.mcp.server.app import Context
 
 TEXTS = {
     "test://static-text": "This is the content of the static text resource.",

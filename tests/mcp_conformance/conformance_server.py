@@ -17,17 +17,17 @@ from mcp.server.subscriptions import PromptsListChanged
 
 from tests.mcp_conformance.conformance_offers import REQUESTS
 from tests.mcp_conformance.fixtures import NATIVE, NOTHING, TOOLSET, add_tools
-from toolcrib.mcp.serve import Context, Extras, NativeTool, ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.app import Context, ProtocolTool, ServerExtensions, ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker
+from toolcrib.mcp.server.http import RequestGuard, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import PendingCalls
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 
 TRIGGER = "test_trigger_prompt_change"
 
 
-def conformance_server(runtime: Runtime, calls: CallBook) -> ToolServer:
+def conformance_server(runtime: Runtime, calls: PendingCalls) -> ToolServer:
     """Our server with everything that the suite asks for."""
     add_tools(runtime.registry)
     made: list[ToolServer] = []
@@ -38,16 +38,18 @@ def conformance_server(runtime: Runtime, calls: CallBook) -> ToolServer:
 
     native = {**NATIVE, TRIGGER: (change_prompts, NOTHING)}
     tools = tuple(
-        NativeTool(types.Tool(name=name, description=f"Conformance: {name}", input_schema=schema), handler)
+        ProtocolTool(types.Tool(name=name, description=f"Conformance: {name}", input_schema=schema), handler)
         for name, (handler, schema) in native.items()
     )
-    server = ToolServer(runtime, calls=calls, toolsets=[TOOLSET], extras=Extras(tools=tools, requests=REQUESTS))
+    server = ToolServer(
+        runtime, calls=calls, toolsets=[TOOLSET], extensions=ServerExtensions(tools=tools, requests=REQUESTS)
+    )
     made.append(server)
     return server
 
 
 async def serve(port: int) -> None:
-    calls, stop = CallBook(), asyncio.Event()
+    calls, stop = PendingCalls(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with tempfile.TemporaryDirectory() as home:
@@ -61,7 +63,7 @@ async def serve(port: int) -> None:
         sys.stderr.write(f"serving MCP at {address_of(listening)}\n")
         sys.stderr.flush()
         try:
-            await serve_http(conformance_server(runtime, calls), Door(token=""), listening, stop)
+            await serve_http(conformance_server(runtime, calls), RequestGuard(token=""), listening, stop)
         finally:
             runtime.close()
 

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
 
-from toolcrib.mcp.serve import Context, ToolAnswer
+from toolcrib.mcp.server.app import Context, ToolResponse
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error
 
@@ -125,19 +125,19 @@ def _answered(params: Any, key: str, name: str) -> Any:
 NAME = {"type": "string"}
 
 
-async def _embedded(ctx: Context, params: Any) -> ToolAnswer:
+async def _embedded(ctx: Context, params: Any) -> ToolResponse:
     block = _resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
     return types.CallToolResult(content=[block])
 
 
-async def _mixed(ctx: Context, params: Any) -> ToolAnswer:
+async def _mixed(ctx: Context, params: Any) -> ToolResponse:
     text = types.TextContent(text="Multiple content types test:")
     image = types.ImageContent(data=IMAGE, mime_type="image/png")
     data = _resource("test://mixed-content-resource", "application/json", '{"test": "data", "value": 123}')
     return types.CallToolResult(content=[text, image, data])
 
 
-async def _logs(ctx: Context, params: Any) -> ToolAnswer:
+async def _logs(ctx: Context, params: Any) -> ToolResponse:
     for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         # The session knows whether the client of this request wants to hear it.
         await ctx.session.send_log_message("info", message, related_request_id=ctx.request_id)
@@ -145,7 +145,7 @@ async def _logs(ctx: Context, params: Any) -> ToolAnswer:
     return _text("Tool with logging executed successfully")
 
 
-async def _sampling(ctx: Context, params: Any) -> ToolAnswer:
+async def _sampling(ctx: Context, params: Any) -> ToolResponse:
     request = _sample(str((params.arguments or {}).get("prompt", "")))
     metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
     try:
@@ -155,8 +155,10 @@ async def _sampling(ctx: Context, params: Any) -> ToolAnswer:
     return _text(f"LLM response: {given.content.text if given.content.type == 'text' else 'No response'}")
 
 
-def _elicits(says: str, message: str, properties: Mapping[str, Any]) -> Callable[[Context, Any], Awaitable[ToolAnswer]]:
-    async def handler(ctx: Context, params: Any) -> ToolAnswer:
+def _elicits(
+    says: str, message: str, properties: Mapping[str, Any]
+) -> Callable[[Context, Any], Awaitable[ToolResponse]]:
+    async def handler(ctx: Context, params: Any) -> ToolResponse:
         asked = (params.arguments or {}).get("message", message)
         schema = {"type": "object", "properties": dict(properties), "required": []}
         try:
@@ -195,7 +197,7 @@ ENUMS = {
 }
 
 
-async def _needs_sampling(ctx: Context, params: Any) -> ToolAnswer:
+async def _needs_sampling(ctx: Context, params: Any) -> ToolResponse:
     declared = ctx.session.client_capabilities
     if declared is None or declared.sampling is None:
         raise MCPError(
@@ -206,35 +208,35 @@ async def _needs_sampling(ctx: Context, params: Any) -> ToolAnswer:
     return _text("the client can sample")
 
 
-async def _round_elicitation(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_elicitation(ctx: Context, params: Any) -> ToolResponse:
     name = _answered(params, "user_name", "name")
     if name is not None:
         return _text(f"Hello, {name}!")
     return types.InputRequiredResult(input_requests={"user_name": _form("What is your name?", name=NAME)})
 
 
-async def _round_sampling(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_sampling(ctx: Context, params: Any) -> ToolResponse:
     given = (params.input_responses or {}).get("capital_question")
     if isinstance(given, types.CreateMessageResult) and given.content.type == "text":
         return _text(f"Model said: {given.content.text}")
     return types.InputRequiredResult(input_requests={"capital_question": _sample("What is the capital of France?")})
 
 
-async def _round_roots(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_roots(ctx: Context, params: Any) -> ToolResponse:
     given = (params.input_responses or {}).get("client_roots")
     if isinstance(given, types.ListRootsResult):
         return _text(f"Client exposed {len(given.roots)} root(s).")
     return types.InputRequiredResult(input_requests={"client_roots": types.ListRootsRequest()})
 
 
-async def _round_state(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_state(ctx: Context, params: Any) -> ToolResponse:
     if _answered(params, "confirm", "ok") is not None and params.request_state == "request-state-nonce":
         return _text("state-ok: confirmation received")
     confirm = _form("Please confirm", ok={"type": "boolean"})
     return types.InputRequiredResult(input_requests={"confirm": confirm}, request_state="request-state-nonce")
 
 
-async def _round_many(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_many(ctx: Context, params: Any) -> ToolResponse:
     if {"user_name", "greeting", "client_roots"} <= set(params.input_responses or {}):
         return _text("All inputs received.")
     requests: dict[str, Any] = {
@@ -245,7 +247,7 @@ async def _round_many(ctx: Context, params: Any) -> ToolAnswer:
     return types.InputRequiredResult(input_requests=requests, request_state="multiple-inputs")
 
 
-async def _rounds(ctx: Context, params: Any) -> ToolAnswer:
+async def _rounds(ctx: Context, params: Any) -> ToolResponse:
     state = json.loads(params.request_state) if params.request_state else {"round": 0}
     name, color = _answered(params, "step1", "name"), _answered(params, "step2", "color")
     if state["round"] == 2 and color is not None:
@@ -258,14 +260,14 @@ async def _rounds(ctx: Context, params: Any) -> ToolAnswer:
     return types.InputRequiredResult(input_requests={"step1": first}, request_state=json.dumps({"round": 1}))
 
 
-async def _round_tampered(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_tampered(ctx: Context, params: Any) -> ToolResponse:
     if params.request_state is not None:
         return _text(f"state-ok: {params.request_state}")
     confirm = _form("Please confirm", ok={"type": "boolean"})
     return types.InputRequiredResult(input_requests={"confirm": confirm}, request_state="round-1")
 
 
-async def _round_capabilities(ctx: Context, params: Any) -> ToolAnswer:
+async def _round_capabilities(ctx: Context, params: Any) -> ToolResponse:
     declared = ctx.session.client_capabilities
     requests: dict[str, Any] = {}
     if declared is None or declared.sampling is not None:
@@ -275,7 +277,7 @@ async def _round_capabilities(ctx: Context, params: Any) -> ToolAnswer:
     return types.InputRequiredResult(input_requests=requests, request_state="capability-gated")
 
 
-async def _reconnection(ctx: Context, params: Any) -> ToolAnswer:
+async def _reconnection(ctx: Context, params: Any) -> ToolResponse:
     await ctx.session.send_log_message("info", "Before disconnect", related_request_id=ctx.request_id)
     if ctx.close_sse_stream is not None:
         await ctx.close_sse_stream()
@@ -286,7 +288,7 @@ async def _reconnection(ctx: Context, params: Any) -> ToolAnswer:
 
 PROMPT = {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}
 MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
-NATIVE: dict[str, tuple[Callable[[Context, Any], Awaitable[ToolAnswer]], dict[str, Any]]] = {
+NATIVE: dict[str, tuple[Callable[[Context, Any], Awaitable[ToolResponse]], dict[str, Any]]] = {
     "test_embedded_resource": (_embedded, NOTHING),
     "test_multiple_content_types": (_mixed, NOTHING),
     "test_tool_with_logging": (_logs, NOTHING),

@@ -12,9 +12,9 @@ from mcp.shared.exceptions import MCPError
 
 from tests.mcp_conformance.conformance_server import conformance_server
 from tests.mcp_conformance.fixtures import NATIVE
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientAsker
+from toolcrib.mcp.server.pending_calls import PendingCalls
 from toolcrib.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])
 
 @pytest.fixture
 def server(make_runtime: Callable[..., Runtime]) -> ToolServer:
-    calls = CallBook()
+    calls = PendingCalls()
     return conformance_server(make_runtime(services={"asker": ClientAsker(calls)}), calls)
 
 

@@ -19,9 +19,9 @@ from mcp.shared.exceptions import MCPError
 
 from tests.mcp_conformance.conformance_server import conformance_server
 from toolcrib.core.context import ToolContext
-from toolcrib.mcp.serve_approvals import ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.approvals import ClientAsker
+from toolcrib.mcp.server.http import RequestGuard, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import PendingCalls
 from toolcrib.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("era", ["legacy", "auto"])
@@ -38,10 +38,10 @@ ELICITS = "test_input_required_result_elicitation"
 @pytest.fixture
 async def url(make_runtime: Callable[..., Runtime]) -> AsyncIterator[str]:
     """The address of the server of the suite."""
-    calls = CallBook()
+    calls = PendingCalls()
     server = conformance_server(make_runtime(services={"asker": ClientAsker(calls)}), calls)
     listening, stop = open_socket("127.0.0.1", 0), asyncio.Event()
-    serving = asyncio.create_task(serve_http(server, Door(token=""), listening, stop))
+    serving = asyncio.create_task(serve_http(server, RequestGuard(token=""), listening, stop))
     yield address_of(listening)
     stop.set()
     await asyncio.wait_for(serving, LIMIT_SECONDS)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.mcp_serve.mcp_serving import MakeServer
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker
-from toolcrib.mcp.serve_calls import CallBook
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker
+from toolcrib.mcp.server.pending_calls import PendingCalls
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -24,7 +24,7 @@ def make_server(make_runtime: Callable[..., Runtime], tmp_path: Path) -> MakeSer
     def make(
         config: str = "", *, policy: Any = "deny", builtin: bool = False, **options: Any
     ) -> tuple[ToolServer, Runtime]:
-        calls = CallBook()
+        calls = PendingCalls()
         workspace = tmp_path / "workspace"
         workspace.mkdir(exist_ok=True)
         registry = {"registry": ToolRegistry(parent=default_registry)} if builtin else {}

@@ -19,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestFormParams, ElicitResult, ToolListChangedNotification
 
 import toolcrib
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.http import RequestGuard, address_of, open_socket, serve_http
 from toolcrib.runtime import Runtime
 
 SOURCE = Path(toolcrib.__file__).parents[1]
@@ -82,7 +82,7 @@ async def serving(server: ToolServer, token: str = TOKEN) -> AsyncIterator[Web]:
     listening, stop = open_socket("127.0.0.1", 0), asyncio.Event()
     with anyio.fail_after(3 * LIMIT_SECONDS):
         async with anyio.create_task_group() as group:
-            group.start_soon(serve_http, server, Door(token=token), listening, stop)
+            group.start_soon(serve_http, server, RequestGuard(token=token), listening, stop)
             try:
                 yield Web(address_of(listening), server, token)
             finally:

@@ -13,8 +13,8 @@ from mcp_types import ElicitResult, InputRequiredResult, TextContent
 from tests.mcp_serve.mcp_serving import ERAS, AddTool, MakeServer, Person, eventually, serving
 from toolcrib.core.approvals import ApprovalRequest, Danger
 from toolcrib.core.types import Effect
-from toolcrib.mcp.serve_approvals import approval_form, approval_text, read_answer
-from toolcrib.mcp.serve_calls import Reply
+from toolcrib.mcp.server.approvals import approval_form, approval_text, parse_approval
+from toolcrib.mcp.server.pending_calls import ClientReply
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 PUBLISHES = (Effect("publish", "the street"),)
@@ -201,7 +201,7 @@ async def test_tools_can_ask_the_person(make_server: MakeServer, era: str) -> No
 )
 def test_whatever_a_form_holds_it_is_an_answer(action: str, content: dict[str, Any]) -> None:
     """No form makes reading it fail, and only one that says once or session allows anything."""
-    answer = read_answer(Reply(action, content))
+    answer = parse_approval(ClientReply(action, content))
 
     assert answer.allows is (action == "accept" and content.get("answer") in ("once", "session"))
 

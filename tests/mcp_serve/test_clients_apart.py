@@ -24,7 +24,7 @@ from tests.mcp_serve.mcp_serving import (
     is_running,
     serving,
 )
-from toolcrib.mcp.serve_calls import MAX_OPEN_CALLS_OF_A_SESSION
+from toolcrib.mcp.server.pending_calls import MAX_CALLS_PER_SESSION
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 
@@ -188,9 +188,9 @@ async def test_a_client_cannot_open_calls_without_end(make_server: MakeServer, a
         web.client("legacy") as other,
         anyio.create_task_group() as group,
     ):
-        for _ in range(MAX_OPEN_CALLS_OF_A_SESSION):
+        for _ in range(MAX_CALLS_PER_SESSION):
             group.start_soon(client.call_tool, "forever", {})
-        await eventually(lambda: _open_calls(server) == MAX_OPEN_CALLS_OF_A_SESSION, "all calls are open")
+        await eventually(lambda: _open_calls(server) == MAX_CALLS_PER_SESSION, "all calls are open")
         refused = await client.call_tool("whoami", {})
         served = await other.call_tool("whoami", {})
         group.cancel_scope.cancel()

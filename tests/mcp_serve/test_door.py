@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from tests.mcp_serve.mcp_serving import TOKEN, MakeServer, serving
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.serve_http import MAX_BODY_BYTES, Door, open_socket
+from toolcrib.mcp.server.http import MAX_BODY_BYTES, RequestGuard, open_socket
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -121,7 +121,7 @@ async def test_a_made_up_session_is_not_served(make_server: MakeServer) -> None:
 )
 def test_which_names_are_ours(listens_on: str, host: str, is_ours: bool) -> None:
     """On loopback only its names count; elsewhere also addresses, which nobody can point at us, and our own name."""
-    refusal = Door(token="", host=listens_on).refusal(Headers({"host": host}))
+    refusal = RequestGuard(token="", host=listens_on).refusal(Headers({"host": host}))
 
     assert (refusal is None) is is_ours
 
@@ -131,7 +131,7 @@ def test_strange_headers_are_refused_and_break_nothing(headers: dict[str, str]) 
     """Whatever a request says about itself, without the token it does not come in."""
     encodable = {name: value.encode("latin-1", "replace").decode("latin-1") for name, value in headers.items()}
 
-    assert Door(token=TOKEN).refusal(Headers(encodable)) is not None
+    assert RequestGuard(token=TOKEN).refusal(Headers(encodable)) is not None
 
 
 def test_a_port_in_use_is_said() -> None:

@@ -22,7 +22,7 @@ from tests.mcp_serve.mcp_serving import (
     serving,
     started,
 )
-from toolcrib.mcp.serve_http import Door, open_socket, serve_http
+from toolcrib.mcp.server.http import RequestGuard, open_socket, serve_http
 
 BOTH = pytest.mark.parametrize("era", ERAS)
 CLIENT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -77,7 +77,7 @@ async def test_who_brings_no_request_does_not_keep_others_out(make_server: MakeS
 
     with anyio.fail_after(LIMIT_SECONDS):
         async with anyio.create_task_group() as group:
-            group.start_soon(serve_http, server, Door(token=TOKEN), listening, stop, 0.3)
+            group.start_soon(serve_http, server, RequestGuard(token=TOKEN), listening, stop, 0.3)
             for head in (b"", begun, refused):
                 reader, writer = await asyncio.open_connection(host, port)
                 writer.write(head)

@@ -12,7 +12,7 @@ from mcp_types.methods import serialize_server_result
 
 from tests.mcp_serve.mcp_serving import ERAS, AddTool, MakeServer, serving
 from toolcrib.core.types import ToolResult
-from toolcrib.mcp.serve_results import MAX_MEDIA_CHARS, as_call_result
+from toolcrib.mcp.server.tools import MAX_MEDIA_CHARS, to_call_result
 
 WILD_TEXT = st.text(st.characters(codec=None), max_size=20)
 WILD = st.recursive(
@@ -32,7 +32,7 @@ PARTS = st.lists(
 
 def _sent(result: ToolResult) -> dict[str, Any]:
     """The result as it goes over the wire, in both eras."""
-    made = as_call_result(result)
+    made = to_call_result(result)
     made.model_dump_json()
     wire = made.model_dump(by_alias=True, mode="json", exclude_none=True)
     for version in ("2025-11-25", "2026-07-28"):

@@ -13,10 +13,9 @@ import pytest
 
 from toolcrib.registry.default import registry
 from toolcrib.registry.discovery import load_builtin_tools
-from toolcrib.skills.check import problems_of
-from toolcrib.skills.finder import BUNDLED, find_in
-from toolcrib.skills.reading import read_text
-from toolcrib.skills.skill import Skill
+from toolcrib.skills.catalog import BUNDLED, find_in
+from toolcrib.skills.check import find_problems
+from toolcrib.skills.skill import Skill, read_text
 
 SKILLS = list(find_in(BUNDLED, "bundled"))
 # Of tools that a bundled skill names: the parameters that each has.
@@ -56,7 +55,7 @@ def test_there_is_a_handful() -> None:
 @pytest.mark.parametrize("skill", SKILLS, ids=by_name)
 def test_nothing_is_wrong_with_it(skill: Skill) -> None:
     """It passes the check that others are held to, and is short."""
-    assert problems_of(skill) == []
+    assert find_problems(skill) == []
     assert len(skill.description) <= 240
     assert len(read_text(skill.folder, "SKILL.md").splitlines()) <= 120
 
@@ -96,7 +95,7 @@ def test_commands_of_toolcrib_exist(skill: Skill) -> None:
 
 def test_schedules_that_are_shown_can_be_used() -> None:
     """Each row of the table about schedules is one."""
-    from toolcrib.cron.schedule_text import parse_schedule
+    from toolcrib.cron.schedule import parse_schedule
 
     rows = re.findall(r"^ *\| `([^`]+)` \|", read_text(BUNDLED / "scheduled-jobs", "SKILL.md"), re.MULTILINE)
     assert len(rows) >= 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.skills.skill_crib import Crib, skill_text
-from toolcrib.skills.finder import find_in
+from toolcrib.skills.catalog import find_in
 
 Make = Callable[..., Crib]
 

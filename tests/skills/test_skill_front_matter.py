@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import ConfigError
-from toolcrib.skills.front_matter import brief, fields_of, split
+from toolcrib.skills.skill import parse_front_matter, split_front_matter, summary_fields
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 ODD = """\
@@ -28,13 +28,13 @@ def test_what_is_written_is_read_again(name: str, description: str, body: str) -
     """Any name and description in quotes come back as they were, and the body is what follows the head."""
     body = body.replace("\r", "")
     text = f"---\nname: {json.dumps(name)}\ndescription: {json.dumps(description)}\n---\n{body}"
-    parts = split(text)
+    parts = split_front_matter(text)
     assert parts.front is not None
     assert parts.body == body
     assert text.split("\n")[parts.body_line - 1 :] == body.split("\n")
-    assert brief(parts.front) == {"name": name.strip(), "description": description.strip()}
+    assert summary_fields(parts.front) == {"name": name.strip(), "description": description.strip()}
     if (name + description).isascii():
-        assert fields_of(parts.front).data == {"name": name, "description": description}
+        assert parse_front_matter(parts.front).data == {"name": name, "description": description}
 
 
 @given(lines=ODD_LINES)
@@ -42,9 +42,9 @@ def test_what_is_written_is_read_again(name: str, description: str, body: str) -
 def test_the_quick_reader_agrees_with_yaml(lines: list[str]) -> None:
     """Where the head is valid YAML, name and description are what YAML says they are; else it is still read."""
     front = "\n".join(lines)
-    found = brief(front)
+    found = summary_fields(front)
     try:
-        data = fields_of(front).data
+        data = parse_front_matter(front).data
     except ConfigError:
         assert set(found) <= {"name", "description"}
         return
@@ -58,9 +58,9 @@ def test_the_quick_reader_agrees_with_yaml(lines: list[str]) -> None:
 @given(text=st.text(max_size=300) | st.builds("---\n{}\n---\n{}".format, st.text(max_size=100), st.text(max_size=50)))
 def test_no_text_breaks_the_reader(text: str) -> None:
     """Whatever a file holds, there is an answer."""
-    parts = split(text)
+    parts = split_front_matter(text)
     if parts.front is not None:
-        assert all(isinstance(value, str) for value in brief(parts.front).values())
+        assert all(isinstance(value, str) for value in summary_fields(parts.front).values())
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 )
 def test_where_the_head_begins_and_ends(text: str, front: str | None) -> None:
     """Two lines of three dashes, the first of them at the very start."""
-    assert split(text).front == front
+    assert split_front_matter(text).front == front
 
 
 def test_plain_skills_are_read_without_a_yaml_parser() -> None:
     """The prompt of a session with plain skills does not pay for importing one."""
     code = (
         "import sys; from toolcrib.config.settings import Settings; from toolcrib.config.paths import Home\n"
-        "from pathlib import Path; from toolcrib.skills.index import skills_index\n"
+        "from pathlib import Path; from toolcrib.skills.catalog import skills_index\n"
         "from toolcrib.config.load import load_settings; loaded = sys.modules\n"
         "text = skills_index(load_settings(Home(Path(sys.argv[1]))), '')\n"
         "assert 'writing-skills' in text; print('ruamel.yaml' in loaded, 'toolcrib.approval.analyse' in loaded)"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.skills.skill_crib import Crib, skill_text
+from toolcrib.skills.catalog import MAX_PROJECT_FOLDERS, find_in, name_and_description, skills_index
 from toolcrib.skills.check import format_problems
-from toolcrib.skills.finder import MAX_PROJECT_FOLDERS, described, find_in
-from toolcrib.skills.front_matter import MAX_YAML_CHARS
-from toolcrib.skills.index import skills_index
+from toolcrib.skills.skill import MAX_YAML_CHARS
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefgh", "bcdefghi", strict=True)
@@ -35,7 +34,7 @@ def test_no_head_breaks_or_holds_up_the_search(head: str) -> None:
     text = f"---\nname: bomb\n{head}\n---\nBody\n"
     began = time.process_time()
 
-    name, description = described(text, "bomb")
+    name, description = name_and_description(text, "bomb")
     problems = format_problems(text, "bomb")
 
     assert time.process_time() - began < 2

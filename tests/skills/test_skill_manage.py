@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import Effect
-from toolcrib.skills.changes import plan
-from toolcrib.skills.finder import Shelf, find_in
+from toolcrib.skills.catalog import SkillCatalog, find_in
+from toolcrib.skills.changes import plan_change
 from toolcrib.skills.skill import SkillError
 
 Make = Callable[..., Crib]
@@ -291,7 +291,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path_factory, action: str, name: st
         "new_string": "Do that.",
     }
     try:
-        change = plan(args, root, lambda: Shelf(tuple(find_in(root, "user"))))
+        change = plan_change(args, root, lambda: SkillCatalog(tuple(find_in(root, "user"))))
     except (SkillError, UnknownName):
         return
     for effect in change.effects:

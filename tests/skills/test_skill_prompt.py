@@ -11,7 +11,7 @@ from toolcrib.agent.agent import Agent
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.providers.scripted import ScriptedProvider
-from toolcrib.skills.index import MAX_INDEX_CHARS, skills_index
+from toolcrib.skills.catalog import MAX_INDEX_CHARS, skills_index
 
 
 @pytest.fixture

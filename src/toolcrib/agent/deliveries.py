@@ -13,12 +13,9 @@ import msgspec
 from toolcrib.agent.shell_call import run_in_shell
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.describe import moment_text
-from toolcrib.cron.destinations import Destination, kept_destination
-from toolcrib.cron.jobs import JobError, Report
-from toolcrib.cron.notices import leave_notice
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.delivery import Destination, leave_notice, stored_destination
+from toolcrib.cron.jobs import JobError, RunOutcome, format_moment
+from toolcrib.cron.store import Claim, JobStore
 from toolcrib.registry.results import untrusted
 from toolcrib.runtime import Runtime
 
@@ -33,7 +30,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """None where the run could not begin."""
     store: JobStore
     claim: Claim
-    report: Report
+    report: RunOutcome
     cancel: CancelToken
 
     @property
@@ -46,13 +43,13 @@ class Delivery(msgspec.Struct, frozen=True):
     @property
     def heading(self) -> str:
         run = self.claim.run
-        return f"{self.claim.job.name}, {moment_text(run.started_at)}, {self.report.state}"
+        return f"{self.claim.job.name}, {format_moment(run.started_at)}, {self.report.state}"
 
 
 async def deliver(delivery: Delivery) -> str:
     """What became of the delivery, as a note for the run; a failure does not make the run fail."""
     try:
-        destination = kept_destination(delivery.claim.job.deliver)
+        destination = stored_destination(delivery.claim.job.deliver)
         return await DELIVERIES[destination.kind](delivery, destination)
     except (ToolcribError, OSError) as error:
         said = error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -36,7 +36,7 @@ from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import ModelError, ModelRequest, ModelResponse, Usage
 from toolcrib.core.types import ToolResult
-from toolcrib.cron.notices import Inbox
+from toolcrib.cron.delivery import Inbox
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import ModelProfile
 from toolcrib.registry.results import sendable
-from toolcrib.skills.finder import Plugin, project_folders
-from toolcrib.skills.index import skills_index
+from toolcrib.skills.catalog import SkillPlugin, project_folders, skills_index
 
 IDENTITY = """\
 You are an agent that gets things done with tools, run by toolcrib on the user's behalf.
@@ -40,7 +39,7 @@ class PromptSources(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = ""
     """What is remembered, as it was when the session began."""
     tool_names: frozenset[str] = frozenset()
-    plugins: Sequence[Plugin] = ()
+    plugins: Sequence[SkillPlugin] = ()
     """Those that may offer skills."""
     today: date | None = None
 

@@ -20,10 +20,8 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, user_message
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.describe import moment_text
-from toolcrib.cron.jobs import Job, JobError, Report
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.jobs import Job, JobError, RunOutcome, format_moment
+from toolcrib.cron.store import Claim, JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import untrusted
 
@@ -48,7 +46,7 @@ class ScheduledRuns:
         self._load = load
         self._on_event = on_event
 
-    async def execute(self, claim: Claim, cancel: CancelToken) -> Report:
+    async def execute(self, claim: Claim, cancel: CancelToken) -> RunOutcome:
         """How the run went, and what became of its delivery."""
         workshop: Workshop | None = None
         try:
@@ -59,7 +57,7 @@ class ScheduledRuns:
                 report = await (work.with_script_alone() if claim.job.no_agent else work.with_agent())
             except ToolcribError as error:
                 # Whoever waits for a result is told that there is none.
-                report = Report(state="failed", error=str(error))
+                report = RunOutcome(state="failed", error=str(error))
             if cancel.cancelled:
                 # That it was stopped is a result, too, and its delivery is not stopped with it.
                 report = msgspec.structs.replace(report, state="failed", error=cancel.reason or report.error)
@@ -103,7 +101,7 @@ class _Work:
         self._cancel = cancel
         self._on_event = on_event
 
-    async def with_script_alone(self) -> Report:
+    async def with_script_alone(self) -> RunOutcome:
         """The output of the script is the result; no model is asked, but there is a session that tells of it."""
         job, sessions = self._job, self._workshop.store
         session = sessions.create(source=PLATFORM, cwd=self._workshop.runtime.workspace, title=job.name)
@@ -111,14 +109,14 @@ class _Work:
         said = outcome.problem or outcome.output
         sessions.append_many(session.id, [user_message(job.script), Message(role="assistant", content=said)])
         sessions.end(session.id, "done")
-        return Report(
+        return RunOutcome(
             state="failed" if outcome.problem else "ok",
             output=outcome.output,
             error=outcome.problem,
             session_id=session.id,
         )
 
-    async def with_agent(self) -> Report:
+    async def with_agent(self) -> RunOutcome:
         """What the agent says last is the result."""
         job = self._job
         agent = Agent(
@@ -133,7 +131,7 @@ class _Work:
         try:
             question = await self._question(agent)
             if self._cancel.cancelled:
-                return Report(state="failed", error=self._cancel.reason, session_id=agent.session_id)
+                return RunOutcome(state="failed", error=self._cancel.reason, session_id=agent.session_id)
             unregister = self._cancel.on_cancel(lambda: agent.interrupt(self._cancel.reason))
             try:
                 result = await agent.run(question, on_event=self._on_event)
@@ -203,7 +201,7 @@ class _Work:
         run, name = self._store.last_output(job_id), known.get(job_id, job_id)
         if run is None or run.finished_at is None:
             return f"The job {name!r} has no result yet."
-        return f"Latest result of the job {name!r}, {moment_text(run.finished_at)}:\n{_data(run.output, 'job')}"
+        return f"Latest result of the job {name!r}, {format_moment(run.finished_at)}:\n{_data(run.output, 'job')}"
 
 
 def _data(text: str, source: str) -> str:
@@ -211,9 +209,9 @@ def _data(text: str, source: str) -> str:
     return untrusted(cut, source)
 
 
-def _report(result: RunResult) -> Report:
+def _report(result: RunResult) -> RunOutcome:
     went_well = result.outcome in ("answered", "denied")
-    return Report(
+    return RunOutcome(
         state="ok" if went_well else "failed",
         output=result.answer,
         error="" if went_well else result.problem,

@@ -9,7 +9,7 @@ from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.output import one_line, person_present
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.asking import NO_ANSWER
+from toolcrib.mcp.client.questions import NO_ANSWER
 
 
 class ConsoleAsker:

@@ -15,11 +15,10 @@ from toolcrib.cli.output import note, one_line, silence
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import ToolcribError, UsageError
-from toolcrib.cron.describe import next_moments
-from toolcrib.cron.drafts import Author, Wish
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.drafts import JobAuthor, JobDraft
+from toolcrib.cron.jobs import Job, JobRun, upcoming_runs
+from toolcrib.cron.schedule import zone_label
 from toolcrib.cron.store import JobStore
-from toolcrib.cron.zones import zone_label
 
 NO_JOBS = "There are no jobs yet; `toolcrib cron create 'every 2h' 'PROMPT'` makes one."
 NO_SCHEDULER = "No scheduler is running, so nothing runs by itself; `toolcrib cron serve` starts one."
@@ -61,7 +60,7 @@ _OPTIONS = (
         metavar="WHERE",
         help="Where results go besides being kept: local (nowhere), file:PATH, command:COMMAND.",
     ),
-    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="Run N times at most; 0 is without end."),
+    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="JobRun N times at most; 0 is without end."),
     click.option(
         "--missed",
         type=click.Choice(["once", "skip", "all"]),
@@ -86,7 +85,7 @@ def job_options(command: COMMAND) -> COMMAND:
     return command
 
 
-def wish_of(schedule: str | None, prompt: str | None, options: dict[str, Any]) -> Wish:
+def wish_of(schedule: str | None, prompt: str | None, options: dict[str, Any]) -> JobDraft:
     """What was typed; what was not typed is left open."""
     # An empty name takes the list away.
     lists: dict[str, Any] = {
@@ -95,25 +94,25 @@ def wish_of(schedule: str | None, prompt: str | None, options: dict[str, Any]) -
     toolsets = options.pop("toolsets")
     if toolsets is not None:
         lists["toolsets"] = tuple(name.strip() for name in toolsets.split(",") if name.strip())
-    return Wish(schedule=schedule, prompt=prompt, **lists, **options)
+    return JobDraft(schedule=schedule, prompt=prompt, **lists, **options)
 
 
-def person() -> Author:
+def person() -> JobAuthor:
     """Whoever types: his jobs work where he is, with all tools."""
     try:
-        return Author(folder=str(Path.cwd()))
+        return JobAuthor(folder=str(Path.cwd()))
     except FileNotFoundError as error:
         raise UsageError("the current folder is gone; go to another one, as with `cd ~`, and try again") from error
 
 
 def moments_text(job: Job, now: float) -> tuple[list[str], str]:
     """The next moments of a job as people read them, and what its schedule means, with its zone."""
-    moments, zone, meaning = next_moments(job, now)
+    moments, zone, meaning = upcoming_runs(job, now)
     shown = [datetime.fromtimestamp(one, zone).strftime("%a %Y-%m-%d %H:%M:%S") for one in moments]
     return shown, f"{meaning} ({zone_label(zone, now)})" if zone is not None else meaning
 
 
-def run_text(run: Run, now: float) -> str:
+def run_text(run: JobRun, now: float) -> str:
     """A run in one line."""
     ended = run.finished_at if run.finished_at is not None else now
     words = [

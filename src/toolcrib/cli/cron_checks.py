@@ -14,7 +14,7 @@ from toolcrib.cli.skill_shelf import require_skill
 from toolcrib.cli.state import open_runtime
 from toolcrib.config.settings import Settings
 from toolcrib.core.types import Effect
-from toolcrib.cron.destinations import kept_destination
+from toolcrib.cron.delivery import stored_destination
 from toolcrib.cron.jobs import Job
 from toolcrib.environments.specs import ON_THIS_MACHINE
 
@@ -37,7 +37,7 @@ def warn_of_refused_commands(job: Job, settings: Settings) -> None:
     """Say now what would be denied when nobody watches; only of this machine is that known beforehand."""
     if settings.terminal.backend not in ON_THIS_MACHINE:
         return
-    destination = kept_destination(job.deliver)
+    destination = stored_destination(job.deliver)
     commands = [job.script, destination.target if destination.kind == "command" else ""]
     policy = build_policy(GateOptions(settings=settings, workspace=job.workdir, entry_point="cron", yolo=settings.yolo))
     grants = [Grant(text) for text in settings.command_allowlist]

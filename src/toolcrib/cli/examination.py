@@ -21,7 +21,7 @@ from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.build import TOO_DEEP, is_too_deep
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.mcp.servers import read_server
+from toolcrib.mcp.client.servers import read_server
 from toolcrib.plugins.discover import FoundPlugin, discover_all
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile

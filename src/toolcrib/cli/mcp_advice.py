@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from toolcrib.mcp.server_log import ServerLog
-from toolcrib.mcp.servers import Server
+from toolcrib.mcp.client.server_process import ServerLog
+from toolcrib.mcp.client.servers import Server
 
 LOG_LINES = 6
 LOG_BYTES = 8000

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 from toolcrib.cli.output import note, person_present, print_line
 from toolcrib.config.environment import environment
 from toolcrib.core.attempt import attempt
-from toolcrib.mcp.failures import ServerFailed
-from toolcrib.mcp.redirect_listener import RedirectListener, has_state
+from toolcrib.mcp.client.errors import ServerFailed
+from toolcrib.mcp.client.redirect_listener import RedirectListener, has_state
 
 MAX_LINE_BYTES = 64 * 1024
 

@@ -14,15 +14,14 @@ from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
-from toolcrib.mcp.hub import McpHub
+from toolcrib.mcp.client.manager import McpClientManager
+from toolcrib.mcp.client.servers import ServerStatus, is_tool_enabled
 from toolcrib.mcp.names import component
-from toolcrib.mcp.servers import is_wanted
-from toolcrib.mcp.status import ServerStatus
 from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from toolcrib.mcp.connection import Connection
-    from toolcrib.mcp.listing import Listing
+    from toolcrib.mcp.client.connection import Connection
+    from toolcrib.mcp.client.tool_list import ToolListing
 
 LIST_SECONDS = 20.0
 NO_SERVERS = "There are no MCP servers; `toolcrib mcp add NAME -- COMMAND` adds one."
@@ -86,7 +85,7 @@ def complete_servers(_ctx: click.Context, _parameter: click.Parameter, incomplet
 def look_at(settings: Settings, servers: Mapping[str, McpServerSettings], seconds: float) -> list[ServerView]:
     """How these servers are, each tried once, all at the same time; one that takes longer is still starting."""
     registry = ToolRegistry()
-    hub = McpHub(settings, registry)
+    hub = McpClientManager(settings, registry)
     try:
         hub.start(servers)
         hub.wait_ready_sync(seconds)
@@ -95,7 +94,7 @@ def look_at(settings: Settings, servers: Mapping[str, McpServerSettings], second
         hub.close()
 
 
-async def _views(hub: McpHub, registry: ToolRegistry) -> list[ServerView]:
+async def _views(hub: McpClientManager, registry: ToolRegistry) -> list[ServerView]:
     statuses = [_as_tried(status) for status in hub.servers()]
     tools = await asyncio.gather(*(tools_of(hub, registry, status) for status in statuses))
     return [ServerView(status=status, tools=found) for status, found in zip(statuses, tools, strict=True)]
@@ -107,7 +106,7 @@ def _as_tried(status: ServerStatus) -> ServerStatus:
     return msgspec.structs.replace(status, state="waiting") if is_retrying else status
 
 
-async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) -> tuple[ToolView, ...]:
+async def tools_of(hub: McpClientManager, registry: ToolRegistry, status: ServerStatus) -> tuple[ToolView, ...]:
     """The tools of a server that is connected, those that are not offered with the reason."""
     if status.state != "ready":
         return ()
@@ -121,7 +120,7 @@ async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) ->
         hints = tool.annotations
         why_hidden = ""
         if tool.name not in names:
-            wanted = is_wanted(tool.name, settings.tools)
+            wanted = is_tool_enabled(tool.name, settings.tools)
             why_hidden = "another tool has its name" if wanted else "the config leaves it out (include, exclude)"
         found.append(
             ToolView(
@@ -139,7 +138,7 @@ async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) ->
     for own, name in names.items():
         if own not in listed:
             found.append(_made_here(registry, status.name, own, name))
-    found += [ToolView(server=status.name, tool=one.tool, why_hidden=one.reason) for one in listing.set_aside]
+    found += [ToolView(server=status.name, tool=one.tool, why_hidden=one.reason) for one in listing.rejected]
     return tuple(found)
 
 
@@ -157,5 +156,5 @@ def _asks(registry: ToolRegistry, name: str) -> bool:
     return entry is None or entry.effects != ()
 
 
-async def _listing(connection: Connection) -> Listing:
+async def _listing(connection: Connection) -> ToolListing:
     return await connection.list_tools()

@@ -12,11 +12,11 @@ from toolcrib.cli.output import note, person_present
 from toolcrib.cli.state import refuse_unknown_toolsets
 from toolcrib.config.load import load_settings
 from toolcrib.mcp.names import toolset_name
-from toolcrib.mcp.serve import ToolServer
-from toolcrib.mcp.serve_approvals import ClientApprover, ClientAsker, ServePolicy
-from toolcrib.mcp.serve_calls import CallBook
-from toolcrib.mcp.serve_http import Door, address_of, open_socket, serve_http
-from toolcrib.mcp.serve_stdio import serve_stdio
+from toolcrib.mcp.server.app import ToolServer
+from toolcrib.mcp.server.approvals import ClientApprover, ClientAsker, ServePolicy
+from toolcrib.mcp.server.http import RequestGuard, address_of, open_socket, serve_http
+from toolcrib.mcp.server.pending_calls import PendingCalls
+from toolcrib.mcp.server.stdio import serve_stdio
 from toolcrib.registry.results import sendable
 from toolcrib.runtime import Runtime
 
@@ -28,7 +28,7 @@ def build(
     toolsets: str | None, policy: ServePolicy, workspace: Path | None, *, is_http: bool
 ) -> tuple[ToolServer, Runtime]:
     """A server for the tools of a runtime of its own; whoever called closes the runtime."""
-    settings, calls = load_settings(), CallBook()
+    settings, calls = load_settings(), PendingCalls()
     # Over stdio the terminal, if there is one, belongs to the client.
     operator = console_approver(settings) if is_http and person_present() else None
     runtime = Runtime(
@@ -63,15 +63,15 @@ async def over_stdio(server: ToolServer) -> int:
 
 async def over_http(server: ToolServer, host: str, port: int, token: str, *, token_is_new: bool) -> int:
     """Serve until somebody stops us; the exit code."""
-    door = Door(token=token, host=host)
+    guard = RequestGuard(token=token, host=host)
     listening = open_socket(host, port)
     stopped = _Stopped()
     note(f"serving MCP at {address_of(listening)}; Ctrl-C ends it")
     if token_is_new:
         note(f"token: {token}")
-    if not door.is_on_loopback:
+    if not guard.is_on_loopback:
         note("other machines can reach this; the token and all results cross the network unencrypted")
-    await serve_http(server, door, listening, stopped.event)
+    await serve_http(server, guard, listening, stopped.event)
     return stopped.exit_code
 
 

@@ -21,9 +21,8 @@ from toolcrib.core.errors import UnknownName
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.dispatch.arguments import ArgumentChecker
+from toolcrib.mcp.client.servers import Server, ServerStatus
 from toolcrib.mcp.names import component, plain_name
-from toolcrib.mcp.servers import Server
-from toolcrib.mcp.status import ServerStatus
 from toolcrib.runtime import Runtime
 
 CALL_SECONDS = 30.0

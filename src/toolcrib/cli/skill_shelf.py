@@ -8,18 +8,18 @@ from toolcrib.cli.output import silence
 from toolcrib.cli.state import open_runtime
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import JsonObject
-from toolcrib.skills.finder import Shelf
+from toolcrib.skills.catalog import SkillCatalog
 from toolcrib.skills.skill import Skill, UnknownSkill
 
 
-def open_shelf() -> Shelf:
+def open_shelf() -> SkillCatalog:
     """All skills, those of plugins too."""
     runtime = open_runtime()
-    shelf: Shelf = runtime.context().services.get("skills").shelf(runtime.workspace)
+    shelf: SkillCatalog = runtime.context().services.get("skills").shelf(runtime.workspace)
     return shelf
 
 
-def require_skill(shelf: Shelf, name: str) -> Skill:
+def require_skill(shelf: SkillCatalog, name: str) -> Skill:
     """The skill of a name, also one that is hidden or disabled; raises UnknownSkill in words for the command line."""
     for skill in shelf.hidden:
         if name == skill.name and not any(one.name == name for one in shelf.skills):

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import SessionError, UsageError
-from toolcrib.cron.destinations import kept_destination, parse_destination
-from toolcrib.cron.jobs import Job, Missed
-from toolcrib.cron.schedule_text import parse_schedule
-from toolcrib.cron.store import JobStore, restarted
-from toolcrib.cron.zones import machine_zone, zone_named
+from toolcrib.cron.delivery import parse_destination, stored_destination
+from toolcrib.cron.jobs import Job, MissedPolicy
+from toolcrib.cron.schedule import machine_zone, parse_schedule, zone_named
+from toolcrib.cron.store import JobStore, rescheduled
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.sessions.store import SessionStore
 
@@ -25,7 +24,7 @@ MAX_PROMPT_CHARS = 20_000
 WRITING_TOOLS = frozenset({"write_file", "patch", "terminal"})
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class JobDraft(msgspec.Struct, frozen=True, kw_only=True):
     """What was said about a job. None: nothing was said, so that a new job gets the default and an old one keeps it."""
 
     schedule: str | None = None
@@ -34,7 +33,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str | None = None
     repeat: int | None = None
     """0 means without end."""
-    missed: Missed | None = None
+    missed: MissedPolicy | None = None
     deliver: str | None = None
     skills: tuple[str, ...] | None = None
     model: str | None = None
@@ -48,7 +47,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     attach_to_session: str | None = None
 
 
-class Author(msgspec.Struct, frozen=True, kw_only=True):
+class JobAuthor(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes or changes a job."""
 
     folder: str
@@ -58,7 +57,7 @@ class Author(msgspec.Struct, frozen=True, kw_only=True):
     allowed_tools: frozenset[str] | None = None
 
 
-def new_job(wish: Wish, author: Author, settings: Settings, store: JobStore, now: float) -> Job:
+def new_job(wish: JobDraft, author: JobAuthor, settings: Settings, store: JobStore, now: float) -> Job:
     """The job that was wished for, not kept yet; raises UsageError for what it cannot be."""
     if wish.schedule is None:
         raise UsageError("say when it is to run: give a schedule, as `every 2h` or `0 9 * * 1-5`")
@@ -67,10 +66,10 @@ def new_job(wish: Wish, author: Author, settings: Settings, store: JobStore, now
     job = _scheduled(job, wish, settings, now)
     if not job.name:
         job = replace(job, name=_free_name(job.prompt or job.script, store))
-    return restarted(_bounded(job, author), now)
+    return rescheduled(_bounded(job, author), now)
 
 
-def changed_job(job: Job, wish: Wish, author: Author, settings: Settings, store: JobStore, now: float) -> Job:
+def update_job(job: Job, wish: JobDraft, author: JobAuthor, settings: Settings, store: JobStore, now: float) -> Job:
     """The job with what was wished for; its next moment is counted anew where its schedule changed."""
     changed = replace(_with_wishes(job, wish, author, settings, store), updated_at=now)
     if wish.schedule is not None or wish.timezone is not None:
@@ -78,13 +77,13 @@ def changed_job(job: Job, wish: Wish, author: Author, settings: Settings, store:
     changed = _bounded(changed, author)
     if (changed.schedule, changed.timezone, changed.since) != (job.schedule, job.timezone, job.since):
         changed = replace(changed, run_count=0)
-        return changed if job.state == "paused" else restarted(changed, now)
+        return changed if job.state == "paused" else rescheduled(changed, now)
     if changed.repeat != job.repeat and job.state != "paused":
-        return restarted(changed, now)
+        return rescheduled(changed, now)
     return changed
 
 
-def _with_wishes(job: Job, wish: Wish, author: Author, settings: Settings, store: JobStore) -> Job:
+def _with_wishes(job: Job, wish: JobDraft, author: JobAuthor, settings: Settings, store: JobStore) -> Job:
     """The job with every plain wish in place, each checked by itself and against the others."""
     given = {name: getattr(wish, name) for name in ("skills", "model", "provider", "script", "no_agent", "toolsets")}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -110,7 +109,7 @@ def _with_wishes(job: Job, wish: Wish, author: Author, settings: Settings, store
     return _consistent(replace(job, **changes), author)
 
 
-def _consistent(job: Job, author: Author) -> Job:
+def _consistent(job: Job, author: JobAuthor) -> Job:
     if job.no_agent and not job.script:
         raise UsageError("a job without an agent needs a `script`, whose output is its result")
     if not job.prompt and not job.no_agent:
@@ -130,7 +129,7 @@ def _consistent(job: Job, author: Author) -> Job:
 
 def _refuse_more_power(job: Job, allowed: frozenset[str]) -> None:
     """What the job does by itself, its maker must be able to do."""
-    kind = kept_destination(job.deliver).kind
+    kind = stored_destination(job.deliver).kind
     if "terminal" not in allowed and (job.script or kind == "command"):
         what = "a script" if job.script else "a command for the delivery"
         raise UsageError(f"this session has no terminal, so its jobs cannot have {what}; leave it out")
@@ -138,7 +137,7 @@ def _refuse_more_power(job: Job, allowed: frozenset[str]) -> None:
         raise UsageError("this session cannot write files, so its jobs cannot either; use `deliver` with local")
 
 
-def _bounded(job: Job, author: Author) -> Job:
+def _bounded(job: Job, author: JobAuthor) -> Job:
     """The job with no more tools than whoever makes or changes it has."""
     if author.allowed_tools is None:
         return job
@@ -148,7 +147,7 @@ def _bounded(job: Job, author: Author) -> Job:
     return replace(job, allowed_tools=tuple(sorted(allowed)))
 
 
-def _scheduled(job: Job, wish: Wish, settings: Settings, now: float) -> Job:
+def _scheduled(job: Job, wish: JobDraft, settings: Settings, now: float) -> Job:
     """The job with its schedule read once, in a zone that it keeps from now on."""
     # An update keeps the zone that the job has; the zone of the machine may be one without a name.
     name = wish.timezone or job.timezone or settings.cron.timezone
@@ -179,7 +178,7 @@ def _free_name(text: str, store: JobStore) -> str:
     return name if name.casefold() not in taken else next(one for one in numbers if one.casefold() not in taken)
 
 
-def _checked_folder(folder: str, author: Author, settings: Settings) -> str:
+def _checked_folder(folder: str, author: JobAuthor, settings: Settings) -> str:
     if "\0" in folder:
         raise UsageError(f"{folder!r} cannot be the path of a folder; write it without the zero byte")
     if settings.terminal.backend not in ON_THIS_MACHINE:
@@ -190,7 +189,7 @@ def _checked_folder(folder: str, author: Author, settings: Settings) -> str:
     return str(path)
 
 
-def _session_id(wanted: str, author: Author, settings: Settings) -> str:
+def _session_id(wanted: str, author: JobAuthor, settings: Settings) -> str:
     if wanted.lower() in ("", "none", "new", "false"):
         return ""
     if wanted.lower() in ("this", "true"):
@@ -208,3 +207,22 @@ def _session_id(wanted: str, author: Author, settings: Settings) -> str:
     finally:
         store.close()
     raise UsageError(f"there is no session {wanted!r}; `toolcrib sessions list` shows all of them")
+
+
+def pause_job(job: Job, now: float) -> Job:
+    """The job at rest; refused for one that is done."""
+    if job.state == "done":
+        raise UsageError(
+            f"the job {job.name!r} is done and does not run any more; `toolcrib cron remove {job.id}` deletes it"
+        )
+    return replace(job, state="paused", next_run=None, asked_at=None, updated_at=now)
+
+
+def resume_job(job: Job, now: float) -> Job:
+    """The job with its next moment from now on; what was due while it rested is not made up for."""
+    if job.state == "active":
+        raise UsageError(f"the job {job.name!r} is not paused; `toolcrib cron show {job.id}` says when it runs next")
+    again = rescheduled(replace(job, state="active", updated_at=now), now)
+    if again.state == "done":
+        raise UsageError(f"the job {job.name!r} has no time left to run at; give it another schedule with update")
+    return again

@@ -15,9 +15,8 @@ import msgspec
 from toolcrib.config.settings import CronSettings
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.claims import Claim
-from toolcrib.cron.jobs import JobError, Report, Run
-from toolcrib.cron.store import JobStore
+from toolcrib.cron.jobs import JobError, JobRun, RunOutcome
+from toolcrib.cron.store import Claim, JobStore
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +29,16 @@ STOP_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
 """How long runs may go on by themselves when the scheduler is told to stop."""
 
-Execute = Callable[[Claim, CancelToken], Awaitable[Report]]
+Execute = Callable[[Claim, CancelToken], Awaitable[RunOutcome]]
 """Does the work of one run. Told to stop by the token, it reports what there is."""
 Tell = Callable[[str], None]
 
 
-class Finished(msgspec.Struct, frozen=True):
+class CompletedRun(msgspec.Struct, frozen=True):
     """A run that has ended, as it is to be put on record."""
 
-    run: Run
-    report: Report
+    run: JobRun
+    report: RunOutcome
     at: float
 
 
@@ -61,13 +60,13 @@ class Scheduler:
         self._clock = clock
         self._tell = tell
         self._running: dict[asyncio.Task[None], tuple[Claim, CancelToken]] = {}
-        self._unrecorded: list[Finished] = []
+        self._unrecorded: list[CompletedRun] = []
         self._trouble = ""
         self._latest = math.inf
         """What the clock showed at the last look; it can only be behind that when it was set back."""
 
     async def serve(self, stop: asyncio.Event, stop_now: asyncio.Event | None = None) -> None:
-        """Run jobs at their times until told to stop; then runs get a moment, `stop_now` takes that away."""
+        """JobRun jobs at their times until told to stop; then runs get a moment, `stop_now` takes that away."""
         with self._store.serving(self._clock()):
             stopping = asyncio.ensure_future(stop.wait())
             try:
@@ -81,7 +80,7 @@ class Scheduler:
                 await self._leave(stop_now or asyncio.Event())
 
     async def run_due(self, stop: asyncio.Event | None = None) -> None:
-        """Run everything that is due now, also what becomes due meanwhile, and come back."""
+        """JobRun everything that is due now, also what becomes due meanwhile, and come back."""
         stop = stop or asyncio.Event()
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -129,8 +128,8 @@ class Scheduler:
 
     async def _run(self, claim: Claim, cancel: CancelToken) -> None:
         """One run from its start to its end, which comes when its time is over at the latest."""
-        report = await run_in_time(self._execute, claim, cancel, self._settings.timeout)
-        ended = Finished(claim.run, report, self._clock())
+        report = await run_with_timeout(self._execute, claim, cancel, self._settings.timeout)
+        ended = CompletedRun(claim.run, report, self._clock())
         self._unrecorded.append(ended)
         self._tell(f"{claim.job.name}: run {claim.run.number} {summary(ended)}")
         with suppress(JobError):
@@ -184,7 +183,7 @@ class Scheduler:
             self._record_ended()
 
 
-async def run_in_time(execute: Execute, claim: Claim, cancel: CancelToken, timeout_seconds: float) -> Report:
+async def run_with_timeout(execute: Execute, claim: Claim, cancel: CancelToken, timeout_seconds: float) -> RunOutcome:
     """How a run went. One whose time is over, or that is told to stop, gets a moment to leave things in order."""
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -204,7 +203,7 @@ async def run_in_time(execute: Execute, claim: Claim, cancel: CancelToken, timeo
         cancel.cancel("its time is over")
         await asyncio.wait([work], timeout=STOP_SECONDS)
         partial = work.result().value if work.done() else None
-        partial = partial or Report(state="failed")
+        partial = partial or RunOutcome(state="failed")
         error = why or f"it was stopped after {timeout_seconds:g} seconds (cron.timeout)"
         return msgspec.structs.replace(partial, state="failed" if state == "failed" else "timed_out", error=error)
     finally:
@@ -213,15 +212,15 @@ async def run_in_time(execute: Execute, claim: Claim, cancel: CancelToken, timeo
         work.cancel()
 
 
-def _reported(claim: Claim, report: Report | None, error: BaseException | None) -> Report:
+def _reported(claim: Claim, report: RunOutcome | None, error: BaseException | None) -> RunOutcome:
     if report is not None:
         return report
     if error is not None and not isinstance(error, JobError):
         logger.error("run %d of job %r failed", claim.run.number, claim.job.name, exc_info=error)
-    return Report(state="failed", error=str(error) or type(error).__name__)
+    return RunOutcome(state="failed", error=str(error) or type(error).__name__)
 
 
-def summary(ended: Finished) -> str:
+def summary(ended: CompletedRun) -> str:
     """How a run ended, in a few words."""
     seconds = f"{max(0.0, ended.at - ended.run.started_at):.0f} s"
     state = {"ok": "ended well", "timed_out": "ran out of time"}.get(ended.report.state, "failed")

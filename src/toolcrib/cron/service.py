@@ -19,11 +19,9 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.destinations import parse_destination
-from toolcrib.cron.drafts import Author, Wish, changed_job, new_job
-from toolcrib.cron.jobs import Job
-from toolcrib.cron.pausing import paused, resumed
+from toolcrib.cron.delivery import parse_destination
+from toolcrib.cron.drafts import JobAuthor, JobDraft, new_job, pause_job, resume_job, update_job
+from toolcrib.cron.jobs import Job, describe_job, describe_run
 from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
@@ -136,7 +134,7 @@ class CronService:
     def _update(self, args: JsonObject, ctx: ToolContext, store: JobStore) -> JsonObject:
         before, wish = self._found(args, store), self._wish(args)
         self._refuse_foreign_toolsets(wish.toolsets, ctx)
-        job = changed_job(before, wish, self._author(ctx), self._settings, store, self._clock())
+        job = update_job(before, wish, self._author(ctx), self._settings, store, self._clock())
         if wish.skills:
             self._refuse_unknown_skills(job)
         return self._told(store.replace(job, before), store, "The job was changed.")
@@ -144,14 +142,14 @@ class CronService:
     def _list(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
         if args.get("job_id"):
             job = self._found(args, store)
-            runs = [run_facts(run, SHOWN_OUTPUT_CHARS) for run in store.runs(job, SHOWN_RUNS)]
+            runs = [describe_run(run, SHOWN_OUTPUT_CHARS) for run in store.runs(job, SHOWN_RUNS)]
             return {"job": self._facts(job), "runs": runs, **self._warning(store)}
         known, latest = store.jobs(), store.latest_runs()
         jobs = [
             {
                 **self._facts(job),
                 "prompt": job.prompt[:SHOWN_PROMPT_CHARS] + ("…" if len(job.prompt) > SHOWN_PROMPT_CHARS else ""),
-                "last_run": run_facts(latest[job.id]) if job.id in latest else None,
+                "last_run": describe_run(latest[job.id]) if job.id in latest else None,
             }
             for job in known[:SHOWN_JOBS]
         ]
@@ -165,11 +163,13 @@ class CronService:
 
     def _pause(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
         job = self._found(args, store)
-        return self._told(store.replace(paused(job, self._clock()), job), store, "The job rests until it is resumed.")
+        return self._told(
+            store.replace(pause_job(job, self._clock()), job), store, "The job rests until it is resumed."
+        )
 
     def _resume(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
         job = self._found(args, store)
-        return self._told(store.replace(resumed(job, self._clock()), job), store, "The job runs again.")
+        return self._told(store.replace(resume_job(job, self._clock()), job), store, "The job runs again.")
 
     def _run(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
         job = self._found(args, store)
@@ -189,7 +189,7 @@ class CronService:
             raise UsageError("say which job: give its job_id, as list shows it")
         return store.find(wanted)
 
-    def _wish(self, args: JsonObject) -> Wish:
+    def _wish(self, args: JsonObject) -> JobDraft:
         given: dict[str, Any] = {name: str(args[name]) for name in TEXTS if args.get(name) is not None}
         for name, key in (("skills", "skills"), ("context_from", "context_from"), ("enabled_toolsets", "toolsets")):
             if args.get(name) is not None:
@@ -201,11 +201,11 @@ class CronService:
             threat = threat_in(given.get(name, ""))
             if threat:
                 raise UsageError(f"the {name} was refused: {threat}; a job runs unseen, so word it without that")
-        return Wish(**given)
+        return JobDraft(**given)
 
-    def _author(self, ctx: ToolContext) -> Author:
+    def _author(self, ctx: ToolContext) -> JobAuthor:
         allowed = None if ctx.allowed_tools is None else ctx.allowed_tools - {"cronjob"}
-        return Author(folder=self._folder(ctx), session=ctx.session_id, allowed_tools=allowed)
+        return JobAuthor(folder=self._folder(ctx), session=ctx.session_id, allowed_tools=allowed)
 
     def _folder(self, ctx: ToolContext) -> str:
         """Where the session works; empty where only another machine knows that."""
@@ -233,7 +233,7 @@ class CronService:
         return {"job": self._facts(job), "message": message, **self._warning(store)}
 
     def _facts(self, job: Job) -> JsonObject:
-        return job_facts(job, self._clock())
+        return describe_job(job, self._clock())
 
     def _warning(self, store: JobStore) -> JsonObject:
         return {} if store.scheduler() else {"warning": NO_SCHEDULER}

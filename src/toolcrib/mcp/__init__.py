@@ -1,5 +1,5 @@
-"""Tools of other people's MCP servers in, our tools out.
+"""MCP, the Model Context Protocol, in both directions.
 
-`hub` is what a Runtime holds; one `owner` keeps one server connected; `connection` is the border to the SDK. Only the
-modules that need the SDK import it, and they are loaded when the first server is connected: it takes a second.
+`client` connects to MCP servers and registers their tools; `server` offers our tools to MCP clients. Only the modules
+that need the SDK import it, and they are loaded when the first connection opens, because it takes a second.
 """

@@ -10,18 +10,30 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from toolcrib.config.files import make_folder, replace_file
 from toolcrib.core.types import Effect, JsonObject
-from toolcrib.skills.check import MAX_TEXT_CHARS, format_problems
-from toolcrib.skills.finder import Shelf, find_in
-from toolcrib.skills.reading import MAX_LISTED_FILES, files_of, read_text, real_file
-from toolcrib.skills.scan import Concern, concerns_in, kind_of
-from toolcrib.skills.skill import MAX_NAME_CHARS, NAME_RULE, SKILL_FILE, Skill, SkillError, is_valid_name
+from toolcrib.skills.catalog import SkillCatalog, find_in
+from toolcrib.skills.check import MAX_TEXT_CHARS, SafetyConcern, find_concerns, format_problems, kind_of
+from toolcrib.skills.skill import (
+    MAX_LISTED_FILES,
+    MAX_NAME_CHARS,
+    NAME_RULE,
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    is_valid_name,
+    list_files,
+    read_text,
+    resolve_file,
+)
 
 MAX_CATEGORY_PARTS = 3
 MAX_PATH_PARTS = 5
@@ -29,7 +41,7 @@ MAX_CAUTIONS = 3
 _PATH_PART = re.compile(r"[\w][\w. +@-]{0,99}")
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class SkillChange(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the user's folder that was found to be in order."""
 
     kind: Literal["create", "write", "remove", "delete"]
@@ -48,7 +60,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return (Effect(kind, str(self.path), caution="; ".join(self.cautions)),)
 
 
-def plan(args: JsonObject, skills_dir: Path, shelf: Callable[[], Shelf]) -> Change:
+def plan_change(args: JsonObject, skills_dir: Path, shelf: Callable[[], SkillCatalog]) -> SkillChange:
     """The change that a call asks for; raises SkillError where it must not or cannot be made."""
     name = str(args["name"]).strip()
     if args["action"] == "create":
@@ -61,7 +73,7 @@ def plan(args: JsonObject, skills_dir: Path, shelf: Callable[[], Shelf]) -> Chan
             return _patched(args, skill)
         case "write_file":
             path = _file_path(args)
-            if len(files_of(skill)) >= MAX_LISTED_FILES and not (skill.folder / path).exists():
+            if len(list_files(skill)) >= MAX_LISTED_FILES and not (skill.folder / path).exists():
                 raise SkillError(f"the skill {skill.name!r} has {MAX_LISTED_FILES} files already; remove one first")
             return _written(skill, path, _given(args, "file_content"))
         case "remove_file":
@@ -69,13 +81,13 @@ def plan(args: JsonObject, skills_dir: Path, shelf: Callable[[], Shelf]) -> Chan
             target = _plain(skill, path)
             if not target.is_file():
                 raise SkillError(f"the skill {skill.name!r} has no file {path!r}; skill_view lists its files")
-            return Change(kind="remove", skill=skill.name, folder=skill.folder, path=target)
+            return SkillChange(kind="remove", skill=skill.name, folder=skill.folder, path=target)
         case "delete":
             return _delete(args, skill, shelf)
     raise SkillError(f"skill_manage cannot {args['action']!r}")
 
 
-def _create(args: JsonObject, name: str, skills_dir: Path, shelf: Callable[[], Shelf]) -> Change:
+def _create(args: JsonObject, name: str, skills_dir: Path, shelf: Callable[[], SkillCatalog]) -> SkillChange:
     if not is_valid_name(name):
         raise SkillError(f"{name[:80]!r} cannot be a skill's name; use at most {MAX_NAME_CHARS} {NAME_RULE}")
     category = _category(str(args.get("category") or ""))
@@ -91,7 +103,7 @@ def _create(args: JsonObject, name: str, skills_dir: Path, shelf: Callable[[], S
         raise SkillError(f"{category!r} is a skill, so it cannot be a category; choose another category")
     _require_format(text, name, before=None)
     hides = next((skill for skill in shelf().skills if skill.name == name), None)
-    return Change(
+    return SkillChange(
         kind="create",
         skill=name,
         folder=folder,
@@ -114,7 +126,7 @@ def _category(category: str) -> str:
     return "/".join(parts)
 
 
-def _own(name: str, skills_dir: Path, shelf: Callable[[], Shelf]) -> Skill:
+def _own(name: str, skills_dir: Path, shelf: Callable[[], SkillCatalog]) -> Skill:
     """The skill of that name in the user's folder."""
     own = [skill for skill in find_in(skills_dir, "user") if not skill.problem]
     for skill in own:
@@ -131,7 +143,7 @@ def _own(name: str, skills_dir: Path, shelf: Callable[[], Shelf]) -> Skill:
     )
 
 
-def _patched(args: JsonObject, skill: Skill) -> Change:
+def _patched(args: JsonObject, skill: Skill) -> SkillChange:
     path = _file_path(args) if args.get("file_path") else SKILL_FILE
     old, new = _given(args, "old_string"), args.get("new_string")
     if not isinstance(new, str):
@@ -155,7 +167,7 @@ def _nearest(old: str, text: str) -> str:
     return f"line {lines.index(close[0]) + 1} is near: {close[0][:200]!r}"
 
 
-def _written(skill: Skill, path: str, text: str) -> Change:
+def _written(skill: Skill, path: str, text: str) -> SkillChange:
     """New content for a file of a skill."""
     target = _plain(skill, path)
     before = read_text(skill.folder, path) if target.is_file() else None
@@ -164,10 +176,10 @@ def _written(skill: Skill, path: str, text: str) -> Change:
     elif len(text) > MAX_TEXT_CHARS:
         raise SkillError(f"{path!r} would have {len(text):,} characters; {MAX_TEXT_CHARS:,} are allowed")
     cautions = _cautions(text, path, before or "")
-    return Change(kind="write", skill=skill.name, folder=skill.folder, path=target, text=text, cautions=cautions)
+    return SkillChange(kind="write", skill=skill.name, folder=skill.folder, path=target, text=text, cautions=cautions)
 
 
-def _delete(args: JsonObject, skill: Skill, shelf: Callable[[], Shelf]) -> Change:
+def _delete(args: JsonObject, skill: Skill, shelf: Callable[[], SkillCatalog]) -> SkillChange:
     absorbed = str(args.get("absorbed_into") or "").strip()
     note = ""
     if absorbed:
@@ -175,7 +187,7 @@ def _delete(args: JsonObject, skill: Skill, shelf: Callable[[], Shelf]) -> Chang
         if heir.folder == skill.folder:
             raise SkillError(f"absorbed_into must name another skill than {skill.name!r}")
         note = f"What it said is now in {heir.name!r}."
-    return Change(kind="delete", skill=skill.name, folder=skill.folder, path=skill.folder, note=note)
+    return SkillChange(kind="delete", skill=skill.name, folder=skill.folder, path=skill.folder, note=note)
 
 
 def _given(args: JsonObject, key: str) -> str:
@@ -201,7 +213,7 @@ def _file_path(args: JsonObject) -> str:
 def _plain(skill: Skill, path: str) -> Path:
     """The file itself; raises SkillError where a link leads to it, or something that is no file stands there."""
     target = skill.folder / path
-    if real_file(skill.folder, path) != path:
+    if resolve_file(skill.folder, path) != path:
         raise SkillError(f"a link leads to {path!r}; remove the link, or change the file that it leads to")
     in_the_way = next((str(part) for part in Path(path).parents if (skill.folder / part).is_file()), "")
     if in_the_way:
@@ -221,11 +233,52 @@ def _require_format(text: str, folder_name: str, before: str | None) -> None:
 
 def _cautions(text: str, path: str, before: str = "") -> tuple[str, ...]:
     """What a person should know before this is written; raises SkillError for what must not be."""
-    concerns = concerns_in(text, kind_of(path, text))
+    concerns = find_concerns(text, kind_of(path, text))
     refused = next((concern for concern in concerns if concern.severity == "refuse"), None)
     if refused is not None:
         raise SkillError(f"{path} was not written: line {refused.line}: {refused.message}; leave that out")
-    known = {concern.message for concern in concerns_in(before, kind_of(path, before))} if before else set()
-    new: list[Concern] = [concern for concern in concerns if concern.message not in known]
+    known = {concern.message for concern in find_concerns(before, kind_of(path, before))} if before else set()
+    new: list[SafetyConcern] = [concern for concern in concerns if concern.message not in known]
     more = (f"and {len(new) - MAX_CAUTIONS} more like these",) if len(new) > MAX_CAUTIONS else ()
     return (*(str(concern) for concern in new[:MAX_CAUTIONS]), *more)
+
+
+OWNER_PROGRAM = 0o700
+# Readers pass over names that begin with a dot.
+BUILDING, LEAVING = ".building-", ".leaving-"
+
+
+def apply_change(change: SkillChange, skills_dir: Path) -> None:
+    """Do it. Only by the one who holds `config.files.writing(skills_dir)`."""
+    root = Path(os.path.realpath(skills_dir))
+    _clear(root)
+    match change.kind:
+        case "create":
+            _create_folder(change, root)
+        case "write":
+            is_new_program = change.text.startswith("#!") and not change.path.exists()
+            make_folder(change.path.parent)
+            replace_file(change.path, change.text.encode())
+            if is_new_program:
+                change.path.chmod(OWNER_PROGRAM)
+        case "remove":
+            change.path.unlink()
+        case "delete":
+            leaving = Path(tempfile.mkdtemp(prefix=LEAVING, dir=root))
+            change.folder.rename(leaving / change.folder.name)
+            _clear(root)
+
+
+def _create_folder(change: SkillChange, root: Path) -> None:
+    """Build the folder beside, then let it appear at once."""
+    make_folder(change.folder.parent)
+    building = Path(tempfile.mkdtemp(prefix=BUILDING, dir=root))
+    replace_file(building / change.path.name, change.text.encode())
+    building.rename(change.folder)
+
+
+def _clear(root: Path) -> None:
+    """Remove what is left of deleted skills and of killed processes; what cannot be removed is in nobody's way."""
+    for pattern in (BUILDING, LEAVING):
+        for left in root.glob(f"{pattern}*"):
+            shutil.rmtree(left, ignore_errors=True)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from toolcrib.approval.analyse import analyse
+from toolcrib.approval.shell.model import Finding
 from toolcrib.config.yaml_text import Document
 from toolcrib.core.errors import ConfigError
-from toolcrib.skills.front_matter import MARK, Parts, fields_of, split
-from toolcrib.skills.reading import files_of, read_text
-from toolcrib.skills.scan import concerns_in, kind_of
-from toolcrib.skills.skill import MAX_NAME_CHARS, NAME_RULE, SKILL_FILE, Skill, SkillError, is_valid_name
+from toolcrib.sessions.injection_scan import threat_in
+from toolcrib.skills.skill import (
+    MARK,
+    MAX_NAME_CHARS,
+    NAME_RULE,
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    SkillText,
+    is_valid_name,
+    list_files,
+    parse_front_matter,
+    read_text,
+    split_front_matter,
+)
 
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
@@ -28,7 +42,7 @@ _LINK = re.compile(
 )
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class SkillProblem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong with a skill."""
 
     message: str
@@ -39,129 +53,310 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     file: str = SKILL_FILE
 
 
-def problems_of(skill: Skill) -> list[Problem]:
+def find_problems(skill: Skill) -> list[SkillProblem]:
     """Everything that is wrong with a skill on the disk, its files included."""
     if skill.problem:
-        return [Problem(rule="readable", message=skill.problem, file=skill.file.name)]
-    files = files_of(skill)
+        return [SkillProblem(rule="readable", message=skill.problem, file=skill.file.name)]
+    files = list_files(skill)
     found = []
     if skill.file.name not in (SKILL_FILE, *([skill.file.name] if skill.is_alone else [])):
         message = f"it is called {skill.file.name!r}; call it {SKILL_FILE!r}, which is what others look for"
-        found.append(Problem(rule="file-name", severity="warning", message=message, file=skill.file.name))
+        found.append(SkillProblem(rule="file-name", severity="warning", message=message, file=skill.file.name))
     found += _problems_of_text(skill, skill.file.name)
     if not skill.is_alone:
         found += _missing_files(read_text(skill.folder, skill.file.name), {file.path for file in files}, skill.folder)
     for file in files:
         if file.problem:
-            found.append(Problem(rule="plain-files", message=f"{file.problem}; put a copy there", file=file.path))
+            found.append(SkillProblem(rule="plain-files", message=f"{file.problem}; put a copy there", file=file.path))
         else:
             found += _problems_of_text(skill, file.path)
     return sorted(found, key=lambda problem: (problem.file != skill.file.name, problem.file, problem.line))
 
 
-def _problems_of_text(skill: Skill, path: str) -> Iterator[Problem]:
+def _problems_of_text(skill: Skill, path: str) -> Iterator[SkillProblem]:
     try:
         text = read_text(skill.folder, path)
     except SkillError as error:
         if path == skill.file.name:
-            yield Problem(rule="readable", message=str(error), file=path)
+            yield SkillProblem(rule="readable", message=str(error), file=path)
         return
     if path == skill.file.name:
         yield from format_problems(text, skill.folder.name)
-    for concern in concerns_in(text, kind_of(path, text)):
+    for concern in find_concerns(text, kind_of(path, text)):
         severity: Literal["error", "warning"] = "error" if concern.severity == "refuse" else "warning"
         rule = "safe" if severity == "error" else "asks"
-        yield Problem(rule=rule, severity=severity, line=concern.line, message=concern.message, file=path)
+        yield SkillProblem(rule=rule, severity=severity, line=concern.line, message=concern.message, file=path)
 
 
-def format_problems(text: str, folder_name: str) -> list[Problem]:
+def format_problems(text: str, folder_name: str) -> list[SkillProblem]:
     """What is wrong with the text of a SKILL.md that stands in a folder of this name."""
     found = []
     if len(text) > MAX_TEXT_CHARS:
         message = f"it has {len(text):,} characters; keep it under {MAX_TEXT_CHARS:,} and move the rest to references/"
-        found.append(Problem(rule="size", message=message))
-    parts = split(text)
+        found.append(SkillProblem(rule="size", message=message))
+    parts = split_front_matter(text)
     if parts.front is None:
         example = f"{MARK} / name: {folder_name} / description: What it does and when to use it. / {MARK}"
         message = f"it does not begin with a head between two lines {MARK!r}; write, a line each: {example}"
-        return [*found, Problem(rule="front-matter", message=message)]
+        return [*found, SkillProblem(rule="front-matter", message=message)]
     return [*found, *_in_front(parts.front, folder_name), *_in_body(parts)]
 
 
-def _in_front(front: str, folder_name: str) -> Iterator[Problem]:
+def _in_front(front: str, folder_name: str) -> Iterator[SkillProblem]:
     try:
-        document = fields_of(front)
+        document = parse_front_matter(front)
     except ConfigError as error:
         where = _BROKEN_AT.match(str(error))
         message = _BROKEN_AT.sub("", str(error))
         if "not valid YAML" in message:
             message = f"{message.partition(';')[0]}; put the value into quotes"
-        yield Problem(rule="front-matter", line=int(where[1]) if where else 1, message=message)
+        yield SkillProblem(rule="front-matter", line=int(where[1]) if where else 1, message=message)
         return
     for line, message in document.problems:
-        yield Problem(rule="front-matter", line=line, message=message)
+        yield SkillProblem(rule="front-matter", line=line, message=message)
     if not isinstance(document.data, dict):
-        yield Problem(rule="front-matter", message="its head is no mapping; write a line `name: …` for each field")
+        yield SkillProblem(rule="front-matter", message="its head is no mapping; write a line `name: …` for each field")
         return
     yield from _name_problems(document, folder_name)
     yield from _description_problems(document)
     yield from _optional_problems(document)
 
 
-def _name_problems(document: Document, folder_name: str) -> Iterator[Problem]:
+def _name_problems(document: Document, folder_name: str) -> Iterator[SkillProblem]:
     name, line = document.data.get("name"), document.line_of(("name",))
     if not isinstance(name, str) or not name:
-        yield Problem(rule="name", line=line, message=f"it has no name; write `name: {folder_name}`")
+        yield SkillProblem(rule="name", line=line, message=f"it has no name; write `name: {folder_name}`")
     elif not is_valid_name(name):
         message = f"{name[:80]!r} cannot be a name; use at most {MAX_NAME_CHARS} {NAME_RULE}"
-        yield Problem(rule="name", line=line, message=message)
+        yield SkillProblem(rule="name", line=line, message=message)
     elif name != folder_name:
         message = f"its name {name!r} is not that of its folder, {folder_name!r}; make them the same"
-        yield Problem(rule="name", line=line, message=message)
+        yield SkillProblem(rule="name", line=line, message=message)
 
 
-def _description_problems(document: Document) -> Iterator[Problem]:
+def _description_problems(document: Document) -> Iterator[SkillProblem]:
     text, line = document.data.get("description"), document.line_of(("description",))
     if not isinstance(text, str) or not text.strip():
         message = "it has no description; write `description:` with what it does and when to use it"
-        yield Problem(rule="description", line=line, message=message)
+        yield SkillProblem(rule="description", line=line, message=message)
     elif len(text) > MAX_DESCRIPTION_CHARS:
         message = f"its description has {len(text):,} characters; {MAX_DESCRIPTION_CHARS:,} are allowed"
-        yield Problem(rule="description", line=line, message=message)
+        yield SkillProblem(rule="description", line=line, message=message)
 
 
-def _optional_problems(document: Document) -> Iterator[Problem]:
+def _optional_problems(document: Document) -> Iterator[SkillProblem]:
     data = document.data
     compatibility: Any = data.get("compatibility", "")
     if not isinstance(compatibility, str) or len(compatibility) > MAX_COMPATIBILITY_CHARS:
         message = f"`compatibility` must be a text of at most {MAX_COMPATIBILITY_CHARS} characters"
-        yield Problem(rule="compatibility", line=document.line_of(("compatibility",)), message=message)
+        yield SkillProblem(rule="compatibility", line=document.line_of(("compatibility",)), message=message)
     if "metadata" in data and not isinstance(data["metadata"], dict):
         message = "`metadata` must be a mapping of names to texts"
-        yield Problem(rule="metadata", line=document.line_of(("metadata",)), message=message)
+        yield SkillProblem(rule="metadata", line=document.line_of(("metadata",)), message=message)
     for key in ("license", "allowed-tools"):
         if key in data and not isinstance(data[key], str):
             message = f"`{key}` should be a text" + ("; separate the tools by spaces" if key[0] == "a" else "")
-            yield Problem(rule=key, severity="warning", line=document.line_of((key,)), message=message)
+            yield SkillProblem(rule=key, severity="warning", line=document.line_of((key,)), message=message)
     for key in data:
         if key not in KNOWN_KEYS:
             message = f"{key!r} is no field of the format; others may not read it, put it under `metadata:`"
-            yield Problem(rule="fields", severity="warning", line=document.line_of((key,)), message=message)
+            yield SkillProblem(rule="fields", severity="warning", line=document.line_of((key,)), message=message)
 
 
-def _in_body(parts: Parts) -> Iterator[Problem]:
+def _in_body(parts: SkillText) -> Iterator[SkillProblem]:
     if not parts.body.strip():
-        yield Problem(rule="body", line=parts.body_line, message="it says nothing after its head; write down the steps")
+        yield SkillProblem(
+            rule="body", line=parts.body_line, message="it says nothing after its head; write down the steps"
+        )
     lines = parts.body.rstrip().count("\n") + 1
     if lines > MAX_BODY_LINES:
         message = f"its text has {lines} lines; move what is not always needed to references/"
-        yield Problem(rule="body", severity="warning", line=parts.body_line, message=message)
+        yield SkillProblem(rule="body", severity="warning", line=parts.body_line, message=message)
 
 
-def _missing_files(text: str, present: set[str], folder: Path) -> Iterator[Problem]:
+def _missing_files(text: str, present: set[str], folder: Path) -> Iterator[SkillProblem]:
     for at, line in enumerate(text.split("\n"), start=1):
         for found in _LINK.finditer(line):
             path = (found[1] or found[2]).partition("#")[0].removeprefix("./").rstrip("/")
             if path and path not in present and path != SKILL_FILE and not (folder / path).is_dir():
                 message = f"it names the file {path!r}, which is not there"
-                yield Problem(rule="links", severity="warning", line=at, message=message)
+                yield SkillProblem(rule="links", severity="warning", line=at, message=message)
+
+
+TextKind = Literal["markdown", "shell", "python", "text"]
+
+WINDOW_CHARS = 16_000
+OVERLAP_CHARS = 2_000
+MAX_LOOSE_COMMANDS = 400
+MAX_LOOSE_CHARS = 500
+SHELL_NAMES = frozenset({"bash", "sh", "shell", "zsh", "ksh", "fish"})
+SESSION_NAMES = frozenset({"console", "shell-session", "shellsession", "terminal"})
+PYTHON_NAMES = frozenset({"python", "py", "python3"})
+# Said of half of all examples, with their placeholders, and judged at the run by what stands there then.
+NOT_WORTH_ASKING = frozenset({"not_understood", "unknown_command", "package"})
+# What is clear enough even in a text that may be no command at all.
+CLEAR_ANYWHERE = frozenset({"remote_code", "exfiltration", "disk_write", "format", "fork_bomb"})
+
+_FENCE = re.compile(r"[ \t>]{0,12}(`{3,}|~{3,})[ \t]*\{?\.?([\w+-]{0,30})[^`\n]{0,200}")
+_INLINE = re.compile(r"(`{1,2})(?!`)([^`\n]{2,500})\1(?!`)")
+# `<name>` in an example; read as the shell reads it, it would be two redirections.
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w .|/-]{0,40}>")
+_HEREDOC_END = "END_OF_THE_CODE_OF_A_SKILL"
+
+
+class SafetyConcern(msgspec.Struct, frozen=True):
+    """One thing in a text that is refused, or that a person is asked about."""
+
+    line: int
+    severity: Literal["refuse", "ask"]
+    message: str
+    """Half a sentence that begins with "it"."""
+
+    def __str__(self) -> str:
+        return f"{self.message} (line {self.line})"
+
+
+class CodeSnippet(msgspec.Struct, frozen=True):
+    """A piece of a text that is, or may be, a program."""
+
+    line: int
+    text: str
+    language: Literal["shell", "python", "loose"]
+
+
+def kind_of(path: str, text: str) -> TextKind:
+    """What a file of a skill holds, by its name and its first line."""
+    name = path.lower().rpartition("/")[2]
+    suffix = name.rpartition(".")[2] if "." in name else ""
+    first = text[:200].partition("\n")[0]
+    if suffix in ("py", "pyw") or (first.startswith("#!") and "python" in first):
+        return "python"
+    if suffix in SHELL_NAMES or (first.startswith("#!") and re.search(r"\b(?:ba|z|k|da)?sh\b", first)):
+        return "shell"
+    return "markdown" if suffix in ("md", "markdown", "txt", "rst") else "text"
+
+
+# One call is looked at by the gate and then by the handler.
+@lru_cache(maxsize=8)
+def find_concerns(text: str, kind: TextKind) -> tuple[SafetyConcern, ...]:
+    """All that is wrong with a text, by line."""
+    found = [*_threats(text), *(concern for code in _code_in(text, kind) for concern in _dangers(code))]
+    refused = {concern.line for concern in found if concern.severity == "refuse"}
+    telling = [concern for concern in found if concern.severity == "refuse" or concern.line not in refused]
+    return tuple(sorted(dict.fromkeys(telling), key=lambda concern: concern.line))
+
+
+def _threats(text: str) -> Iterator[SafetyConcern]:
+    start = 0
+    while start < len(text):
+        window = text[start : start + WINDOW_CHARS]
+        reason = threat_in(window)
+        if reason:
+            line = text.count("\n", 0, start) + _line_of(window, threat_in)
+            yield SafetyConcern(line, "refuse", reason)
+            return
+        if start + WINDOW_CHARS >= len(text):
+            return
+        start += WINDOW_CHARS - OVERLAP_CHARS
+        # At the start of a line, if one is near: a mark that belongs to the letter before it must not lose that.
+        start = text.rfind("\n", start - 500, start) + 1 or start
+
+
+def _line_of(window: str, is_found: Callable[[str], str]) -> int:
+    """The line with the end of what is found, counted from 1: the shortest beginning of the text that has it."""
+    lines = window.split("\n")
+    low, high = 1, len(lines)
+    while low < high:
+        middle = (low + high) // 2
+        if is_found("\n".join(lines[:middle])):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _code_in(text: str, kind: TextKind) -> Iterator[CodeSnippet]:
+    if kind == "markdown":
+        yield from _code_of_markdown(text.split("\n"))
+    elif kind in ("shell", "python"):
+        yield CodeSnippet(1, text, "shell" if kind == "shell" else "python")
+
+
+def _code_of_markdown(lines: list[str]) -> Iterator[CodeSnippet]:
+    fence, language, begin = "", "", 0
+    loose = 0
+    for at, line in enumerate(lines, start=1):
+        mark = _FENCE.fullmatch(line)
+        if fence:
+            if mark is not None and mark[1].startswith(fence) and not mark[2]:
+                yield from _fenced(lines[begin : at - 1], language, begin + 1)
+                fence = ""
+        elif mark is not None:
+            fence, language, begin = mark[1], mark[2].lower(), at
+        else:
+            spans = [found[2] for found in _INLINE.finditer(line)] or (
+                [line] if line.startswith(("    ", "\t")) else []
+            )
+            for span in spans:
+                loose += 1
+                if loose <= MAX_LOOSE_COMMANDS and len(span) <= MAX_LOOSE_CHARS:
+                    yield CodeSnippet(at, span.strip().removeprefix("$ "), "loose")
+    if fence:
+        yield from _fenced(lines[begin:], language, begin + 1)
+
+
+def _fenced(lines: list[str], language: str, begin: int) -> Iterator[CodeSnippet]:
+    if language in PYTHON_NAMES:
+        yield CodeSnippet(begin, "\n".join(lines), "python")
+    elif language in SESSION_NAMES or any(line.lstrip().startswith("$ ") for line in lines):
+        typed = [line.lstrip()[2:] if line.lstrip().startswith(("$ ", "# ", "> ")) else "" for line in lines]
+        yield CodeSnippet(begin, "\n".join(typed), "shell")
+    elif language in SHELL_NAMES:
+        yield CodeSnippet(begin, "\n".join(lines), "shell")
+    elif not language:
+        yield CodeSnippet(begin, "\n".join(lines), "loose")
+
+
+def _dangers(code: CodeSnippet) -> Iterator[SafetyConcern]:
+    if code.language == "python":
+        script = f"python3 - <<'{_HEREDOC_END}'\n{code.text}\n{_HEREDOC_END}"
+        findings = [(code.line, script, finding) for finding in analyse(script).findings]
+    else:
+        findings = list(_in_shell(_PLACEHOLDER.sub("PLACEHOLDER", code.text), code.line))
+    for line, command, finding in findings:
+        severity = _severity(finding, code)
+        if severity is not None:
+            yield SafetyConcern(line, severity, _in_words(finding, command, code))
+
+
+def _in_shell(text: str, begin: int) -> Iterator[tuple[int, str, Finding]]:
+    """Line, command and finding; a text that is not understood as a whole is read again line by line."""
+    found = analyse(text)
+    if not found.not_understood or "\n" not in text:
+        yield from ((begin + text.count("\n", 0, finding.span[0]), text, finding) for finding in found.findings)
+        return
+    for at, line in enumerate(text.split("\n")[:MAX_LOOSE_COMMANDS]):
+        yield from ((begin + at, line, finding) for finding in analyse(line).findings if line.strip())
+    for finding in found.findings:
+        if finding.severity == "block":
+            yield begin, text, finding
+
+
+def _severity(finding: Finding, code: CodeSnippet) -> Literal["refuse", "ask"] | None:
+    if finding.severity == "block":
+        return "refuse"
+    if code.language == "loose":
+        return "ask" if finding.rule in CLEAR_ANYWHERE else None
+    if code.language == "python" and finding.rule == "unknown_code":
+        return None
+    return None if finding.rule in NOT_WORTH_ASKING else "ask"
+
+
+def _in_words(finding: Finding, command: str, code: CodeSnippet) -> str:
+    if code.language == "python":
+        return f"it has Python code that {finding.reason}"
+    # The whole line: what is dangerous about `curl … | sh` is not seen in `sh`.
+    begin = command.rfind("\n", 0, finding.span[0]) + 1
+    words = " ".join(command[begin:].partition("\n")[0].split())
+    quoted = words if len(words) <= 80 else words[:79] + "…"
+    return f"it has the command `{quoted}`, which {finding.reason}"

@@ -13,13 +13,20 @@ from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
 from toolcrib.sessions.injection_scan import MAX_SCANNED_CHARS, threat_in
-from toolcrib.skills.changes import Change, plan
-from toolcrib.skills.finder import Plugin, Shelf, find_skills
-from toolcrib.skills.front_matter import fields_of, split, text_of
-from toolcrib.skills.index import short_description
-from toolcrib.skills.reading import files_of, read_text, real_file
-from toolcrib.skills.skill import SKILL_FILE, Skill, SkillError, UnknownSkill
-from toolcrib.skills.writing import carry_out
+from toolcrib.skills.catalog import SkillCatalog, SkillPlugin, find_skills, short_description
+from toolcrib.skills.changes import SkillChange, apply_change, plan_change
+from toolcrib.skills.skill import (
+    SKILL_FILE,
+    Skill,
+    SkillError,
+    UnknownSkill,
+    field_text,
+    list_files,
+    parse_front_matter,
+    read_text,
+    resolve_file,
+    split_front_matter,
+)
 
 MAX_LISTED = 300
 MAX_HIDDEN = 50
@@ -32,14 +39,14 @@ DONE = {
 }
 
 
-class Skills:
+class SkillService:
     """The skills of one Runtime. Keeps nothing: what is on the disk counts, at every call."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self._settings = settings
         self._services = services
 
-    def shelf(self, cwd: str) -> Shelf:
+    def shelf(self, cwd: str) -> SkillCatalog:
         """All skills for a session that works in this folder of this machine."""
         return find_skills(self._settings, cwd, self._plugins())
 
@@ -96,18 +103,18 @@ class Skills:
         """The skill of a call, and the file of it that would be read."""
         skill = self.shelf(self._folder(ctx)).get(str(args["name"]))
         path = str(args.get("file_path") or skill.file.name)
-        return skill, Effect("read", str(skill.folder / real_file(skill.folder, path)))
+        return skill, Effect("read", str(skill.folder / resolve_file(skill.folder, path)))
 
     def _whole(self, skill: Skill, ctx: ToolContext) -> JsonObject:
         text = read_text(skill.folder, skill.file.name)
-        parts = split(text)
+        parts = split_front_matter(text)
         answer: JsonObject = {"name": skill.name, "description": skill.description}
         answer |= {"category": skill.category} if skill.category else {}
         answer |= {"source": skill.source, **_further_fields(parts.front, skill)}
         answer |= _shown(skill, skill.file.name, parts.body.strip("\n"), parts.body_line)
         if not skill.is_checked:
             answer["description"] = untrusted(skill.description, _source_name(skill))
-        files = files_of(skill)
+        files = list_files(skill)
         if files:
             answer["linked_files"] = [
                 file.path for file in files if not file.problem and _may_be_named(skill, file.path)
@@ -119,9 +126,9 @@ class Skills:
     def _file(self, skill: Skill, path: str, ctx: ToolContext) -> JsonObject:
         if skill.is_alone:
             raise SkillError(f"the skill {skill.name!r} has no files beside its text")
-        known = [SKILL_FILE, *(file.path for file in files_of(skill))]
+        known = [SKILL_FILE, *(file.path for file in list_files(skill))]
         # Not Path.exists, which raises for a name that is too long.
-        if not os.path.exists(skill.folder / real_file(skill.folder, path)):  # noqa: PTH110
+        if not os.path.exists(skill.folder / resolve_file(skill.folder, path)):  # noqa: PTH110
             raise SkillError(f"the skill {skill.name!r} has no file {path!r}; it has: {', '.join(known[:40])}")
         text = read_text(skill.folder, path)
         return {"name": skill.name, "file_path": path, "source": skill.source, **_shown(skill, path, text, 1)}
@@ -145,7 +152,7 @@ class Skills:
                 change = self._plan(args, ctx)
                 if ctx.effects is not None and ctx.effects != change.effects:
                     raise SkillError(f"the skill {change.skill!r} was changed meanwhile; look at it and try again")
-                carry_out(change, skills_dir)
+                apply_change(change, skills_dir)
         except UnknownSkill as error:
             return _unknown(error)
         except (SkillError, ConfigError) as error:
@@ -161,22 +168,22 @@ class Skills:
         except (UnknownSkill, SkillError):
             return ()
 
-    def _plan(self, args: JsonObject, ctx: ToolContext) -> Change:
-        return plan(args, self._settings.home.skills_dir, lambda: self.shelf(self._folder(ctx)))
+    def _plan(self, args: JsonObject, ctx: ToolContext) -> SkillChange:
+        return plan_change(args, self._settings.home.skills_dir, lambda: self.shelf(self._folder(ctx)))
 
     def _folder(self, ctx: ToolContext) -> str:
         return ctx.cwd or str(self._services.get("terminal").options.workspace)
 
-    def _plugins(self) -> Sequence[Plugin]:
+    def _plugins(self) -> Sequence[SkillPlugin]:
         try:
-            plugins: Sequence[Plugin] = self._services.get("plugins")
+            plugins: Sequence[SkillPlugin] = self._services.get("plugins")
         except UsageError:
             return ()
         return plugins
 
 
-def build(settings: Settings, services: Services) -> Skills:
-    return Skills(settings, services)
+def build(settings: Settings, services: Services) -> SkillService:
+    return SkillService(settings, services)
 
 
 def _may_be_named(skill: Skill, path: str) -> bool:
@@ -200,11 +207,11 @@ def _listed(skill: Skill) -> JsonObject:
 def _further_fields(front: str | None, skill: Skill) -> JsonObject:
     """What else the head says that matters to whoever follows the skill."""
     try:
-        data = fields_of(front).data if front else None
+        data = parse_front_matter(front).data if front else None
     except ConfigError:
         return {}
     wanted = ("compatibility", "allowed-tools", "license", "version")
-    given = {key: text_of(data.get(key)) for key in wanted} if isinstance(data, dict) else {}
+    given = {key: field_text(data.get(key)) for key in wanted} if isinstance(data, dict) else {}
     return {
         key: text if skill.is_checked else untrusted(text, _source_name(skill)) for key, text in given.items() if text
     }

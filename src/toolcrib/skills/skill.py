@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from toolcrib.core.errors import ToolcribError, UnknownName
+from toolcrib.config.yaml_text import Document, parse
+from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME_CHARS = 64
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 NAME_RULE = "lower-case letters and digits, with single hyphens between them"
 
-Source = Literal["user", "folder", "plugin", "bundled", "project"]
-WHOSE: dict[Source, str] = {
+SkillSource = Literal["user", "folder", "plugin", "bundled", "project"]
+SOURCE_LABELS: dict[SkillSource, str] = {
     "user": "the user's own",
     "folder": "a folder in the settings",
     "plugin": "a plugin",
@@ -38,7 +43,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
-    source: Source
+    source: SkillSource
     folder: Path
     """Without links."""
     file: Path
@@ -62,3 +67,244 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 def is_valid_name(name: str) -> bool:
     """Whether a name keeps the rules of the format."""
     return len(name) <= MAX_NAME_CHARS and NAME.fullmatch(name) is not None
+
+
+MARK = "---"
+MAX_FRONT_LINES = 400
+# Much longer than any honest head; reading YAML takes long where it is long or deep.
+MAX_YAML_CHARS = 4_000
+MAX_BRACKETS = 200
+MAX_NUMBER_BITS = 256
+BRIEF_KEYS = ("name", "description")
+_TOP_LEVEL = re.compile(r"([A-Za-z_][\w-]{0,60})[ \t]*:(?:[ \t]+(.*))?")
+# A value that begins with one of these, or is one of these words, means something else than its letters to YAML.
+_SPECIAL_STARTS = tuple("&*!|>%@`[]{},#?:-=~'\"")
+_SPECIAL_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", ".nan", ".inf"})
+
+
+class SkillText(msgspec.Struct, frozen=True):
+    """A SKILL.md in its two parts."""
+
+    front: str | None
+    """The YAML between the marks; None where there is no such head."""
+    body: str
+    body_line: int
+    """The line of the file that the body begins in, counted from 1."""
+
+
+def split_front_matter(text: str) -> SkillText:
+    """The head and the body of a SKILL.md, with line ends of any system."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    if lines[0].rstrip() != MARK:
+        return SkillText(None, "\n".join(lines), 1)
+    for at, line in enumerate(lines[1 : MAX_FRONT_LINES + 1], start=1):
+        if line.rstrip() == MARK:
+            return SkillText("\n".join(lines[1:at]), "\n".join(lines[at + 1 :]), at + 2)
+    return SkillText(None, "\n".join(lines), 1)
+
+
+def parse_front_matter(front: str) -> Document:
+    """All that a head says, with the lines of the file; YAML that is broken or far too large is a ConfigError."""
+    if len(front) > MAX_YAML_CHARS or front.count("[") + front.count("{") > MAX_BRACKETS:
+        raise ConfigError(
+            f"SKILL.md:1:1: its head is too large to be read; keep it under {MAX_YAML_CHARS:,} characters"
+        )
+    with warnings.catch_warnings():
+        # The parser warns of odd but harmless things, which nobody who lists skills wants to read.
+        warnings.simplefilter("ignore")
+        # The mark stands in the first line of the file.
+        return parse("\n" + front, "SKILL.md", "toolcrib skills check")
+
+
+def summary_fields(front: str) -> dict[str, str]:
+    """Name and description, as far as they are there: of plain lines at once, else by YAML, else as they are written.
+
+    Many skills out there are no valid YAML (a colon in the description is enough), and are understood all the same.
+    """
+    written, is_simple = _written(front)
+    plain = {key: _plain(*written[key]) for key in BRIEF_KEYS if key in written}
+    if is_simple and None not in plain.values():
+        return {key: value for key, value in plain.items() if value is not None}
+    try:
+        data = parse_front_matter(front).data
+    except ConfigError:
+        return {key: " ".join(part.strip("\"'>| ") for part in written[key]).strip() for key in plain}
+    found = data if isinstance(data, dict) else {}
+    return {key: field_text(found[key]) for key in BRIEF_KEYS if key in found}
+
+
+def _written(front: str) -> tuple[dict[str, list[str]], bool]:
+    """The lines of each key at the top, the first one without the key; and whether there is nothing but keys."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] | None = None
+    is_simple = True
+    for line in front.split("\n"):
+        key = _TOP_LEVEL.fullmatch(line.rstrip())
+        if key is not None:
+            lines = [key[2] or ""]
+            found.setdefault(key[1], lines)
+        elif line.strip() and not line.startswith("#"):
+            is_simple = is_simple and lines is not None and line.startswith(" ")
+            if lines is not None:
+                lines.append(line.strip())
+    return found, is_simple
+
+
+def _plain(first: str, *more: str) -> str | None:
+    """The value of a key that is written in one line without any of YAML's tricks; None for all others."""
+    if more or not first.isprintable():
+        return None
+    quote = first[:1]
+    if quote in ("'", '"') and len(first) > 1 and first.endswith(quote):
+        inner = first[1:-1]
+        return None if quote in inner or "\\" in inner else inner.strip()
+    if not first or first.startswith(_SPECIAL_STARTS) or first.lower() in _SPECIAL_WORDS:
+        return None
+    if ": " in first or " #" in first or "\t" in first or first.endswith(":"):
+        return None
+    # Numbers are for YAML to read: it writes them in its own way.
+    return None if first[0].isdigit() or first[0] in "+." else first
+
+
+def field_text(value: Any) -> str:
+    """A value of a head as text; empty for what is neither a text, a number nor a list of them."""
+    if isinstance(value, str):
+        # An escaped pair of half characters is one character.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
+    if isinstance(value, list):
+        return ", ".join(filter(None, (field_text(one) for one in value if not isinstance(one, list))))
+    if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() > MAX_NUMBER_BITS):
+        return ""
+    return str(value) if isinstance(value, int | float) else ""
+
+
+MAX_HEAD_BYTES = 64_000
+MAX_FILE_BYTES = 2_000_000
+MAX_LISTED_FILES = 200
+MAX_LISTED_DEPTH = 6
+
+
+class SkillFile(msgspec.Struct, frozen=True):
+    """One file of a skill beside its SKILL.md."""
+
+    path: str
+    """From the skill's folder."""
+    size: int
+    problem: str = ""
+    """Why it cannot be read; empty when it can."""
+
+
+def read_text(folder: Path, relative: str, *, exact: bool = False) -> str:
+    """The whole text of a file in a skill's folder; raises SkillError for what is no text of that folder.
+
+    With `exact` also for what is not UTF-8, which could not be written again as it was.
+    """
+    data = _read(folder, relative, MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise SkillError(f"{relative!r} is larger than {MAX_FILE_BYTES:,} bytes; look at it with the terminal tool")
+    if b"\0" in data[:8_000]:
+        raise SkillError(f"{relative!r} is a binary file of {len(data):,} bytes in {str(folder)!r}, not a text")
+    try:
+        return data.decode("utf-8", "strict" if exact else "replace").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise SkillError(f"{relative!r} is not UTF-8 text, so it is not changed; convert it first") from error
+
+
+def read_head(folder: Path, relative: str) -> str:
+    """The beginning of a file, long enough for the head of any skill."""
+    return _read(folder, relative, MAX_HEAD_BYTES).decode("utf-8", "replace")
+
+
+def resolve_file(folder: Path, relative: str) -> str:
+    """Where a file of a skill really is, as a path from the real folder; raises SkillError when that is outside."""
+    clean = relative.strip()
+    if not clean or "\0" in clean or clean.startswith(("/", "~", "\\")):
+        raise SkillError(f"{relative!r} is no path inside the skill; name a file as in 'references/notes.md'")
+    root = os.path.realpath(folder)
+    real = os.path.realpath(os.path.join(root, clean))  # noqa: PTH118 - text only
+    if not real.startswith(root.rstrip("/") + "/"):
+        raise SkillError(f"{relative!r} leads out of the skill's folder; only files inside it can be read")
+    return real[len(root.rstrip("/")) + 1 :]
+
+
+def list_files(skill: Skill) -> list[SkillFile]:
+    """The files beside a skill's SKILL.md, in order; at most a few hundred are looked at."""
+    if skill.is_alone:
+        return []
+    found: list[SkillFile] = []
+    for path in _walk(skill.folder, 0):
+        relative = path.relative_to(skill.folder).as_posix()
+        if relative != skill.file.name:
+            found.append(_described(skill.folder, path, relative))
+        if len(found) == MAX_LISTED_FILES:
+            break
+    return found
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name == "__pycache__":
+            continue
+        if os.path.isdir(entry) and not entry.is_symlink():  # noqa: PTH112 - raises for nothing
+            if depth < MAX_LISTED_DEPTH:
+                yield from _walk(entry, depth + 1)
+        else:
+            yield entry
+
+
+def _described(folder: Path, path: Path, relative: str) -> SkillFile:
+    try:
+        resolve_file(folder, relative)
+        found = path.stat()
+    except (SkillError, OSError):
+        return SkillFile(relative, 0, "it is a link that leads out of the skill, or nowhere")
+    if not stat.S_ISREG(found.st_mode):
+        return SkillFile(relative, 0, "it is no ordinary file")
+    return SkillFile(relative, found.st_size)
+
+
+def _read(folder: Path, relative: str, limit: int) -> bytes:
+    """The bytes of a file, opened step by step from its folder, so that no link put there meanwhile is followed."""
+    parts = resolve_file(folder, relative).split("/")
+    if os.open not in os.supports_dir_fd:
+        return _read_simply(folder.joinpath(*parts), relative, limit)
+    opened = -1
+    try:
+        opened = os.open(os.path.realpath(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for at, part in enumerate(parts):
+            kind = os.O_DIRECTORY if at < len(parts) - 1 else os.O_NONBLOCK
+            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=opened)
+            os.close(opened)
+            opened = inner
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise SkillError(f"{relative!r} is a folder or a device, not a file that can be read")
+        return _whole(opened, limit)
+    except OSError as error:
+        raise SkillError(f"{relative!r} cannot be read in {str(folder)!r} ({error.strerror})") from error
+    finally:
+        if opened >= 0:
+            os.close(opened)
+
+
+def _read_simply(path: Path, relative: str, limit: int) -> bytes:
+    """The same on a system that cannot open step by step."""
+    try:
+        if not path.is_file():
+            raise SkillError(f"{relative!r} is not a file that can be read")
+        with path.open("rb") as stream:
+            return stream.read(limit)
+    except OSError as error:
+        raise SkillError(f"{relative!r} cannot be read in {str(path.parent)!r} ({error.strerror})") from error
+
+
+def _whole(opened: int, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    left = limit
+    while left > 0 and (piece := os.read(opened, min(left, 1_000_000))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)

@@ -11,7 +11,7 @@ from toolcrib.cli.output import one_line, plural
 from toolcrib.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolcrib.mcp.status import ServerStatus
+    from toolcrib.mcp.client.servers import ServerStatus
 
 RELOAD, RECONNECT = "reload", "reconnect"
 NO_SERVERS = "No MCP server is configured; `toolcrib mcp add` adds one, and /mcp reload starts it."
@@ -58,7 +58,7 @@ async def _show(chat: Chat) -> None:
 def _about(one: ServerStatus, offered: int) -> str:
     if one.state != "ready":
         return one_line(one.last_error) or "-"
-    hidden = f", {len(one.set_aside)} not offered" if one.set_aside else ""
+    hidden = f", {len(one.rejected)} not offered" if one.rejected else ""
     return f"{plural(offered, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
 
 

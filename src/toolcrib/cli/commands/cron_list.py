@@ -8,8 +8,7 @@ import click
 
 from toolcrib.cli.cron import NO_JOBS, opened_jobs, warn_without_scheduler
 from toolcrib.cli.output import hint, print_json, print_line, print_table
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.jobs import Job, JobRun, describe_job, describe_run
 
 
 @click.command(name="list")
@@ -25,7 +24,7 @@ def command(as_json: bool) -> None:
         jobs = store.jobs()
         latest = store.latest_runs()
         if as_json:
-            print_json([job_facts(job, now) | {"last_run": _facts(latest.get(job.id))} for job in jobs])
+            print_json([describe_job(job, now) | {"last_run": _facts(latest.get(job.id))} for job in jobs])
             return
         if not jobs:
             print_line(NO_JOBS)
@@ -38,8 +37,8 @@ def command(as_json: bool) -> None:
     hint("`toolcrib cron show JOB` shows one and its runs.")
 
 
-def _facts(run: Run | None) -> dict[str, object] | None:
-    return None if run is None else run_facts(run)
+def _facts(run: JobRun | None) -> dict[str, object] | None:
+    return None if run is None else describe_run(run)
 
 
 def _next(job: Job) -> str:
@@ -49,7 +48,7 @@ def _next(job: Job) -> str:
     return time.strftime("%a %Y-%m-%d %H:%M", time.localtime(job.next_run))
 
 
-def _last(run: Run | None) -> str:
+def _last(run: JobRun | None) -> str:
     if run is None:
         return "-"
     return f"{run.state.replace('_', ' ')} {time.strftime('%Y-%m-%d %H:%M', time.localtime(run.started_at))}"

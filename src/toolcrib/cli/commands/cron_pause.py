@@ -8,7 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, opened_jobs
 from toolcrib.cli.output import print_line
-from toolcrib.cron.pausing import paused
+from toolcrib.cron.drafts import pause_job
 
 
 @click.command(name="pause")
@@ -20,5 +20,5 @@ def command(wanted: str) -> None:
     """
     with opened_jobs() as store:
         job = store.find(wanted)
-        store.replace(paused(job, time.time()), job)
+        store.replace(pause_job(job, time.time()), job)
     print_line(f"The job {job.name!r} rests; `toolcrib cron resume {job.id}` lets it run again.")

@@ -8,7 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, moments_text, opened_jobs, warn_without_scheduler
 from toolcrib.cli.output import print_line
-from toolcrib.cron.pausing import resumed
+from toolcrib.cron.drafts import resume_job
 
 
 @click.command(name="resume")
@@ -21,7 +21,7 @@ def command(wanted: str) -> None:
     now = time.time()
     with opened_jobs() as store:
         before = store.find(wanted)
-        job = store.replace(resumed(before, now), before)
+        job = store.replace(resume_job(before, now), before)
         moments, _ = moments_text(job, now)
         print_line(f"The job {job.name!r} runs next: {moments[0]}.")
         warn_without_scheduler(store, [job], now)

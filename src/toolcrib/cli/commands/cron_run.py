@@ -16,8 +16,8 @@ from toolcrib.cli.output import clean, error_line, note, stdout_reserved
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken
-from toolcrib.cron.jobs import Job, Report
-from toolcrib.cron.scheduler import run_in_time
+from toolcrib.cron.jobs import Job, RunOutcome
+from toolcrib.cron.scheduler import run_with_timeout
 from toolcrib.cron.store import JobStore
 
 INTERRUPTED = 130
@@ -46,13 +46,13 @@ def command(wanted: str, quiet: bool) -> int:
     return INTERRUPTED if cancel.cancelled and report.state == "failed" else 1
 
 
-async def _run(store: JobStore, job: Job, settings: Settings, cancel: CancelToken, *, quiet: bool) -> Report:
+async def _run(store: JobStore, job: Job, settings: Settings, cancel: CancelToken, *, quiet: bool) -> RunOutcome:
     # Before the run is on record: one that is interrupted ends there, too.
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel.cancel, "it was interrupted")
     claim = store.claim_now(job, time.time())
     runs = ScheduledRuns(store, load_settings, None if quiet else Progress(note).hear)
-    report = await run_in_time(runs.execute, claim, cancel, settings.cron.timeout)
+    report = await run_with_timeout(runs.execute, claim, cancel, settings.cron.timeout)
     store.finish(claim.run, report, time.time(), keep_runs=settings.cron.keep_runs)
     return report

@@ -8,8 +8,7 @@ import click
 
 from toolcrib.cli.cron import job_argument, moments_text, opened_jobs, run_text, warn_without_scheduler
 from toolcrib.cli.output import Pairs, print_json, print_line, print_pairs
-from toolcrib.cron.describe import job_facts, run_facts
-from toolcrib.cron.jobs import Job, Run
+from toolcrib.cron.jobs import Job, JobRun, describe_job, describe_run
 
 EVERYTHING = 10_000_000
 
@@ -32,7 +31,7 @@ def command(wanted: str, count: int, as_json: bool) -> None:
         job = store.find(wanted)
         runs = store.runs(job, count)
         if as_json:
-            print_json(job_facts(job, now) | {"run_list": [run_facts(run, EVERYTHING) for run in runs]})
+            print_json(describe_job(job, now) | {"run_list": [describe_run(run, EVERYTHING) for run in runs]})
             return
         print_pairs(_facts(job, now, {one.id: one.name for one in store.jobs()}))
         for run in runs:
@@ -62,7 +61,7 @@ def _facts(job: Job, now: float, names: dict[str, str]) -> Pairs:
     return [(label, text) for label, text in facts if text]
 
 
-def _print_run(run: Run, now: float) -> None:
+def _print_run(run: JobRun, now: float) -> None:
     print_line()
     print_line(f"run {run.number}: {run_text(run, now)}")
     for label, text in (("error", run.error), ("note", run.note)):

@@ -12,7 +12,7 @@ from toolcrib.cli.cron_checks import check_skills, check_toolsets, warn_of_refus
 from toolcrib.cli.output import print_pairs
 from toolcrib.config.load import load_settings
 from toolcrib.core.errors import UsageError
-from toolcrib.cron.drafts import Wish, changed_job
+from toolcrib.cron.drafts import JobDraft, update_job
 
 
 @click.command(name="update")
@@ -32,12 +32,12 @@ def command(wanted: str, schedule: str | None, prompt: str | None, **options: An
     """
     settings, now = load_settings(), time.time()
     wish = wish_of(schedule, prompt, options)
-    if wish == Wish():
+    if wish == JobDraft():
         raise UsageError("say what to change, as in `toolcrib cron update JOB --schedule 'every 2h'`")
     check_toolsets(wish.toolsets)
     with opened_jobs(settings) as store:
         before = store.find(wanted)
-        changed = changed_job(before, wish, person(), settings, store, now)
+        changed = update_job(before, wish, person(), settings, store, now)
         if wish.skills:
             check_skills(changed)
         job = store.replace(changed, before)

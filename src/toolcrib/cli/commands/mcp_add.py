@@ -27,8 +27,8 @@ from toolcrib.config.paths import Home
 from toolcrib.config.schema import Reader
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
+from toolcrib.mcp.client.servers import read_server
 from toolcrib.mcp.names import toolset_name
-from toolcrib.mcp.servers import read_server
 from toolcrib.toolsets.catalog import SHORT_NAMES, TOOLSETS
 
 MAX_NAME_CHARS = 40

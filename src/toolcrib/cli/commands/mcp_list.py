@@ -11,8 +11,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.types import JsonObject
-from toolcrib.mcp.servers import read_server
-from toolcrib.mcp.status import ServerStatus
+from toolcrib.mcp.client.servers import ServerStatus, read_server
 
 CONNECT_SECONDS = 10.0
 

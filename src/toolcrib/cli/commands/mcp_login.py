@@ -17,9 +17,9 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.redirect_listener import HOST, open_listener
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import Kept, TokenStore, token_store
+from toolcrib.mcp.client.redirect_listener import HOST, open_listener
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import StoredLogin, TokenStore, token_store
 
 LOGIN_SECONDS = 300.0
 
@@ -80,7 +80,7 @@ def login_server(settings: Settings, name: str) -> Server:
 
 async def _log_in(server: Server, store: TokenStore, opens_browser: bool, seconds: float) -> None:
     # The SDK takes a second to load, and other commands do without.
-    from toolcrib.mcp.login import log_in  # noqa: PLC0415
+    from toolcrib.mcp.client.login import log_in  # noqa: PLC0415
 
     async with open_listener(_ports(server, store)) as listener:
         ask = BrowserLogin(server.name, listener, opens_browser=opens_browser, seconds=seconds)
@@ -95,7 +95,7 @@ def _ports(server: Server, store: TokenStore) -> list[int]:
     return [*(attempt(_registered_ports, store.read()).value or ()), 0]
 
 
-def _registered_ports(kept: Kept) -> list[int]:
+def _registered_ports(kept: StoredLogin) -> list[int]:
     found = [urlsplit(uri) for uri in (kept.client or {}).get("redirect_uris") or []]
     return [uri.port for uri in found if uri.hostname == HOST and uri.port]
 

@@ -14,8 +14,8 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.servers import Server, read_server
-from toolcrib.mcp.token_store import TokenStore, token_store
+from toolcrib.mcp.client.servers import Server, read_server
+from toolcrib.mcp.client.token_store import TokenStore, token_store
 
 
 @click.command(name="logout")
@@ -54,6 +54,6 @@ def command(name: str) -> None:
 
 async def _log_out(store: TokenStore, server: Server) -> tuple[bool, bool]:
     # The SDK takes a second to load, and other commands do without.
-    from toolcrib.mcp.login import log_out  # noqa: PLC0415
+    from toolcrib.mcp.client.login import log_out  # noqa: PLC0415
 
     return await log_out(store, server)

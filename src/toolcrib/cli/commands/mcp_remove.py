@@ -13,8 +13,8 @@ from toolcrib.config.env_file import read_env_file, remove_env_value
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.mcp.servers import read_server
-from toolcrib.mcp.token_store import token_store
+from toolcrib.mcp.client.servers import read_server
+from toolcrib.mcp.client.token_store import token_store
 
 
 @click.command(name="remove")

@@ -15,7 +15,7 @@ from toolcrib.config.environment import environment
 from toolcrib.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from toolcrib.mcp.serve_approvals import ServePolicy
+    from toolcrib.mcp.server.approvals import ServePolicy
 
 MIN_TOKEN_CHARS = 16
 LOOPBACK = "127.0.0.1"

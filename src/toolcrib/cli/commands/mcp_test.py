@@ -26,8 +26,8 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.json_text import BadJson, read_json
-from toolcrib.mcp.server_log import ServerLog
-from toolcrib.mcp.servers import Server, read_server
+from toolcrib.mcp.client.server_process import ServerLog
+from toolcrib.mcp.client.servers import Server, read_server
 from toolcrib.runtime import Runtime
 
 MAX_ABOUT_COLUMNS = 100

@@ -12,8 +12,8 @@ from toolcrib.cli.output import note, one_line, plural, print_json, print_line
 from toolcrib.cli.skill_shelf import complete_skills, open_shelf, require_skill
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
-from toolcrib.skills.check import Problem, problems_of
-from toolcrib.skills.finder import Shelf, find_in, skill_at
+from toolcrib.skills.catalog import SkillCatalog, find_in, skill_at
+from toolcrib.skills.check import SkillProblem, find_problems
 from toolcrib.skills.skill import SKILL_FILE, Skill
 
 
@@ -35,7 +35,7 @@ def command(targets: tuple[str, ...], as_json: bool) -> int:
     Each object of --json has the keys file, line, severity (error or warning), rule and message.
     """
     skills = [skill for target in targets for skill in _meant(target)] if targets else _all(open_shelf())
-    found = [(skill, problem) for skill in skills for problem in problems_of(skill)]
+    found = [(skill, problem) for skill in skills for problem in find_problems(skill)]
     if as_json:
         print_json([_as_json(skill, problem) for skill, problem in found])
     else:
@@ -46,7 +46,7 @@ def command(targets: tuple[str, ...], as_json: bool) -> int:
     return 1 if any(problem.severity == "error" for _, problem in found) else 0
 
 
-def _all(shelf: Shelf) -> list[Skill]:
+def _all(shelf: SkillCatalog) -> list[Skill]:
     return [skill for skill in (*shelf.skills, *shelf.hidden) if skill.source != "bundled"]
 
 
@@ -66,7 +66,7 @@ def _meant(target: str) -> list[Skill]:
     return found
 
 
-def _print_summary(targets: tuple[str, ...], skills: list[Skill], problems: list[Problem]) -> None:
+def _print_summary(targets: tuple[str, ...], skills: list[Skill], problems: list[SkillProblem]) -> None:
     severities = [problem.severity for problem in problems]
     errors, warnings = severities.count("error"), severities.count("warning")
     if errors or warnings:
@@ -78,7 +78,7 @@ def _print_summary(targets: tuple[str, ...], skills: list[Skill], problems: list
         print_line(f"Nothing to change in {plural(len(skills), 'skill')}.")
 
 
-def _as_json(skill: Skill, problem: Problem) -> JsonObject:
+def _as_json(skill: Skill, problem: SkillProblem) -> JsonObject:
     return {
         "file": str(skill.folder / problem.file),
         "line": problem.line,

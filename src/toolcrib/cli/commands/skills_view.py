@@ -9,8 +9,7 @@ import click
 from toolcrib.cli.output import clean, note, print_line
 from toolcrib.cli.skill_shelf import complete_skills, open_shelf, require_skill
 from toolcrib.core.errors import UsageError
-from toolcrib.skills.reading import files_of, read_text
-from toolcrib.skills.skill import WHOSE, Skill, SkillError
+from toolcrib.skills.skill import SOURCE_LABELS, Skill, SkillError, list_files, read_text
 
 
 @click.command(name="view")
@@ -36,7 +35,7 @@ def command(name: str, file: str) -> None:
     print_line(clean(read_text(skill.folder, file or skill.file.name)).rstrip("\n"))
     if file:
         return
-    note(f"\nFrom {str(skill.file)!r} ({WHOSE[skill.source]}).")
+    note(f"\nFrom {str(skill.file)!r} ({SOURCE_LABELS[skill.source]}).")
     if skill.hidden_by:
         note(f"It is not offered: hidden by {skill.hidden_by}.")
     if names := _names(skill):
@@ -44,4 +43,4 @@ def command(name: str, file: str) -> None:
 
 
 def _names(skill: Skill) -> list[str]:
-    return [found.path for found in files_of(skill)]
+    return [found.path for found in list_files(skill)]
