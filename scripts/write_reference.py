@@ -20,13 +20,12 @@ from reference_source import GENERATED, attribute_docs, class_summary, names, py
 from reference_tools import tool_pages  # noqa: E402
 
 from toolcrib.cli import app  # noqa: E402
-from toolcrib.config import env_vars, schema, settings, terminal_variables  # noqa: E402
+from toolcrib.config import env_vars, load, schema, settings  # noqa: E402
 from toolcrib.config.section import Section  # noqa: E402
 from toolcrib.core import errors  # noqa: E402
 from toolcrib.hooks import specs  # noqa: E402
 from toolcrib.toolsets import catalog, distributions  # noqa: E402
-from toolcrib.toolsets.model import NoRegistry  # noqa: E402
-from toolcrib.toolsets.resolve import ToolsetResolver  # noqa: E402
+from toolcrib.toolsets.resolve import NoRegistry, ToolsetResolver  # noqa: E402
 
 OWN_VARIABLES = {
     "TOOLCRIB_HOME": "The folder that holds everything of one user; `~/.toolcrib` where unset.",
@@ -236,10 +235,7 @@ def environment() -> Iterator[str]:
     yield "with commas, a mapping as JSON. One that cannot be used is an error that names it.\n"
     yield from table(
         ("variable", "setting"),
-        [
-            (f"`{name}`", ", ".join(f"`terminal.{key}`" for key in keys))
-            for name, keys in terminal_variables.VARIABLES.items()
-        ],
+        [(f"`{name}`", ", ".join(f"`terminal.{key}`" for key in keys)) for name, keys in load.VARIABLES.items()],
     )
     yield "## Keys and addresses that tools use\n"
     yield "`toolcrib setup` asks for these and keeps them in `.env` in the home, readable by its owner alone. Variables"

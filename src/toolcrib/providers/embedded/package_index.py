@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from toolcrib.config.child_environment import child_environment
+from toolcrib.config.environment import child_environment
 from toolcrib.providers.embedded.catalog import WheelEntry
 from toolcrib.providers.embedded.download import CHUNK_BYTES, Download, SourceFailed
 
