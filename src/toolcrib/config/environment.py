@@ -6,7 +6,7 @@ address of an agent that never gives a key away, any process of the same user fi
 
 On Linux, `hide_secrets` also takes the secrets out of `/proc/<pid>/environ`, which shows the bytes that the kernel put
 into the process when it started, whatever was set or unset since. It wipes them in place after giving the C library
-copies: `os.environ`, `os.getenv` and `getenv` answer as before, and the interpreter need not start again, so exit codes,
+copies: `os.environ`, `os.getenv` and `getenv` answer as before. The interpreter need not start again, so exit codes,
 signals and the terminal stay what they are.
 """
 

@@ -1,7 +1,7 @@
 """Loads the settings: the config file, then the TERMINAL_* variables, then the switches of the environment.
 
-TERMINAL_* variables win over the `terminal` section. One table has them and the flat keys that Hermes Agent uses for the
-same: its key `docker_image`, and TERMINAL_DOCKER_IMAGE, are our `terminal.docker.image`.
+TERMINAL_* variables win over the `terminal` section. One table holds them and the flat keys of Hermes Agent for the same
+settings: its key `docker_image`, and TERMINAL_DOCKER_IMAGE, are our `terminal.docker.image`.
 """
 
 from __future__ import annotations
