@@ -58,7 +58,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib.registry", "registry/discovery.py", ("discover_builtin_tools",)),
     ("toolcrib.hooks.manager", "hooks/manager.py", ("HookManager",)),
     ("toolcrib.plugins.context", "plugins/context.py", ("PluginContext",)),
-    ("toolcrib.definitions.dialects", "definitions/dialects/render.py", ("render", "Rendered", "SetAside")),
+    ("toolcrib.definitions.dialects", "definitions/dialects/render.py", ("render", "Rendered", "SkippedTool")),
     ("toolcrib.providers.create", "providers/create.py", ("create_provider",)),
     ("toolcrib.sessions.store", "sessions/store.py", ("SessionStore",)),
     ("toolcrib.sessions.records", "sessions/records.py", ("Session", "StoredMessage")),

@@ -26,9 +26,9 @@ from reference_tools import tool_pages
 from toolcrib.cli import app
 from toolcrib.config import (
     env_vars,
+    load,
     schema,
     settings,
-    terminal_variables,
 )
 from toolcrib.config.section import Section
 from toolcrib.core import errors
@@ -37,8 +37,10 @@ from toolcrib.toolsets import (
     catalog,
     distributions,
 )
-from toolcrib.toolsets.model import NoRegistry
-from toolcrib.toolsets.resolve import ToolsetResolver
+from toolcrib.toolsets.resolve import (
+    NoRegistry,
+    ToolsetResolver,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -254,10 +256,7 @@ def environment() -> Iterator[str]:
     yield "with commas, a mapping as JSON. One that cannot be used is an error that names it.\n"
     yield from table(
         ("variable", "setting"),
-        [
-            (f"`{name}`", ", ".join(f"`terminal.{key}`" for key in keys))
-            for name, keys in terminal_variables.VARIABLES.items()
-        ],
+        [(f"`{name}`", ", ".join(f"`terminal.{key}`" for key in keys)) for name, keys in load.VARIABLES.items()],
     )
     yield "## Keys and addresses that tools use\n"
     yield "`toolcrib setup` asks for these and keeps them in `.env` in the home, readable by its owner alone. Variables"

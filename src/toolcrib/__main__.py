@@ -21,7 +21,7 @@ def main() -> int:
     gc.set_threshold(GC_THRESHOLD)
     _open_closed_streams()
     try:
-        from toolcrib.config.clean_start import hide_secrets  # noqa: PLC0415 - `--version` has nothing to hide
+        from toolcrib.config.environment import hide_secrets  # noqa: PLC0415 - `--version` has nothing to hide
 
         hide_secrets()
         from toolcrib.cli.app import run  # noqa: PLC0415 - imports click, which `--version` does without

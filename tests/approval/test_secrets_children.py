@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.config.child_environment import ALLOWED, child_environment, looks_secret
+from toolcrib.config.environment import ALLOWED, child_environment, looks_secret
 
 NAMES = st.text(alphabet="ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=20)
 KEY = "sk-abcdefghijklmnop1234"

@@ -26,7 +26,7 @@ FROM_FILE = "from-the-env-file-99"
 WAITING_TOOL = """
 import ctypes, json, os, subprocess
 from pathlib import Path
-from toolcrib.config.child_environment import child_environment
+from toolcrib.config.environment import child_environment
 from toolcrib.registry import registry
 
 def wait(args, **kw):
@@ -162,7 +162,7 @@ def test_a_repeated_name_and_odd_bytes_are_hidden_too(tmp_path: Path) -> None:
     """A block that no shell would write, with a name twice, bytes that are no text and an entry without a value."""
     code = (
         "import os\n"
-        "from toolcrib.config.clean_start import hide_secrets\n"
+        "from toolcrib.config.environment import hide_secrets\n"
         "assert hide_secrets()\n"
         "block = open('/proc/self/environ', 'rb').read()\n"
         "assert not set(block) - {0} or b'PATH=' in block, block\n"
@@ -192,7 +192,7 @@ def test_a_repeated_name_and_odd_bytes_are_hidden_too(tmp_path: Path) -> None:
 def test_importing_the_library_touches_nothing(environ: dict[str, str], tmp_path: Path) -> None:
     """Only the program hides its environment; a library leaves the process of its host alone."""
     code = (
-        "import ctypes, toolcrib, toolcrib.runtime, toolcrib.config.clean_start, toolcrib.__main__\n"
+        "import ctypes, toolcrib, toolcrib.runtime, toolcrib.config.environment, toolcrib.__main__\n"
         "toolcrib.get_tool_definitions()\n"
         "print(open('/proc/self/environ').read(), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
     )

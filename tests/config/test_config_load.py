@@ -14,7 +14,7 @@ from toolcrib.config import settings as settings_module
 from toolcrib.config import terminal_settings
 from toolcrib.config.load import check_settings, load_settings
 from toolcrib.config.paths import Home, find_home
-from toolcrib.config.schema import Reader, all_settings, find_setting, is_section, known_keys
+from toolcrib.config.schema import SettingsReader, all_settings, find_setting, is_section, known_keys
 from toolcrib.config.settings import CustomToolset, PluginEntry, Settings
 from toolcrib.core.errors import ConfigError
 
@@ -223,7 +223,7 @@ def test_any_value_gives_settings_or_problems(key, value):
     """Whatever stands under a key, the reader answers with settings and sentences, never with a crash."""
     for part in reversed(key.split(".")):
         value = {part: value}
-    reader = Reader()
+    reader = SettingsReader()
 
     settings = reader.section(Settings, value)
 

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.config.hermes_import import apply_import, plan_import
-from toolcrib.config.load import load_settings
+from toolcrib.config.load import HERMES_KEYS, VARIABLES, load_settings, with_variables
 from toolcrib.config.paths import Home, find_home
 from toolcrib.config.schema import find_setting
 from toolcrib.config.settings import Settings
 from toolcrib.config.terminal_settings import TerminalSettings
-from toolcrib.config.terminal_variables import HERMES_KEYS, VARIABLES, with_variables
 from toolcrib.core.errors import ConfigError
 
 

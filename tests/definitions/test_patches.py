@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolcrib.definitions.patches import patched
+from toolcrib.definitions.build import patched
 
 CODE = {
     "name": "execute_code",

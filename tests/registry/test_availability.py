@@ -18,8 +18,7 @@ import pytest
 
 from tests.registry.declaring import declare
 from toolcrib.core.types import Unavailable
-from toolcrib.registry.availability import AvailabilityChecker
-from toolcrib.registry.check_runs import only_reads_environment
+from toolcrib.registry.availability import AvailabilityChecker, only_reads_environment
 from toolcrib.registry.registry import ToolRegistry
 
 BOUND_SECONDS = 0.2

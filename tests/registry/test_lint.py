@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from toolcrib.core.types import ToolEntry
 from toolcrib.registry.decorator import tool
-from toolcrib.registry.lint import Finding, lint_entry, lint_source
+from toolcrib.registry.lint import lint_entry, lint_source
+from toolcrib.registry.lint_code import LintFinding
 from toolcrib.registry.registry import ToolRegistry
 
 GOOD = """
@@ -72,7 +73,7 @@ registry.register(name="probe", toolset="t", schema=SCHEMA, handler=handle{optio
 def lint(tmp_path: Path):
     """Findings for a file with this text; `tides` keys are known to the wizard."""
 
-    def run(text: str) -> list[Finding]:
+    def run(text: str) -> list[LintFinding]:
         path = tmp_path / "probe_tool.py"
         path.write_text(text, encoding="utf-8")
         return lint_source(path, known_variables={"TIDES_API_KEY"})
@@ -84,7 +85,7 @@ def with_handler(code: str, options: str = "") -> str:
     return REGISTER.format(code=textwrap.dedent(code).strip(), options=options and ", " + options)
 
 
-def rules(findings: list[Finding]) -> list[tuple[str, str]]:
+def rules(findings: list[LintFinding]) -> list[tuple[str, str]]:
     return [(finding.severity, finding.rule) for finding in findings]
 
 

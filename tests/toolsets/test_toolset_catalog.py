@@ -3,10 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.toolsets.catalog import CORE_TOOLS, SHORT_NAMES, TOOLSETS, create_custom_toolset
-from toolcrib.toolsets.legacy import LEGACY_TOOLSETS
-from toolcrib.toolsets.model import NoRegistry
-from toolcrib.toolsets.resolve import ToolsetResolver
+from toolcrib.toolsets.catalog import CORE_TOOLS, LEGACY_TOOLSETS, SHORT_NAMES, TOOLSETS, create_custom_toolset
+from toolcrib.toolsets.resolve import NoRegistry, ToolsetResolver
 
 HERE = Path(__file__).parent
 

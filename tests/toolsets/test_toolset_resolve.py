@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import UnknownToolset
-from toolcrib.toolsets.model import NoRegistry
-from toolcrib.toolsets.resolve import ToolsetResolver
+from toolcrib.toolsets.resolve import NoRegistry, ToolsetResolver
 
 NAMES = [f"set{number}" for number in range(8)]
 GRAPHS = st.dictionaries(

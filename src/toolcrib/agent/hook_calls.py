@@ -15,7 +15,7 @@ import msgspec
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.models import ModelRequest, ModelResponse
 from toolcrib.core.types import JsonObject
-from toolcrib.hooks.manager import HookManager, Registered
+from toolcrib.hooks.manager import HookManager, HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def added_context(answers: list[Any]) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-async def _answer(name: str, registered: Registered, keywords: JsonObject) -> Any:
+async def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Any:
     answer, error = attempt(registered, keywords)
     if inspect.isawaitable(answer):
         answer, error = await attempt_async(answer)
@@ -68,7 +68,9 @@ async def through_middleware(hooks: HookManager, request: ModelRequest, ids: Jso
 class _Chain:
     """The `llm_execution` layers around a request, outermost first; each may run the rest once."""
 
-    def __init__(self, layers: tuple[Registered, ...], original: ModelRequest, ids: JsonObject, send: Send) -> None:
+    def __init__(
+        self, layers: tuple[HookRegistration, ...], original: ModelRequest, ids: JsonObject, send: Send
+    ) -> None:
         self._layers = layers
         self._original = original
         self._ids = ids
@@ -104,7 +106,9 @@ class _Chain:
         return given[0] if given else await self.enter(index + 1, request)
 
 
-async def _run_layer(registered: Registered, keywords: JsonObject, run_rest: Callable[..., Awaitable[Any]]) -> Any:
+async def _run_layer(
+    registered: HookRegistration, keywords: JsonObject, run_rest: Callable[..., Awaitable[Any]]
+) -> Any:
     if registered.is_async:
         return await registered(keywords | {"next_call": lambda request=None: run_rest(request)})
     loop = asyncio.get_running_loop()
@@ -144,7 +148,7 @@ def as_json(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _changed(request: ModelRequest, changed: JsonObject, registered: Registered) -> ModelRequest:
+def _changed(request: ModelRequest, changed: JsonObject, registered: HookRegistration) -> ModelRequest:
     try:
         return msgspec.convert(as_json(request) | changed, ModelRequest)
     except msgspec.ValidationError as error:

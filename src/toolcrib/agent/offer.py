@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject
-from toolcrib.definitions.dialects import SetAside, render
+from toolcrib.definitions.dialects import SkippedTool, render
 from toolcrib.definitions.search import ToolIndex, estimate_tokens
 from toolcrib.runtime import Runtime
 
@@ -27,7 +27,7 @@ class Offered(msgspec.Struct, frozen=True):
     """In OpenAI's form."""
     tools: list[JsonObject]
     """In the provider's dialect."""
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[SkippedTool, ...] = ()
     """What the dialect cannot express."""
     tokens: int = 0
 
@@ -94,7 +94,7 @@ class Offer:
             definitions = fitting(definitions, profile, question, called)
         offered = self._renderings.offered(definitions, dialect)
         if built.set_aside:
-            left_out = (SetAside(name, reason) for name, reason in built.set_aside.items())
+            left_out = (SkippedTool(name, reason) for name, reason in built.set_aside.items())
             offered = replace(offered, set_aside=(*left_out, *offered.set_aside))
         return offered
 

@@ -13,9 +13,8 @@ from typing import Any, cast
 import click
 
 from toolcrib.cli.output import silence
-from toolcrib.config.child_environment import SECRET_NAMES, child_environment
 from toolcrib.config.env_file import fill_environment
-from toolcrib.config.environment import environment
+from toolcrib.config.environment import SECRET_NAMES, child_environment, environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import Engine, Environment, EnvironmentSpec

@@ -17,9 +17,9 @@ from toolcrib.core.errors import ConfigError, ToolcribError, UnknownName, UsageE
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.registry.availability import AVAILABLE, Outcome, with_remedy
+from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
 from toolcrib.registry.discovery import LoadedFile
-from toolcrib.registry.lint_source import read_source
+from toolcrib.registry.lint_code import read_source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.toolsets.catalog import SHORT_NAMES
@@ -37,7 +37,7 @@ class ToolState(msgspec.Struct, frozen=True):
 
     name: str
     entry: ToolEntry | None
-    outcome: Outcome
+    outcome: Availability
 
     def as_json(self, emoji: str) -> JsonObject:
         """The object of `tools list --json`; keys are only ever added."""
@@ -107,14 +107,14 @@ def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
     for loaded in [*runtime.loaded_files, *of_plugins]:
         if loaded.problem and name in declared_names(loaded):
             reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
-            return ToolState(name, None, Outcome(False, reason, f"type {lint_command(loaded.path)}"))
+            return ToolState(name, None, Availability(False, reason, f"type {lint_command(loaded.path)}"))
     for sentence in runtime.registry.rejections:
         if f"tool {name!r}" in sentence:
-            return ToolState(name, None, Outcome(False, sentence, "`toolcrib doctor` shows all that was refused"))
+            return ToolState(name, None, Availability(False, sentence, "`toolcrib doctor` shows all that was refused"))
     if name in runtime.toolsets.resolve("all"):
         reason = "toolsets name it, but no tool file, plugin or server here provides it"
         remedy = f"enable a plugin that brings it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
-        return ToolState(name, None, Outcome(False, reason, remedy))
+        return ToolState(name, None, Availability(False, reason, remedy))
     return None
 
 

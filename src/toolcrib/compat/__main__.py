@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
-from toolcrib.registry import finder
+from toolcrib.registry import compat_imports
 
 USAGE = "usage: python -m toolcrib.compat [python options] [-c CODE | -m MODULE | SCRIPT | -] [ARG …]"
 # Options of the interpreter itself, which a process can only be started with; those in the second line take a value.
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     options, rest = split_options(arguments)
     if options:
         restart_with(options, rest)
-    finder.install()
+    compat_imports.install()
     sys.excepthook = _show_without_our_frames
     first, following = rest[0], rest[1:]
     if first.startswith("-c"):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, Literal
 
-from toolcrib.hooks.manager import Callback, HookManager, Registered, accepted_names
+from toolcrib.hooks.manager import Callback, HookManager, HookRegistration, accepted_names
 
 
 class CallbackTable(MutableMapping[str, "Callbacks"]):
@@ -16,7 +16,7 @@ class CallbackTable(MutableMapping[str, "Callbacks"]):
         self._manager = hooks
         self._table = hooks._hooks if table == "hooks" else hooks._middleware
 
-    def read(self, name: str) -> tuple[Registered, ...]:
+    def read(self, name: str) -> tuple[HookRegistration, ...]:
         return self._table.get(name, ())
 
     def write(self, name: str, callbacks: Iterable[Callback]) -> None:
@@ -101,5 +101,5 @@ class Callbacks(MutableSequence[Callback]):
         return [one.callback for one in self._table.read(self._name)]
 
 
-def _registered(callback: Callback) -> Registered:
-    return Registered(callback, accepted_names(callback), is_async=inspect.iscoroutinefunction(callback))
+def _registered(callback: Callback) -> HookRegistration:
+    return HookRegistration(callback, accepted_names(callback), is_async=inspect.iscoroutinefunction(callback))

@@ -14,7 +14,7 @@ from toolcrib.compat.plugin_manager import PluginManager
 from toolcrib.compat.replaced_calls import trace_entry
 from toolcrib.core.attempt import attempt
 from toolcrib.core.types import JsonObject
-from toolcrib.hooks.manager import Registered
+from toolcrib.hooks.manager import HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION
 from toolcrib.hooks.specs import TELEMETRY_SCHEMA_VERSION as OBSERVER_SCHEMA_VERSION
 
@@ -148,6 +148,6 @@ def _run_chain(
     return enter(0, payload)
 
 
-def _layers(kind: str) -> tuple[Registered, ...]:
+def _layers(kind: str) -> tuple[HookRegistration, ...]:
     manager = plugins.get_plugin_manager()
     return manager.hooks.middleware(kind) if isinstance(manager, PluginManager) else ()

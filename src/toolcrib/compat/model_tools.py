@@ -18,7 +18,7 @@ from toolcrib.dispatch.coercion import coerce
 from toolcrib.registry.collisions import current_loading
 from toolcrib.registry.default import registry
 from toolcrib.registry.results import MAX_ERROR_CHARS, safe_error_text
-from toolcrib.toolsets.legacy import LEGACY_TOOLSETS
+from toolcrib.toolsets.catalog import LEGACY_TOOLSETS
 
 T = TypeVar("T")
 

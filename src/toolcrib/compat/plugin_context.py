@@ -10,7 +10,7 @@ from toolcrib.config.paths import find_home
 from toolcrib.core.types import Source
 from toolcrib.plugins import context
 from toolcrib.plugins.manifest import PluginManifest as OurManifest
-from toolcrib.registry.collisions import Loading
+from toolcrib.registry.collisions import LoadScope
 from toolcrib.registry.default import registry
 
 
@@ -27,7 +27,7 @@ class PluginContext(context.PluginContext, metaclass=_AnyContext):
     def __init__(self, manifest: PluginManifest | OurManifest, manager: PluginManager) -> None:
         source = Source("plugin", manifest.name)
         ours = manifest if isinstance(manifest, OurManifest) else OurManifest(name=manifest.name)
-        super().__init__(ours, Loading(source, registry), registry, manager.hooks, find_home())
+        super().__init__(ours, LoadScope(source, registry), registry, manager.hooks, find_home())
         # Shown as it was given; only the name counts for us.
         self.manifest: Any = manifest
 

@@ -13,7 +13,7 @@ from toolcrib.compat.callback_table import CallbackTable
 from toolcrib.config.load import load_settings
 from toolcrib.core.attempt import attempt
 from toolcrib.core.types import JsonObject, Verdict
-from toolcrib.hooks.manager import Callback, HookManager, Registered
+from toolcrib.hooks.manager import Callback, HookManager, HookRegistration
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry.default import registry
@@ -165,7 +165,7 @@ def _drop_plugin_callbacks(hooks: HookManager) -> None:
             hooks.unregister(registered.callback)
 
 
-def _answers(name: str, callbacks: tuple[Registered, ...], keywords: JsonObject) -> list[Any]:
+def _answers(name: str, callbacks: tuple[HookRegistration, ...], keywords: JsonObject) -> list[Any]:
     answers = []
     for registered in callbacks:
         answer, error = attempt(_answer, registered, keywords)
@@ -176,7 +176,7 @@ def _answers(name: str, callbacks: tuple[Registered, ...], keywords: JsonObject)
     return answers
 
 
-def _answer(registered: Registered, keywords: JsonObject) -> Any:
+def _answer(registered: HookRegistration, keywords: JsonObject) -> Any:
     answer = registered(keywords)
     return default_runtime().bridge.run(answer) if inspect.iscoroutine(answer) else answer
 

@@ -12,8 +12,8 @@ from toolcrib.core.types import CheckFn, ToolEntry
 from toolcrib.registry import discovery
 from toolcrib.registry.availability import FAILURE_GRACE_SECONDS
 from toolcrib.registry.collisions import set_override_consent
+from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.default import registry
-from toolcrib.registry.finder import USER_TOOLS_NAMESPACE
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error, tool_result
 

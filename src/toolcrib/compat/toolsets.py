@@ -9,8 +9,7 @@ from toolcrib.api import default_runtime
 from toolcrib.compat import tools_registry
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.toolsets.catalog import CORE_TOOLS, PRESET_PREFIX, TOOLSETS, ToolsetEntry, create_custom_toolset
-from toolcrib.toolsets.reading import EVERYTHING
-from toolcrib.toolsets.resolve import ToolsetResolver
+from toolcrib.toolsets.resolve import EVERYTHING, ToolsetResolver
 
 __all__ = [
     "TOOLSETS",

@@ -1,6 +1,6 @@
-"""The settings of the agent: which model answers, how long it works, what it remembers, whom it sends.
+"""The settings of the agent: which model answers, how long it works, what it remembers, how it delegates.
 
-Annotations are real objects here, as in `settings`: the loader reads types, defaults and limits from these fields.
+As in `settings`, annotations are real objects, and the text under each field is its entry in the reference docs.
 """
 
 from typing import Annotated, Literal

@@ -1,7 +1,14 @@
-"""Reading and changing single settings by dotted key; a change is checked before it is written, and never half done."""
+"""Reads and changes single settings by dotted key.
+
+A change is checked before it is written, is never half done, and leaves every other character of the YAML text as it
+is: comments, order, quotes, indentation.
+"""
 
 from __future__ import annotations
 
+import copy
+import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, get_args, get_origin
 
@@ -10,12 +17,274 @@ import msgspec
 from toolcrib.config.files import replace_file, writing
 from toolcrib.config.load import BOM, read_config, read_text
 from toolcrib.config.paths import Home
-from toolcrib.config.schema import Reader, Setting, describe_type, find_setting
+from toolcrib.config.schema import Setting, SettingsReader, describe_type, find_setting
 from toolcrib.config.section import Section
 from toolcrib.config.settings import Settings
-from toolcrib.config.yaml_edit import with_item, with_value, without, without_item
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
+
+INDENT = "  "
+_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*")
+_NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_DOCUMENT_END = re.compile(r"^(?:\.\.\.|---)(?=\s|$)", re.MULTILINE)
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def with_value(text: str, path: tuple[str, ...], value: Any, name: str) -> str:
+    """The text with the value under `path` set; mappings on the way are made."""
+    return _checked(text, name, lambda data: _put(data, path, value), lambda root: _set(text, root, path, value))
+
+
+def without(text: str, path: tuple[str, ...], name: str) -> str:
+    """The text with the key under `path` and its value removed."""
+    return _checked(text, name, lambda data: _drop(data, path), lambda root: _remove_key(text, root, path))
+
+
+def with_item(text: str, path: tuple[str, ...], item: Any, name: str) -> str:
+    """The text with one more item at the end of the list under `path`, which must exist."""
+    return _checked(text, name, lambda data: _at(data, path).append(item), lambda root: _append(text, root, path, item))
+
+
+def without_item(text: str, path: tuple[str, ...], index: int, name: str) -> str:
+    """The text with one item removed from the list under `path`."""
+    return _checked(
+        text, name, lambda data: _at(data, path).pop(index), lambda root: _take_out(text, root, path, index)
+    )
+
+
+def _checked(text: str, name: str, change: Any, edit: Any) -> str:
+    """The edited text, if it says what the changed data say; else the same by round trip."""
+    document = parse(text, name)
+    expected = copy.deepcopy(document.data) if isinstance(document.data, dict) else {}
+    change(expected)
+    for attempt in (lambda: edit(document.root), lambda: _round_trip(text, change)):
+        try:
+            edited: str = attempt()
+            if _same(parse(edited, name).data, expected):
+                return edited
+        except (ConfigError, LookupError, AttributeError, TypeError):
+            continue
+    raise ConfigError(f"{name} is written in a way that cannot be changed from here; make the change in an editor")
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal, where an emptied section counts as empty whether it reads as nothing, as {} or as []."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if left in (None, {}, []) and right in (None, {}, []):
+        return left == right or left is None
+    return type(left) is type(right) and bool(left == right)
+
+
+def _put(data: Any, path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        if not isinstance(data.get(part), dict):
+            data[part] = {}
+        data = data[part]
+    data[path[-1]] = value
+
+
+def _drop(data: Any, path: tuple[str, ...]) -> None:
+    del _at(data, path[:-1])[path[-1]]
+
+
+def _at(data: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _round_trip(text: str, change: Any) -> str:
+    # Only here: most changes never need it, and importing it costs 10 ms.
+    from ruamel.yaml import YAML  # noqa: PLC0415
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 1_000_000
+    data = yaml.load(text)
+    data = yaml.map() if data is None else data
+    change(data)
+    stream = io.StringIO()
+    yaml.dump(data, stream)
+    return stream.getvalue()
+
+
+def _set(text: str, root: Any, path: tuple[str, ...], value: Any) -> str:
+    if root is None or root.tag.endswith(":null"):
+        return _append_lines(text, _block(path, value, ""))
+    node = root
+    for depth, part in enumerate(path):
+        pair = _pair(node, part)
+        if pair is None:
+            return _insert_key(text, root, node, path[depth:], value)
+        key, node = pair
+        if node.tag.endswith(":null") and depth + 1 < len(path):
+            return _fill_empty(text, root, key, node, path[depth + 1 :], value)
+    return _replace_value(text, key, node, value)
+
+
+def _fill_empty(text: str, root: Any, key: Any, node: Any, path: tuple[str, ...], value: Any) -> str:
+    """A section without anything in it gets its first key."""
+    if node.start_mark.index == node.end_mark.index and not root.flow_style:
+        lines = _block(path, value, " " * key.start_mark.column + INDENT)
+        return _insert_after_line(text, key.end_mark.index, lines)
+    nested: Any = value
+    for part in reversed(path):
+        nested = {part: nested}
+    return _replace_value(text, key, node, nested)
+
+
+def _insert_key(text: str, root: Any, mapping: Any, path: tuple[str, ...], value: Any) -> str:
+    if not isinstance(mapping.value, list):
+        raise TypeError("not a mapping")
+    if mapping.flow_style:
+        nested: Any = value
+        for part in reversed(path[1:]):
+            nested = {part: nested}
+        return _insert_in_flow(text, mapping, f"{_flow(path[0])}: {_flow(nested)}")
+    lines = _block(path, value, " " * mapping.value[0][0].start_mark.column)
+    if mapping is root:
+        ended = _DOCUMENT_END.search(text, _end(root))
+        return _append_lines(text, lines) if ended is None else _insert_after_line(text, ended.start(), lines)
+    return _insert_after_line(text, _end(mapping), lines)
+
+
+def _replace_value(text: str, key: Any, node: Any, value: Any) -> str:
+    colon = text.index(":", key.end_mark.index) + 1
+    start, end = node.start_mark.index, _end(node)
+    if isinstance(node.value, list) and not node.flow_style:
+        # Comments between the key and its first item stay; the items go.
+        line_start = text.rindex("\n", 0, start) + 1
+        return text[:colon] + " " + _flow(value) + text[colon:line_start] + text[_line_end(text, end) :]
+    if start == end:
+        return text[:colon] + " " + _flow(value) + text[colon:]
+    tail = "\n" if text[end - 1] == "\n" else ""
+    return text[:start] + _flow(value) + tail + text[end:]
+
+
+def _remove_key(text: str, root: Any, path: tuple[str, ...]) -> str:
+    mapping = root
+    for part in path[:-1]:
+        mapping = _pair(mapping, part)[1]  # type: ignore[index]
+    index = next(at for at, (key, _) in enumerate(mapping.value) if key.value == path[-1])
+    spans = [(key.start_mark.index, _pair_end(key, value)) for key, value in mapping.value]
+    return _remove_span(text, mapping, spans, index)
+
+
+def _append(text: str, root: Any, path: tuple[str, ...], item: Any) -> str:
+    key, node = _node_at(root, path)
+    if node.flow_style:
+        return _insert_in_flow(text, node, _flow(item))
+    if not node.value:
+        return _replace_value(text, key, node, [item])
+    column = node.start_mark.column
+    return _insert_after_line(text, _end(node), [f"{' ' * column}- {_flow(item)}"])
+
+
+def _take_out(text: str, root: Any, path: tuple[str, ...], index: int) -> str:
+    key, node = _node_at(root, path)
+    if len(node.value) == 1:
+        return _replace_value(text, key, node, [])
+    return _remove_span(text, node, [(item.start_mark.index, _end(item)) for item in node.value], index)
+
+
+def _remove_span(text: str, collection: Any, spans: list[tuple[int, int]], index: int) -> str:
+    start, end = spans[index]
+    if not collection.flow_style:
+        return text[: text.rfind("\n", 0, start) + 1] + text[_line_end(text, end) :]
+    if index + 1 < len(spans):
+        return text[:start] + text[spans[index + 1][0] :]
+    return text[: spans[index - 1][1] if index else start] + text[end:]
+
+
+def _pair(mapping: Any, key: str) -> tuple[Any, Any] | None:
+    if not isinstance(mapping.value, list):
+        raise TypeError("not a mapping")
+    return next(((found, value) for found, value in mapping.value if found.value == key), None)
+
+
+def _node_at(root: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
+    key, node = None, root
+    for part in path:
+        key, node = _pair(node, part)  # type: ignore[misc]
+    return key, node
+
+
+def _end(node: Any) -> int:
+    """Where the text of a node ends; the parser counts the comments after a block as part of it."""
+    if not isinstance(node.value, list) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _pair_end(*last) if isinstance(last, tuple) else _end(last)
+
+
+def _pair_end(key: Any, value: Any) -> int:
+    # A value that is not written has no place of its own: its mark may stand lines further down.
+    # One that is an alias has the place of its anchor, further up.
+    return max(int(key.end_mark.index), 0 if value.start_mark.index == value.end_mark.index else _end(value))
+
+
+def _line_end(text: str, index: int) -> int:
+    """The start of the line after the one that `index` ends in."""
+    if index and text[index - 1] == "\n":
+        return index
+    found = text.find("\n", index)
+    return len(text) if found < 0 else found + 1
+
+
+def _insert_after_line(text: str, index: int, lines: list[str]) -> str:
+    at = _line_end(text, index)
+    return _append_lines(text[:at], lines) + text[at:]
+
+
+def _append_lines(text: str, lines: list[str]) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = newline if text and not text.endswith("\n") else ""
+    return text + gap + "".join(line + newline for line in lines)
+
+
+def _insert_in_flow(text: str, node: Any, piece: str) -> str:
+    if node.value:
+        last = node.value[-1]
+        at = _pair_end(*last) if isinstance(last, tuple) else _end(last)
+        return f"{text[:at]}, {piece}{text[at:]}"
+    at = node.end_mark.index - 1
+    return f"{text[:at]}{piece}{text[at:]}"
+
+
+def _block(path: tuple[str, ...], value: Any, indent: str) -> list[str]:
+    """`path: value` as lines, one key a line."""
+    if len(path) > 1:
+        return [f"{indent}{_flow(path[0])}:", *_block(path[1:], value, indent + INDENT)]
+    if isinstance(value, list) and value:
+        return [f"{indent}{_flow(path[0])}:", *(f"{indent}{INDENT}- {_flow(item)}" for item in value)]
+    if isinstance(value, dict) and value:
+        inner = [line for key, item in value.items() for line in _block((key,), item, indent + INDENT)]
+        return [f"{indent}{_flow(path[0])}:", *inner]
+    return [f"{indent}{_flow(path[0])}: {_flow(value)}"]
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, quoted where it would otherwise be read as something else."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    if not isinstance(value, str):
+        return repr(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
+        return value
+    return '"' + "".join(_escaped(character) for character in value) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def get_value(settings: Settings, dotted_key: str) -> Any:
@@ -179,7 +448,7 @@ def _from_text(setting: Setting, text: str) -> Any:
         raise ConfigError(
             f"{key!r} should be {describe_type(setting.expected)}, not empty; unset it to get the default"
         )
-    reader = Reader()
+    reader = SettingsReader()
     reader.setting(setting, value)
     if reader.problems:
         raise ConfigError("\n".join(message for _, message in reader.problems))

@@ -14,10 +14,9 @@ from msgspec import UNSET
 from toolcrib.config.edit import put_values
 from toolcrib.config.env_file import read_env_file, save_env_values
 from toolcrib.config.files import OWNER_FILE, make_folder
-from toolcrib.config.load import BOM, read_text
+from toolcrib.config.load import BOM, our_keys, read_text
 from toolcrib.config.paths import Home
-from toolcrib.config.schema import Reader, Setting, find_setting, is_section
-from toolcrib.config.terminal_variables import our_keys
+from toolcrib.config.schema import Setting, SettingsReader, find_setting, is_section
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
 
@@ -135,7 +134,7 @@ def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, p
         value = YAML_1_1_WORDS.get(value.lower(), value)
     if path[0] == SERVERS:
         value = _as_texts(setting.expected, value)
-    reader = Reader()
+    reader = SettingsReader()
     if reader.setting(setting, value) is UNSET or reader.problems:
         reason = "; ".join(message.partition(";")[0] for _, message in reader.problems)
         return ImportItem(name=name, action="not carried over", reason=reason)

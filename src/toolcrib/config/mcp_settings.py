@@ -1,7 +1,7 @@
-"""Settings of MCP servers: how each is reached, what it may do, and what of it is used.
+"""The settings of MCP servers: how to reach each one, what it may do, and which of its tools to offer.
 
-Like settings.py, this holds real annotations, and the text under each field is its entry in the reference docs.
-None of these shows its values by itself: there may be tokens among them.
+As in `settings`, annotations are real objects, and the text under each field is its entry in the reference docs. No
+section here shows its values in logs: they may hold tokens.
 """
 
 from typing import Annotated, Literal

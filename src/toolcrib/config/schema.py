@@ -37,7 +37,7 @@ class Setting(Struct, frozen=True):
         return (self.meta.extra or {}).get(name)
 
 
-class Reader:
+class SettingsReader:
     """Turns plain data into settings; `problems` says what could not be used, and where."""
 
     def __init__(self, *, ignore_unknown: bool = False) -> None:

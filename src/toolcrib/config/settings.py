@@ -1,7 +1,7 @@
-"""Every setting, its type, its default and what it is for. A new section is one dataclass and one field of Settings.
+"""Every setting with its type, its default and what it is for. A new section is one class and one field of Settings.
 
-Annotations are real objects here (no postponed evaluation): the loader reads types, defaults, limits and the
-shorthand of a section from these fields. The text under each field is its entry in the reference docs.
+Annotations are real objects here (no postponed evaluation): the loader reads types, limits and shorthands from them.
+The text under each field is its entry in the reference docs.
 """
 
 from typing import Annotated, Literal

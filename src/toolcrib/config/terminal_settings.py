@@ -1,6 +1,6 @@
-"""Where and how commands run: the `terminal` section and one section for each backend that has settings.
+"""Where and how commands run: the `terminal` section, and one section for each backend that has settings.
 
-Like settings.py, this holds real annotations, and the text under each field is its entry in the reference docs.
+As in `settings`, annotations are real objects, and the text under each field is its entry in the reference docs.
 """
 
 from typing import Literal

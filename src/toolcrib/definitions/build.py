@@ -1,20 +1,73 @@
-"""Builds the definitions that a session offers: selected, available, consistent with each other, byte-stable."""
+"""Builds the definitions that a session offers: selected, available, consistent with each other, byte-stable.
+
+Definitions mention only tools that the model has: it would call the others too.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 import msgspec
 
+from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject, ToolEntry
-from toolcrib.definitions.patches import MENTIONS_OTHERS, patched
 from toolcrib.definitions.search import DeferMode, ToolDocument, ToolIndex, estimate_tokens, read_document, should_defer
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.toolsets.catalog import CORE_TOOLS
 from toolcrib.toolsets.resolve import ToolsetResolver
+
+OFTEN_NAMED = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")
+"""The tools that the description of `execute_code` may mention, besides the list at its end."""
+BROWSER_NAVIGATE = "browser_navigate"
+BROWSER_ALTERNATIVES = ("web_search", "web_extract")
+MENTIONS_OTHERS = frozenset({EXECUTE_CODE, BROWSER_NAVIGATE})
+"""The tools whose descriptions mention other tools."""
+
+
+def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
+    """The function with a description that mentions only the tools that are offered beside it."""
+    name = function["name"]
+    description = str(function.get("description") or "")
+    if name == EXECUTE_CODE:
+        missing = [tool for tool in OFTEN_NAMED if tool not in offered]
+        listed = ", ".join(script_tools(offered)) or "none"
+        return {
+            **function,
+            "description": f"{without_tools(description, missing)}\n\nTools the script can call: {listed}.",
+        }
+    if name == BROWSER_NAVIGATE and not any(tool in offered for tool in BROWSER_ALTERNATIVES):
+        return {**function, "description": without_sentences_about(description, BROWSER_ALTERNATIVES)}
+    return function
+
+
+def without_sentences_about(text: str, tools: Collection[str]) -> str:
+    """The text without the sentences that name one of the tools."""
+    named = _any_of(tools)
+    sentences = re.split(r"(?<=[.!?])\s+", text)
+    return " ".join(sentence for sentence in sentences if not named.search(sentence)).strip()
+
+
+def without_tools(text: str, tools: Collection[str]) -> str:
+    """The text without the tools: drops a line about one of them, and its name from a list of several."""
+    if not tools:
+        return text
+    named = _any_of(tools)
+    in_list = re.compile(rf"`?{named.pattern}`?(?:\([^()\n]*\))?,?[ \t]*")
+    kept = []
+    for line in text.splitlines():
+        shorter = in_list.sub("", line) if named.search(line) else line
+        if shorter is line or re.search(r"\w{3}", shorter):
+            kept.append(shorter.rstrip())
+    return "\n".join(kept).strip()
+
+
+def _any_of(tools: Collection[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, tools))})\b")
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
 from toolcrib.dispatch.edges import CallCancelled, Edge, Limit, ThreadEdge, drive
 from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text
-from toolcrib.hooks.manager import HookManager, Registered
+from toolcrib.hooks.manager import HookManager, HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 from toolcrib.registry.results import message_of, safe_error_text
 
@@ -148,7 +148,7 @@ class _Rest:
         return self.result
 
 
-async def _run_layer(registered: Registered, keywords: JsonObject, rest: _Rest, edge: Edge) -> Any:
+async def _run_layer(registered: HookRegistration, keywords: JsonObject, rest: _Rest, edge: Edge) -> Any:
     if registered.is_async:
         inner = edge.within_wait()
 
@@ -173,7 +173,7 @@ async def _run_layer(registered: Registered, keywords: JsonObject, rest: _Rest, 
     return answer
 
 
-async def _answer(registered: Registered, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Attempt[Any]:
+async def _answer(registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Attempt[Any]:
     """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
     answer, error = attempt(registered, keywords)
     if not inspect.isawaitable(answer):
@@ -186,7 +186,9 @@ async def _answer(registered: Registered, keywords: JsonObject, ctx: ToolContext
     return outcome
 
 
-async def _answer_logged(name: str, registered: Registered, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Any:
+async def _answer_logged(
+    name: str, registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, edge: Edge
+) -> Any:
     try:
         answer, error = await _answer(registered, keywords, ctx, edge)
     except CallCancelled:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from toolcrib.config.child_environment import child_environment, passed_through
+from toolcrib.config.environment import child_environment, passed_through
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.environments import EnvironmentSpec
 from toolcrib.core.errors import EnvironmentFailed

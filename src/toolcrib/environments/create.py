@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from toolcrib.config.child_environment import SECRET_NAMES
+from toolcrib.config.environment import SECRET_NAMES
 from toolcrib.config.settings import Settings
 from toolcrib.core.environments import BackendStatus, Engine, Environment, EnvironmentSpec, Leftover
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError

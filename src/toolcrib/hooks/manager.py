@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 Callback = Callable[..., Any]
 
 
-class Registered(msgspec.Struct, frozen=True):
+class HookRegistration(msgspec.Struct, frozen=True):
     """One callback, with the names that it takes (None: all) and who registered it."""
 
     callback: Callback
@@ -43,8 +43,8 @@ class HookManager:
     def __init__(self) -> None:
         self.is_empty = True
         """Nothing was ever registered: one look that spares a call all others."""
-        self._hooks: dict[str, tuple[Registered, ...]] = {}
-        self._middleware: dict[str, tuple[Registered, ...]] = {}
+        self._hooks: dict[str, tuple[HookRegistration, ...]] = {}
+        self._middleware: dict[str, tuple[HookRegistration, ...]] = {}
         self._lock = threading.Lock()
 
     def register(self, name: str, callback: Callback, *, source: Source = CODE, observer: bool = False) -> None:
@@ -72,10 +72,10 @@ class HookManager:
     def has_middleware(self, kind: str) -> bool:
         return bool(self._middleware.get(kind))
 
-    def hooks(self, name: str) -> tuple[Registered, ...]:
+    def hooks(self, name: str) -> tuple[HookRegistration, ...]:
         return self._hooks.get(name, ())
 
-    def middleware(self, kind: str) -> tuple[Registered, ...]:
+    def middleware(self, kind: str) -> tuple[HookRegistration, ...]:
         return self._middleware.get(kind, ())
 
     def invoke(self, name: str, **keywords: Any) -> list[Any]:
@@ -95,15 +95,20 @@ class HookManager:
         return [answer for answer in answers if answer is not None]
 
     def _add(
-        self, table: dict[str, tuple[Registered, ...]], name: str, callback: Callback, source: Source, observer: bool
+        self,
+        table: dict[str, tuple[HookRegistration, ...]],
+        name: str,
+        callback: Callback,
+        source: Source,
+        observer: bool,
     ) -> None:
-        registered = Registered(callback, accepted_names(callback), source, observer, _is_async(callback))
+        registered = HookRegistration(callback, accepted_names(callback), source, observer, _is_async(callback))
         with self._lock:
             table[name] = (*table.get(name, ()), registered)
             self.is_empty = False
 
 
-def call_logged(name: str, registered: Registered, keywords: dict[str, Any]) -> Any:
+def call_logged(name: str, registered: HookRegistration, keywords: dict[str, Any]) -> Any:
     """The callback's answer, or None with a log entry when it raises."""
     answer, error = attempt(registered, keywords)
     if error is not None:

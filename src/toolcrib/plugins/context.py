@@ -17,7 +17,7 @@ from toolcrib.core.errors import PluginError, UsageError
 from toolcrib.core.types import CheckFn, EffectsDeclaration, Handler, JsonObject, SchemaOverrides, Source
 from toolcrib.hooks.manager import Callback, HookManager
 from toolcrib.plugins.manifest import PluginManifest
-from toolcrib.registry.collisions import Loading, loading_scope
+from toolcrib.registry.collisions import LoadScope, loading_scope
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class PluginContext:
     def __init__(
         self,
         manifest: PluginManifest,
-        loading: Loading,
+        loading: LoadScope,
         registry: ToolRegistry,
         hooks: HookManager,
         home: Home,

@@ -22,7 +22,7 @@ from toolcrib.plugins.context import Declaration, FindService, PluginContext
 from toolcrib.plugins.discover import FoundPlugin, Origin, find_enabled
 from toolcrib.plugins.manifest import PluginManifest
 from toolcrib.plugins.modules import answer_for, attribute_modules, fresh_namespace, import_folder, slug_of
-from toolcrib.registry import finder
+from toolcrib.registry import compat_imports
 from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.discovery import LoadedFile, ScanCache, explain_import_error, tool_files
 from toolcrib.registry.registry import ToolRegistry
@@ -78,7 +78,7 @@ def load_plugins(
     """
     enabled = find_enabled(settings, project_folder)
     if enabled:
-        finder.install()
+        compat_imports.install()
     taken: set[str] = set()
     loaded = []
     for found in enabled:

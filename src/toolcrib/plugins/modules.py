@@ -17,8 +17,8 @@ from types import ModuleType
 
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
+from toolcrib.registry.compat_imports import AliasLoader
 from toolcrib.registry.discovery import import_file
-from toolcrib.registry.finder import AliasLoader
 
 HERMES_NAMESPACE = "hermes_plugins"
 

@@ -1,22 +1,154 @@
-"""Asks the tools' `check_fn`s, within bounds, and remembers just enough to forgive a flaky one.
+"""Whether tools are available: asks their check functions, remembers the answers, and never hangs on a check.
 
-Each build of the definitions asks each distinct check once. A clean False excludes at once. A check that raises or
-takes too long costs only its own tools, and not even those if it passed within the last minute.
+A check that cannot block runs in place; any other runs on a thread of its own, within a time limit.
 """
 
 from __future__ import annotations
 
+import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from opcode import opmap
+from types import CodeType, CoroutineType, FunctionType
 from typing import Any
 
 import msgspec
 
 from toolcrib.config.environment import unset_variables
+from toolcrib.core.attempt import attempt, attempt_everything
 from toolcrib.core.types import CheckFn, ToolEntry, Unavailable
-from toolcrib.registry.check_runs import CheckThread, Raised, Round, Worker, only_reads_environment, run, run_safely
+
+MAX_REASON_CHARS = 300
+
+
+class Raised(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Round:
+    """The checks of one build: who took each of them, and what they answered."""
+
+    def __init__(self, checks: list[CheckFn]) -> None:
+        self.checks = checks
+        self.context = contextvars.copy_context()
+        self.answers: dict[CheckFn, Any] = {}
+        self._takers: dict[CheckFn, object] = {}
+
+    def take(self, check: CheckFn, taker: object) -> bool:
+        """True for the one who may run the check; `setdefault` decides between threads."""
+        return self._takers.setdefault(check, taker) is taker
+
+
+def run(check: CheckFn) -> Any:
+    """True, False, an Unavailable or a Raised."""
+    answer, error = attempt(_answer, check)
+    return answer if error is None else Raised(_describe(error))
+
+
+def run_safely(check: CheckFn) -> Any:
+    """As `run`, on a check's own thread, where an exit or interrupt is the check's doing and no one else's."""
+    answer, error = attempt_everything(_answer, check)
+    return answer if error is None else Raised(_describe(error))
+
+
+def _answer(check: CheckFn) -> Any:
+    answer = check()
+    if isinstance(answer, CoroutineType):
+        answer.close()
+        raise TypeError("it is an `async def`; write it as a plain function")
+    # Truth is taken here, where a `__bool__` that raises or hangs is still inside the bounds.
+    return answer if isinstance(answer, Unavailable) else bool(answer)
+
+
+def _describe(error: BaseException) -> str:
+    text = attempt(str, error).value or ""
+    return f"{type(error).__name__}: {text}".removesuffix(": ")[:MAX_REASON_CHARS]
+
+
+class CheckThread(threading.Thread):
+    """Marks the threads on which checks run, so that a check that asks for other checks is recognised."""
+
+    round: Round | None = None
+
+
+class CheckWorker:
+    """A daemon thread that runs checks; two plain locks hand the work over, which is the cheapest way there is."""
+
+    def __init__(self) -> None:
+        self._job: tuple[Round, list[CheckFn], object] | None = None
+        self._stopped = False
+        self._work = threading.Lock()
+        self._done = threading.Lock()
+        self._work.acquire()
+        self._done.acquire()
+        self._thread = CheckThread(target=self._serve, name="toolcrib-check", daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def begin(self, asked: Round, checks: list[CheckFn], taker: object) -> None:
+        """Run those of the checks that `taker` may run, one after the other."""
+        self._job = (asked, checks, taker)
+        self._work.release()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """False when the time ran out before the last check ended."""
+        return self._done.acquire(timeout=timeout_seconds)
+
+    def stop(self) -> None:
+        """Lets the thread end once it has nothing to do."""
+        self._stopped = True
+        if self._work.locked():
+            self._work.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._work.acquire()
+            if self._job is not None:
+                asked, checks, taker = self._job
+                # A copy for each thread: a context can be entered only once at a time.
+                asked.context.copy().run(self._run_all, asked, checks, taker)
+                # An idle worker must not keep the checks, and through them their registry, alive.
+                self._job = asked = checks = taker = None  # type: ignore[assignment]
+                self._done.release()
+            if self._stopped:
+                return
+
+    def _run_all(self, asked: Round, checks: list[CheckFn], taker: object) -> None:
+        self._thread.round = asked
+        for check in checks:
+            if asked.take(check, taker):
+                asked.answers[check] = run_safely(check)
+        self._thread.round = None
+
+
+_INSTANT_NAMES = frozenset({"os", "getenv", "environ", "get", "bool"})
+# As global names these would be something else than the attributes of `os` and the built-in.
+_NO_GLOBALS = _INSTANT_NAMES - {"os"}
+_LOOP_OPCODES = frozenset(number for name, number in opmap.items() if "BACKWARD" in name)
+
+
+def only_reads_environment(check: CheckFn) -> bool:
+    """A straight function of `os.getenv` and `os.environ.get` alone: it cannot hang, so it needs no thread."""
+    if type(check) is not FunctionType:
+        return False
+    code = check.__code__
+    return (
+        code.co_names != ()
+        and _INSTANT_NAMES.issuperset(code.co_names)
+        and not code.co_freevars
+        and not code.co_argcount
+        and not code.co_kwonlyargcount
+        and check.__globals__.get("os") is os
+        and _NO_GLOBALS.isdisjoint(check.__globals__)
+        and not any(isinstance(constant, CodeType) for constant in code.co_consts)
+        and _LOOP_OPCODES.isdisjoint(code.co_code[::2])
+    )
+
 
 CHECK_TIMEOUT_SECONDS = 1.0
 FAILURE_GRACE_SECONDS = 60.0
@@ -25,7 +157,7 @@ MAX_REMEMBERED = 1000
 TOO_SLOW = "make the check quick and free of side effects"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Availability(msgspec.Struct, frozen=True):
     """What one check said. `reason` and `remedy` are empty when it is available without a doubt."""
 
     available: bool
@@ -35,8 +167,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """The check itself gave the reason."""
 
 
-AVAILABLE = Outcome(True)
-SAID_NO = Outcome(False, "its availability check said no")
+AVAILABLE = Availability(True)
+SAID_NO = Availability(False, "its availability check said no")
 
 
 class AvailabilityChecker:
@@ -50,16 +182,16 @@ class AvailabilityChecker:
         self._passed_at: dict[CheckFn, float] = {}
         self._instant: dict[CheckFn, bool] = {}
         self._hanging: dict[CheckFn, Round] = {}
-        self._worker: Worker | None = None
+        self._worker: CheckWorker | None = None
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
         if self._worker is not None:
             self._worker.stop()
 
-    def ask(self, checks: Iterable[CheckFn]) -> dict[CheckFn, Outcome]:
+    def ask(self, checks: Iterable[CheckFn]) -> dict[CheckFn, Availability]:
         """The outcome of every check, each asked once, in at most twice the time-out together."""
-        outcomes: dict[CheckFn, Outcome] = {}
+        outcomes: dict[CheckFn, Availability] = {}
         slow: list[CheckFn] = []
         for check in dict.fromkeys(checks):
             if self._is_instant(check):
@@ -95,13 +227,13 @@ class AvailabilityChecker:
         self._hanging.pop(check, None)
         return False
 
-    def _ask_within_bounds(self, checks: list[CheckFn]) -> dict[CheckFn, Outcome]:
+    def _ask_within_bounds(self, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
         asked = Round(checks)
         with self._lock:
             worker, self._worker = self._worker, None
         # A worker does not survive a fork of the process.
         if worker is None or not worker.is_alive():
-            worker = Worker()
+            worker = CheckWorker()
         worker.begin(asked, checks, asked)
         with ExitStack() as on_interrupt:
             on_interrupt.callback(worker.stop)
@@ -126,14 +258,14 @@ class AvailabilityChecker:
         workers = []
         for check in asked.checks:
             if asked.take(check, self):
-                worker = Worker()
+                worker = CheckWorker()
                 worker.begin(asked, [check], self)
                 workers.append(worker)
         for worker in workers:
             worker.wait(max(0.0, deadline - time.monotonic()))
             worker.stop()
 
-    def _ask_inside(self, asked: Round, checks: list[CheckFn]) -> dict[CheckFn, Outcome]:
+    def _ask_inside(self, asked: Round, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
         """For a check that asks for other tools: it is inside the bounds of its build, and part of it."""
         outcomes = {}
         for check in checks:
@@ -145,13 +277,13 @@ class AvailabilityChecker:
                 outcomes[check] = self._forgive(check, "its availability check is being asked at this moment")
         return outcomes
 
-    def _outcome(self, check: CheckFn, asked: Round) -> Outcome:
+    def _outcome(self, check: CheckFn, asked: Round) -> Availability:
         if check in asked.answers:
             return self._judge(check, asked.answers[check])
         reason = f"its availability check took longer than {self.timeout_seconds:g} s"
         return self._forgive(check, reason, TOO_SLOW)
 
-    def _judge(self, check: CheckFn, answer: Any) -> Outcome:
+    def _judge(self, check: CheckFn, answer: Any) -> Availability:
         if isinstance(answer, Raised):
             return self._forgive(check, f"its availability check raised {answer.text}")
         if answer is True:
@@ -159,13 +291,13 @@ class AvailabilityChecker:
             return AVAILABLE
         self._passed_at.pop(check, None)
         if isinstance(answer, Unavailable) and answer.reason:
-            return Outcome(False, str(answer.reason), str(answer.remedy or ""), explained=True)
+            return Availability(False, str(answer.reason), str(answer.remedy or ""), explained=True)
         return SAID_NO
 
-    def _forgive(self, check: CheckFn, reason: str, remedy: str = "") -> Outcome:
+    def _forgive(self, check: CheckFn, reason: str, remedy: str = "") -> Availability:
         passed_at = self._passed_at.get(check)
         recently = passed_at is not None and self._clock() - passed_at <= FAILURE_GRACE_SECONDS
-        return Outcome(recently, reason, remedy)
+        return Availability(recently, reason, remedy)
 
     def _tidy(self, asked: int) -> None:
         """Tools come and go; what is remembered about their checks must not grow for ever."""
@@ -178,7 +310,7 @@ class AvailabilityChecker:
                 self._passed_at.pop(check, None)
 
 
-def with_remedy(entry: ToolEntry, outcome: Outcome) -> Outcome:
+def with_remedy(entry: ToolEntry, outcome: Availability) -> Availability:
     """The outcome with the best reason and remedy that the declaration of the tool gives."""
     if outcome.available or outcome.remedy:
         return outcome
@@ -187,7 +319,7 @@ def with_remedy(entry: ToolEntry, outcome: Outcome) -> Outcome:
         names = ", ".join(missing)
         reason = f"{names} {'is' if len(missing) == 1 else 'are'} not set"
         remedy = f"run `toolcrib setup {entry.name}` to enter {names}"
-        return Outcome(False, outcome.reason if outcome.explained else reason, remedy)
-    return Outcome(
+        return Availability(False, outcome.reason if outcome.explained else reason, remedy)
+    return Availability(
         False, outcome.reason, f"see `toolcrib tools explain {entry.name}` for who declared it and ask there"
     )

@@ -34,7 +34,7 @@ UNKNOWN = Source("code", "unknown")
 MAX_LAYERS = 50
 
 
-class Loading(msgspec.Struct):
+class LoadScope(msgspec.Struct):
     """A tool file or plugin that is being loaded: who it is, where its tools go, and what it registered."""
 
     source: Source
@@ -45,15 +45,15 @@ class Loading(msgspec.Struct):
     """What stood in the target under each name that was changed, so that everything can be taken back."""
 
 
-_loading: ContextVar[Loading | None] = ContextVar("toolcrib_loading", default=None)
+_loading: ContextVar[LoadScope | None] = ContextVar("toolcrib_loading", default=None)
 
 
-def current_loading() -> Loading | None:
+def current_loading() -> LoadScope | None:
     return _loading.get()
 
 
 @contextmanager
-def loading_scope(loading: Loading) -> Iterator[Loading]:
+def loading_scope(loading: LoadScope) -> Iterator[LoadScope]:
     token = _loading.set(loading)
     try:
         yield loading
@@ -61,7 +61,7 @@ def loading_scope(loading: Loading) -> Iterator[Loading]:
         _loading.reset(token)
 
 
-def source_of_registration(handler: Handler, loading: Loading | None) -> Source:
+def source_of_registration(handler: Handler, loading: LoadScope | None) -> Source:
     """Who declares a tool with this handler."""
     caller = source_of_caller(loading)
     if caller.kind != "code":
@@ -77,7 +77,7 @@ def source_of_registration(handler: Handler, loading: Loading | None) -> Source:
     return next((Source("code", name) for name in names if not _is_machinery(name)), UNKNOWN)
 
 
-def source_of_caller(loading: Loading | None) -> Source:
+def source_of_caller(loading: LoadScope | None) -> Source:
     """Who is calling the registry right now."""
     if loading is not None:
         return loading.source

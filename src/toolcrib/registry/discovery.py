@@ -21,9 +21,9 @@ from types import ModuleType
 
 import msgspec
 
-import toolcrib.registry.finder as finder
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
+from toolcrib.registry import compat_imports
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -162,8 +162,8 @@ def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | No
 
 def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
     """Imports one tool file anew, with the reference system's module names at hand."""
-    finder.install(path.parent).forget(path.stem)
-    name = f"{finder.USER_TOOLS_NAMESPACE}.{path.stem}"
+    compat_imports.install(path.parent).forget(path.stem)
+    name = f"{compat_imports.USER_TOOLS_NAMESPACE}.{path.stem}"
     source = Source("user", path.name, str(path))
     return _load(path, name, source, registry, lambda: import_file(name, path, source))
 
@@ -220,7 +220,7 @@ def explain_import_error(error: BaseException) -> str:
     """Why a file could not be imported, and what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package, _, module = error.name.partition(".")
-        if package in ("tools", finder.USER_TOOLS_NAMESPACE) and module:
+        if package in ("tools", compat_imports.USER_TOOLS_NAMESPACE) and module:
             return f"it imports {error.name!r}, which does not exist; put {module.split('.')[0]}.py beside it"
         return f"it needs the package {package!r}, which is not installed; install it and start again"
     if isinstance(error, SyntaxError):

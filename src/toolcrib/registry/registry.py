@@ -1,7 +1,7 @@
 """The registry: which tools exist, who declared them, and what they need.
 
-Reads are lock-free lookups in a dict that is only changed under the lock; whatever walks over all tools
-takes a snapshot first.
+Reads are lock-free lookups in a dict that only changes under the lock; whatever walks over all tools takes a snapshot
+first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import threading
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, cast
+
+import msgspec
 
 import toolcrib.registry.collisions as collisions
 import toolcrib.registry.results as results
@@ -29,11 +32,72 @@ from toolcrib.core.types import (
     Source,
     ToolEntry,
 )
-from toolcrib.registry.availability import AVAILABLE, AvailabilityChecker, Outcome, with_remedy
-from toolcrib.registry.collisions import Loading, current_loading, loading_scope
+from toolcrib.registry.availability import AVAILABLE, Availability, AvailabilityChecker, with_remedy
+from toolcrib.registry.collisions import LoadScope, current_loading, loading_scope
 from toolcrib.registry.entries import make_entry
-from toolcrib.registry.tool_table import ToolTable
-from toolcrib.registry.view import View
+
+
+class ToolTable(dict[str, ToolEntry]):
+    """A plain dict for readers; `version` grows after every change, so that nobody takes the old for the new."""
+
+    version = 0
+
+    def __setitem__(self, name: str, entry: ToolEntry) -> None:
+        super().__setitem__(name, entry)
+        self.version += 1
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self.version += 1
+
+    def __ior__(self, other: Any) -> ToolTable:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def clear(self) -> None:
+        super().clear()
+        self.version += 1
+
+    def pop(self, *arguments: Any) -> Any:
+        try:
+            return super().pop(*arguments)
+        finally:
+            self.version += 1
+
+    def popitem(self) -> tuple[str, ToolEntry]:
+        try:
+            return super().popitem()
+        finally:
+            self.version += 1
+
+    def setdefault(self, *arguments: Any) -> Any:
+        try:
+            return super().setdefault(*arguments)
+        finally:
+            self.version += 1
+
+    def update(self, *arguments: Any, **entries: ToolEntry) -> None:
+        super().update(*arguments, **entries)
+        self.version += 1
+
+
+class RegistrySnapshot(msgspec.Struct, frozen=True):
+    """All tools of one generation, sorted, by name and by toolset."""
+
+    generation: int
+    entries: tuple[ToolEntry, ...]
+    names: tuple[str, ...]
+    by_toolset: dict[str, tuple[ToolEntry, ...]]
+
+    @classmethod
+    def of(cls, entries: Iterable[ToolEntry], generation: int) -> RegistrySnapshot:
+        ordered = tuple(sorted(entries, key=attrgetter("name")))
+        grouped: dict[str, list[ToolEntry]] = {}
+        for entry in ordered:
+            grouped.setdefault(entry.toolset, []).append(entry)
+        by_toolset = {toolset: tuple(grouped[toolset]) for toolset in sorted(grouped)}
+        return cls(generation, ordered, tuple([entry.name for entry in ordered]), by_toolset)
+
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +121,7 @@ class ToolRegistry:
         self._lock = threading.RLock()
         self._invoker: Invoker | None = None
         self._bridge: Bridge | None = None
-        self._cached_view: View | None = None
+        self._cached_view: RegistrySnapshot | None = None
 
     # Declaring
 
@@ -123,7 +187,7 @@ class ToolRegistry:
             if own is None:
                 target._hidden.add(name)
 
-    def take_back(self, loading: Loading) -> None:
+    def take_back(self, loading: LoadScope) -> None:
         """Undo what was registered and removed under `loading`, except where somebody else has the name by now."""
         with self._lock:
             for name, before in loading.before.items():
@@ -143,12 +207,12 @@ class ToolRegistry:
             target._generation += 1
 
     @contextmanager
-    def loading(self, source: Source) -> Iterator[Loading]:
+    def loading(self, source: Source) -> Iterator[LoadScope]:
         """Attribute what this block registers, on this registry or its parents, to `source`, and keep it here."""
-        with loading_scope(Loading(source=source, target=self)) as loading:
+        with loading_scope(LoadScope(source=source, target=self)) as loading:
             yield loading
 
-    def landing(self, loading: Loading | None) -> ToolRegistry:
+    def landing(self, loading: LoadScope | None) -> ToolRegistry:
         """Where a registration here goes: to the overlay that is being loaded, if that stands on this registry."""
         target = loading.target if loading is not None else self
         return target if isinstance(target, ToolRegistry) and target._stands_on(self) else self
@@ -241,7 +305,7 @@ class ToolRegistry:
 
     # Availability
 
-    def outcome(self, entry: ToolEntry) -> Outcome:
+    def outcome(self, entry: ToolEntry) -> Availability:
         """Whether one tool is available now, with a reason and a remedy when it is not."""
         if entry.check_fn is None:
             return AVAILABLE
@@ -336,11 +400,11 @@ class ToolRegistry:
         below = self.parent._snapshot_entries()
         return [entry for entry in below if entry.name not in own and entry.name not in hidden] + list(own.values())
 
-    def _view(self) -> View:
+    def _view(self) -> RegistrySnapshot:
         """The tools in order, computed once for each generation."""
         view, generation = self._cached_view, self.generation
         if view is None or view.generation != generation:
-            view = self._cached_view = View.of(self._snapshot_entries(), generation)
+            view = self._cached_view = RegistrySnapshot.of(self._snapshot_entries(), generation)
         return view
 
     def _variables(self, toolset: str) -> list[str]:
@@ -351,7 +415,7 @@ class ToolRegistry:
         check = self._toolset_checks.get(toolset)
         return check if check is not None or self.parent is None else self.parent._toolset_check(toolset)
 
-    def _add(self, entry: ToolEntry, override: bool, loading: Loading | None) -> None:
+    def _add(self, entry: ToolEntry, override: bool, loading: LoadScope | None) -> None:
         with self._lock:
             existing = self.get_entry(entry.name)
             refusal = collisions.refusal(existing, entry, override) if existing is not None else ""

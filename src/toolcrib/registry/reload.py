@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.core.types import ToolEntry
+from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.discovery import NOT_TOOL_FILES, LoadedFile, declares_tools, load_tool_file
-from toolcrib.registry.finder import USER_TOOLS_NAMESPACE
-from toolcrib.registry.lint import Finding, lint_entry, lint_source
+from toolcrib.registry.lint import lint_entry, lint_source
+from toolcrib.registry.lint_code import LintFinding
 from toolcrib.registry.registry import ToolRegistry
 
 Stamp = tuple[int, int, int]
@@ -27,7 +28,7 @@ class Reloaded(msgspec.Struct, frozen=True):
     tools_removed: tuple[str, ...] = ()
     problem: str = ""
     """Why the file could not be loaded; its tools are those from before."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
 
 
 class ToolFolderWatcher:
@@ -122,17 +123,17 @@ class ToolFolderWatcher:
 
 def findings_of(
     path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[str] | None = None
-) -> list[Finding]:
+) -> list[LintFinding]:
     """What to change in a tool file that was loaded: its text, its tools as registered, and what was refused."""
     findings = lint_source(path)
     if loaded.problem:
-        findings.append(Finding("error", "loads", f"the file cannot be loaded: {loaded.problem}"))
+        findings.append(LintFinding("error", "loads", f"the file cannot be loaded: {loaded.problem}"))
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     for name in loaded.tools:
         entry = registry.get_entry(name)
         findings += lint_entry(entry, text) if entry is not None else []
     for sentence in registry.rejections if refusals is None else refusals:
-        findings.append(Finding("error", "refused", sentence))
+        findings.append(LintFinding("error", "refused", sentence))
     # The text and the registered tool may tell the same of different lines; the first to say it knows the better one.
     distinct = {(finding.rule, finding.message): finding for finding in reversed(findings)}
     return sorted(distinct.values(), key=lambda finding: finding.line or 0)

@@ -6,8 +6,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from toolcrib.config.child_environment import child_environment
-from toolcrib.config.environment import environment
+from toolcrib.config.environment import child_environment, environment
 
 ASK_SECONDS = 3.0
 MAX_NAMES = 20_000

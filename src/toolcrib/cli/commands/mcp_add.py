@@ -24,7 +24,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
-from toolcrib.config.schema import Reader
+from toolcrib.config.schema import SettingsReader
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.client.servers import read_server
@@ -228,7 +228,7 @@ def _refuse_taken(settings: Settings, found: list[FoundServer], replace: bool) -
 
 def _check(server: FoundServer) -> None:
     """Raises UsageError for what can never work."""
-    reader = Reader()
+    reader = SettingsReader()
     reader.section(McpServerSettings, server.settings, ("mcp_servers", server.name))
     if reader.problems:
         what = reader.problems[0][1].partition(";")[0]
@@ -278,7 +278,7 @@ def _move_secrets(settings: Settings, found: list[FoundServer]) -> dict[str, str
 def _tell(server: FoundServer, home: Home) -> None:
     environ = dict(environment())
     load_env_file(home, environ)
-    read = Reader().section(McpServerSettings, server.settings)
+    read = SettingsReader().section(McpServerSettings, server.settings)
     ready = read_server(server.name, read, environ)
     note(f"Added {server.name!r} to {home.config_file}: {ready.address}")
     told = list(server.notes)

@@ -20,7 +20,7 @@ from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.dispatch.expectation import shorten
 from toolcrib.runtime import Runtime
-from toolcrib.toolsets.reading import EVERYTHING
+from toolcrib.toolsets.resolve import EVERYTHING
 
 
 @click.command(name="explain")

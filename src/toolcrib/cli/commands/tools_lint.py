@@ -11,7 +11,8 @@ from toolcrib.cli.output import note, one_line, plural, print_json, print_line, 
 from toolcrib.core.errors import UsageError
 from toolcrib.registry import discovery
 from toolcrib.registry.default import registry as default_registry
-from toolcrib.registry.lint import Finding, lint_source
+from toolcrib.registry.lint import lint_source
+from toolcrib.registry.lint_code import LintFinding
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.reload import findings_of
 
@@ -49,7 +50,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
     return 1 if any(finding.severity == "error" for _, finding in found) else 0
 
 
-def lint_file(file: Path) -> tuple[list[str], list[Finding]]:
+def lint_file(file: Path) -> tuple[list[str], list[LintFinding]]:
     """The tools that a file declares and what to change in it; it is loaded into a registry of its own."""
     findings = lint_source(file)
     if any(finding.rule == "parses" for finding in findings):
@@ -61,7 +62,7 @@ def lint_file(file: Path) -> tuple[list[str], list[Finding]]:
     return loaded.tools, findings_of(file, loaded, scratch)
 
 
-def _print_summary(checked: dict[Path, tuple[list[str], list[Finding]]]) -> None:
+def _print_summary(checked: dict[Path, tuple[list[str], list[LintFinding]]]) -> None:
     severities = [finding.severity for _, findings in checked.values() for finding in findings]
     errors, warnings = severities.count("error"), severities.count("warning")
     if errors or warnings:
@@ -75,7 +76,7 @@ def _print_summary(checked: dict[Path, tuple[list[str], list[Finding]]]) -> None
     note(f"`toolcrib tools explain {tool}` shows how to call it.")
 
 
-def _as_json(file: Path, finding: Finding) -> dict[str, object]:
+def _as_json(file: Path, finding: LintFinding) -> dict[str, object]:
     return {
         "file": str(file),
         "line": finding.line,

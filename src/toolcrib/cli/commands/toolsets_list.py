@@ -7,7 +7,7 @@ import click
 from toolcrib.cli.output import hint, print_json, print_table
 from toolcrib.cli.state import await_servers, open_runtime
 from toolcrib.core.types import JsonObject
-from toolcrib.toolsets.model import ToolsetInfo
+from toolcrib.toolsets.resolve import ToolsetInfo
 
 
 @click.command(name="list")

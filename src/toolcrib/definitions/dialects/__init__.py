@@ -1,6 +1,6 @@
 """One canonical definition, rendered into what each provider accepts."""
 
 from toolcrib.core.models import Dialect
-from toolcrib.definitions.dialects.render import Rendered, SetAside, render
+from toolcrib.definitions.dialects.render import Rendered, SkippedTool, render
 
-__all__ = ["Dialect", "Rendered", "SetAside", "render"]
+__all__ = ["Dialect", "Rendered", "SkippedTool", "render"]

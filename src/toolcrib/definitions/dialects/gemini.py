@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 from toolcrib.core.types import JsonObject
-from toolcrib.definitions.dialects.keywords import infer_types, keywords_for
-from toolcrib.definitions.dialects.merge import intersect
-from toolcrib.definitions.dialects.notes import add_notes, note
+from toolcrib.definitions.dialects.keywords import add_notes, infer_types, keywords_for, note
+from toolcrib.definitions.dialects.normal import intersect
 
 MAX_ENUM_VALUES = 500
 MAX_INT64 = 2**63 - 1

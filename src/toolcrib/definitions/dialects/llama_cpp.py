@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from toolcrib.core.types import JsonObject
-from toolcrib.definitions.dialects.keywords import ANY_TYPE
-from toolcrib.definitions.dialects.merge import intersect
-from toolcrib.definitions.dialects.notes import add_notes, note
+from toolcrib.definitions.dialects.keywords import ANY_TYPE, add_notes, note
+from toolcrib.definitions.dialects.normal import intersect
 
 MAX_REPETITIONS = 1_000
 """Longer counted repetitions make grammars that the parser refuses."""

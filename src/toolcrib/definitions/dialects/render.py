@@ -12,10 +12,9 @@ from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import Dialect
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
-from toolcrib.definitions.dialects.keywords import Inexpressible
+from toolcrib.definitions.dialects.keywords import Inexpressible, short, with_notes
 from toolcrib.definitions.dialects.llama_cpp import loosen
 from toolcrib.definitions.dialects.normal import normalise
-from toolcrib.definitions.dialects.notes import short, with_notes
 from toolcrib.definitions.dialects.strict import strict_root
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -27,7 +26,7 @@ class UnknownDialect(UnknownName):
     kind = "dialect"
 
 
-class SetAside(msgspec.Struct, frozen=True):
+class SkippedTool(msgspec.Struct, frozen=True):
     """A tool that is not sent, and why: the request goes out without it."""
 
     name: str
@@ -38,7 +37,7 @@ class Rendered(msgspec.Struct, frozen=True):
     """The `tools` field of one request, and the tools that it had to leave out."""
 
     tools: list[JsonObject]
-    set_aside: list[SetAside]
+    set_aside: list[SkippedTool]
 
 
 def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
@@ -46,7 +45,7 @@ def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
     if dialect not in _WRITERS:
         raise UnknownDialect(dialect, _WRITERS)
     rendered: dict[str, JsonObject] = {}
-    set_aside: list[SetAside] = []
+    set_aside: list[SkippedTool] = []
     for position, definition in enumerate(definitions):
         name = _name_of(definition)
         try:
@@ -55,9 +54,9 @@ def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
                 raise Inexpressible("another tool has the same name; rename one of them")
             rendered[name] = _WRITERS[dialect](name, definition["function"])
         except Inexpressible as error:
-            set_aside.append(SetAside(name or f"#{position}", str(error)))
+            set_aside.append(SkippedTool(name or f"#{position}", str(error)))
         except RecursionError:
-            set_aside.append(SetAside(name, "its schema is nested too deeply"))
+            set_aside.append(SkippedTool(name, "its schema is nested too deeply"))
     tools = [rendered[name] for name in sorted(rendered)]
     if dialect == "gemini" and tools:
         tools = [{"functionDeclarations": tools}]

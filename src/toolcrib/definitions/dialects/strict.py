@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from toolcrib.core.types import JsonObject
-from toolcrib.definitions.dialects.keywords import Inexpressible, infer_types, set_types, types_of
-from toolcrib.definitions.dialects.merge import intersect
-from toolcrib.definitions.dialects.notes import add_notes, note
+from toolcrib.definitions.dialects.keywords import Inexpressible, add_notes, infer_types, note, set_types, types_of
+from toolcrib.definitions.dialects.normal import intersect
 
 _KEPT = frozenset(
     {"type", "description", "title", "enum", "const", "properties", "items", "minItems", "maxItems", "$defs"}

@@ -19,8 +19,7 @@ from typing import IO
 
 import msgspec
 
-from toolcrib.config.child_environment import child_environment
-from toolcrib.config.environment import environment
+from toolcrib.config.environment import child_environment, environment
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.weights import Weights

@@ -24,9 +24,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolcrib.config.child_environment import child_environment
 from toolcrib.config.env_file import load_env_file
-from toolcrib.config.environment import model_hub_address
+from toolcrib.config.environment import child_environment, model_hub_address
 from toolcrib.config.paths import Home, model_cache_dir
 from toolcrib.core.attempt import Attempt, attempt
 from toolcrib.core.context import CancelToken

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.registry import finder
+from toolcrib.registry import compat_imports
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import load_tool_folder
 from toolcrib.registry.registry import ToolRegistry
@@ -54,17 +54,17 @@ def load(folder: Path) -> ToolRegistry:
 
 def test_it_stands_last_and_only_once() -> None:
     """Real modules are found first; installing again gives the same finder."""
-    first = finder.install()
+    first = compat_imports.install()
 
-    assert finder.install() is first
-    assert [found for found in sys.meta_path if isinstance(found, finder.CompatibilityFinder)] == [first]
+    assert compat_imports.install() is first
+    assert [found for found in sys.meta_path if isinstance(found, compat_imports.CompatibilityFinder)] == [first]
 
 
 def test_nothing_is_imported_before_somebody_asks() -> None:
     """Installing it costs nothing."""
     code = (
-        "import sys\nfrom toolcrib.registry import finder\nfinder.install()\n"
-        "theirs = finder.COMPATIBILITY_MODULES\n"
+        "import sys\nfrom toolcrib.registry import compat_imports\ncompat_imports.install()\n"
+        "theirs = compat_imports.COMPATIBILITY_MODULES\n"
         "print([name for name in sys.modules if name.startswith('toolcrib.compat') or name in theirs])"
     )
 
@@ -73,14 +73,14 @@ def test_nothing_is_imported_before_somebody_asks() -> None:
 
 def test_the_registry_under_the_reference_s_name_is_ours() -> None:
     """The same object, not a copy."""
-    finder.install()
+    compat_imports.install()
 
     assert importlib.import_module("tools.registry").registry is default_registry
 
 
 def test_a_name_nobody_knows_is_not_answered(folder: Path) -> None:
     """The error is Python's own."""
-    finder.install(folder)
+    compat_imports.install(folder)
 
     for name in ("tools.surely_missing", "toolcrib_user_tools.surely_missing", "surely_missing", "tools.a.b"):
         with pytest.raises(ModuleNotFoundError):
@@ -94,7 +94,7 @@ def test_a_real_package_of_that_name_wins(tmp_path: Path) -> None:
     (tmp_path / "tools" / "interrupt.py").write_text("WHO = 'real module'\n")
     (tmp_path / "toolsets.py").write_text("WHO = 'real too'\n")
     code = (
-        "from toolcrib.registry import finder\nfinder.install()\n"
+        "from toolcrib.registry import compat_imports\ncompat_imports.install()\n"
         "import tools, tools.interrupt, toolsets\nprint(tools.WHO, tools.interrupt.WHO, toolsets.WHO, sep=', ')\n"
         "from tools.registry import registry\nprint(type(registry).__name__)"
     )
