@@ -10,11 +10,12 @@ from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import Script
 
 MAX_CALLS = 2_000
 
 
-def read_command(command: str, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> Reading:
+def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> Reading:
     """Read a command line without running any of it."""
     listener = Listener()
     assessment = assess(listener, command, cwd=cwd, home=home, own=own)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.fold import Folder
-from toolcrib.approval.shell.grammar import Loop
 from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
 from toolcrib.approval.shell.paths import mounted, resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Redirection, Script, Word
+from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Substitution, Word
 from toolcrib.undo.area import DEVICES, Area, How, Target, Touched
 from toolcrib.undo.found_files import expand, found, is_pattern, read_search
 from toolcrib.undo.program_targets import CHANGING, PROGRAMS, Watch
@@ -43,7 +42,7 @@ def may_change_files(command: str) -> bool:
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
-def touched_by_command(command: str, *, cwd: str, area: Area, is_here: bool) -> Touched:
+def touched_by_command(command: str | Script, *, cwd: str, area: Area, is_here: bool) -> Touched:
     """What a command line may touch when it runs in a folder; nothing of it is run."""
     home = str(Path.home()) if is_here else area.files.real("~")
     watcher = Watcher(area, is_here=is_here)
@@ -56,11 +55,11 @@ def touched_by_command(command: str, *, cwd: str, area: Area, is_here: bool) -> 
 class ExpandingFolder(Folder):
     """A folder of words that looks at the disk for what a pattern stands for."""
 
-    def __init__(self, run_script: Callable[[Script, State], Data], spend: Callable[[int], None], area: Area) -> None:
-        super().__init__(run_script, spend)
+    def __init__(self, run: Callable[[Substitution, State], Data], spend: Callable[[int], None], area: Area) -> None:
+        super().__init__(run, spend)
         self._area = area
 
-    def fields(self, words: list[Word], state: State) -> list[Field]:
+    def fields(self, words: Sequence[Word], state: State) -> list[Field]:
         return [one for given in super().fields(words, state) for one in self._expanded(given, state)]
 
     def _expanded(self, given: Field, state: State) -> list[Field]:
@@ -94,7 +93,7 @@ class Watcher(Evaluator):
         self.is_here = is_here
         self.found: dict[Target, None] = {}
         self.notes: dict[str, None] = {}
-        self.folder = ExpandingFolder(self.run_script, self.spend, area)
+        self.folder = ExpandingFolder(self.run_substitution, self.spend, area)
         self._input = ""
 
     def note(self, text: str) -> None:
@@ -134,7 +133,7 @@ class Watcher(Evaluator):
 
     # What the evaluator meets
 
-    def loop(self, node: Loop, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
         """A loop that reads its input goes round once for each line of it."""
         text = stdin.text if stdin is not None and node.condition is not None else None
         separator = "\0" if text and "\0" in text else "\n"
@@ -146,7 +145,7 @@ class Watcher(Evaluator):
             self.add(state.cwd or self.area.workspace, "guess")
         return Data.join([super(Watcher, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]])
 
-    def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         targets = super().targets(redirections, state)
         for redirection, target in targets:
             operator = redirection.operator

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 from toolcrib.approval.shell.model import MAX_BRACE_WORDS, NotUnderstood
-from toolcrib.approval.shell.tokens import Part, Word
+from toolcrib.approval.shell.syntax import LiteralText, Word, WordPart
 
 _FIRST_OPAQUE = 0xF0000
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?$")
@@ -14,12 +14,12 @@ _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?$")
 
 def expand_braces(word: Word) -> list[Word]:
     """The words that a word stands for; most words stand for themselves."""
-    if not any(part.kind == "text" and not part.quoted and "{" in part.text for part in word.parts):
+    if not any(type(part) is LiteralText and not part.quoted and "{" in part.text for part in word.parts):
         return [word]
-    opaque: list[Part] = []
+    opaque: list[WordPart] = []
     pieces: list[str] = []
     for part in word.parts:
-        if part.kind == "text" and not part.quoted:
+        if isinstance(part, LiteralText) and not part.quoted:
             pieces.append(part.text)
         else:
             pieces.append(chr(_FIRST_OPAQUE + len(opaque)))
@@ -27,18 +27,18 @@ def expand_braces(word: Word) -> list[Word]:
     texts = _expand("".join(pieces))
     if len(texts) == 1:
         return [word]
-    words = [Word(_parts(text, opaque), word.start, word.end) for text in texts]
+    words = [Word(tuple(_parts(text, opaque, word)), word.start, word.end) for text in texts]
     # An unquoted empty alternative, as in `{/,}`, is no word at all.
     return [expanded for expanded in words if expanded.parts]
 
 
-def _parts(text: str, opaque: list[Part]) -> list[Part]:
-    parts: list[Part] = []
+def _parts(text: str, opaque: list[WordPart], word: Word) -> list[WordPart]:
+    parts: list[WordPart] = []
     for piece in re.split(r"([\U000F0000-\U000FFFFD])", text):
         if len(piece) == 1 and ord(piece) >= _FIRST_OPAQUE:
             parts.append(opaque[ord(piece) - _FIRST_OPAQUE])
         elif piece:
-            parts.append(Part("text", piece))
+            parts.append(LiteralText(piece, False, word.start, word.end))
     return parts
 
 

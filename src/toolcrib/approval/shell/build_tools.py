@@ -160,7 +160,7 @@ def scripts_of(text: str) -> dict[str, str]:
     """The scripts in the text of a package.json; empty for text that npm could not read either."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     scripts = content.get("scripts") if isinstance(content, dict) else None
     return {name: code for name, code in scripts.items() if isinstance(code, str)} if isinstance(scripts, dict) else {}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from toolcrib.approval.shell import grammar
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, judge_environment
 from toolcrib.approval.shell.findings import Findings
 from toolcrib.approval.shell.fold import Folder
 from toolcrib.approval.shell.fork_bombs import is_bomb
-from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, NotUnderstood, name_set
+from toolcrib.approval.shell.parser import split_words
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import Command, FunctionDefinition
 
 MAX_CALLS = 8
 MAX_RECURSION = 2
@@ -34,12 +34,12 @@ class Definitions(Findings):
         self.calls: list[str] = []
         self.bombs: set[str] = set()
         self.called: set[int] = set()
-        self.defined: list[tuple[str, grammar.Command, str, Site | None]] = []
+        self.defined: list[tuple[str, Command, str, Site | None]] = []
         self.aliases: dict[str, tuple[str, Site]] = {}
         self.called_aliases: set[str] = set()
         self.hooks: set[tuple[str, str]] = set()
 
-    def command(self, node: grammar.Command, state: State, stdin: Data | None) -> Data:
+    def command(self, node: Command, state: State, stdin: Data | None) -> Data:
         """Judge one node of the tree."""
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class Definitions(Findings):
         """Judge the script behind `>( … )` with what is written to it."""
         raise NotImplementedError
 
-    def define(self, node: grammar.Function, state: State) -> Data:
+    def define(self, node: FunctionDefinition, state: State) -> Data:
         name = node.name.literal
         if name is None:
             raise NotUnderstood("a function has an odd name")
@@ -91,7 +91,7 @@ class Definitions(Findings):
             with self.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())
 
-    def judge_function(self, name: str, body: grammar.Command, source: str, site: Site | None, state: State) -> None:
+    def judge_function(self, name: str, body: Command, source: str, site: Site | None, state: State) -> None:
         self.called.add(id(body))
         self.source, self.site = source, site
         if name in self.bombs:
@@ -156,11 +156,10 @@ class Definitions(Findings):
         self.called_aliases.add(name)
         self.calls.append(name)
         try:
-            words = self.folder.fields(
-                [token.word for token in tokenize(state.aliases[name]).tokens if token.word], state
-            )
-            if any(token.kind != "word" for token in tokenize(state.aliases[name]).tokens):
+            split = split_words(state.aliases[name])
+            if split is None:
                 return self.run_text(state.aliases[name], state, stdin, site)
+            words = self.folder.fields(split, state)
             return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
         finally:
             self.calls.pop()

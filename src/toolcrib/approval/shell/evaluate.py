@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from toolcrib.approval.shell import grammar
-from toolcrib.approval.shell.assignments import assignments, declare, judge_environment
+from toolcrib.approval.shell.assignments import assign, declare, judge_environment
 from toolcrib.approval.shell.commands import HANDLERS, is_silent_about_secrets
 from toolcrib.approval.shell.definitions import MAX_RECURSION, Definitions
 from toolcrib.approval.shell.flow import (
@@ -19,7 +18,6 @@ from toolcrib.approval.shell.flow import (
 from toolcrib.approval.shell.fold import Folder
 from toolcrib.approval.shell.fork_bombs import spawns_itself, spawns_without_end
 from toolcrib.approval.shell.judge import help_only, judge
-from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import (
     ANYTHING,
     NOTHING,
@@ -30,20 +28,39 @@ from toolcrib.approval.shell.model import (
     Origin,
 )
 from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import MAX_PATH, is_private, is_secret, resolve
-from toolcrib.approval.shell.prescan import join_lines
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Redirection, Script
+from toolcrib.approval.shell.syntax import (
+    AndOrList,
+    ArithmeticCommand,
+    CaseCommand,
+    Command,
+    CommandList,
+    ConditionalCommand,
+    FunctionDefinition,
+    GroupCommand,
+    IfCommand,
+    LoopCommand,
+    PipelineCommand,
+    Redirection,
+    Script,
+    SimpleCommand,
+    Substitution,
+)
 
 MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
+MAX_COMMAND_DEPTH = 64
+"""How deep commands may lie in each other; each level takes a few calls of Python."""
 MAX_LOOP_VALUES = 16
 WORDS_IN_A_STEP = 4
 PATH_CHARACTERS_IN_A_STEP = 1000
 CHARACTERS_PASSED_ON = 2000
+OPTION_LETTERS_IN_A_STEP = 64
 
 
 class Evaluator(Definitions):
@@ -53,15 +70,27 @@ class Evaluator(Definitions):
         super().__init__()
         self.nested = 0
         self.wrapped = 0
-        self.folder = Folder(self.run_script, self.spend)
+        self.depth = 0
+        self.scripts: dict[str, Script] = {}
+        self.folder = Folder(self.run_substitution, self.spend)
 
-    def run_script(self, script: Script, state: State, stdin: Data | None = None) -> Data:
-        outer = self.source
-        self.source = script.source
+    def run(self, script: Script, state: State) -> None:
+        """Judge a whole command line: what its commands do, and what it leaves behind for later ones."""
+        self.source = script.text
+        if script.error:
+            self.not_understood.append(script.error)
+        self.command(script.body, state, None)
+        self.finish(state)
+
+    def run_substitution(self, node: Substitution, state: State, stdin: Data | None = None) -> Data:
+        outer_source, outer_site = self.source, self.site
+        if node.source is not outer_source:
+            # Positions in another text mean nothing in the original one, so findings keep the outer place.
+            self.source, self.site = node.source, self.whole_site()
         try:
-            return self.command(grammar.parse(script), state, stdin)
+            return self.command(node.body, state, stdin)
         finally:
-            self.source = outer
+            self.source, self.site = outer_source, outer_site
 
     def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
         if UNKNOWN in text and text.strip() in (UNKNOWN, ""):
@@ -70,44 +99,69 @@ class Evaluator(Definitions):
         if self.nested >= MAX_NESTED_SCRIPTS:
             raise NotUnderstood("scripts are nested too deeply")
         self.spend(1 + len(text) // 8)
+        script = self.scripts.get(text)
+        if script is None:
+            script = self.scripts[text] = parse(text)
         outer_source, outer_site = self.source, self.site
-        # Inside a nested script positions mean nothing in the original text, so findings keep the outer place.
-        self.source, self.site = join_lines(text), site
+        self.source, self.site = script.text, site
         self.nested += 1
         try:
-            return self.command(grammar.parse(tokenize(self.source)), state, stdin)
+            output = self.command(script.body, state, stdin)
         finally:
             self.nested -= 1
             self.source, self.site = outer_source, outer_site
+        if script.error:
+            raise NotUnderstood(script.error)
+        return output
 
     def feed(self, path: str, data: Data, state: State) -> Data:
         inner = state.copy()
         # The script was started before the redirection to it.
         inner.sinks.pop(path)
         inner.outputs = {number: file for number, file in state.outputs.items() if file != path}
-        return self.run_script(state.sinks[path], inner, data)
+        return self.run_substitution(state.sinks[path], inner, data)
 
-    def command(self, node: grammar.Command, state: State, stdin: Data | None) -> Data:
+    def command(self, node: Command, state: State, stdin: Data | None) -> Data:
         self.spend(1)
-        match node:
-            case grammar.Simple():
-                return self.simple(node, state, stdin)
-            case grammar.Pipeline():
-                return self.pipeline(node, state, stdin)
-            case grammar.AndOr():
-                return self.and_or(node, state, stdin)
-            case grammar.Sequence():
-                return self.sequence(node, state, stdin)
-            case grammar.Group():
-                return self.group(node, state, stdin)
-            case grammar.Branches():
-                return self.branches(node, state, stdin)
-            case grammar.Loop():
-                return self.loop(node, state, stdin)
-            case grammar.Function():
-                return self.define(node, state)
+        if self.depth >= MAX_COMMAND_DEPTH:
+            raise NotUnderstood("the command is nested too deeply")
+        self.depth += 1
+        try:
+            return self.judge_command(node, state, stdin)
+        finally:
+            self.depth -= 1
 
-    def pipeline(self, node: grammar.Pipeline, state: State, stdin: Data | None) -> Data:
+    def judge_command(self, node: Command, state: State, stdin: Data | None) -> Data:
+        match node:
+            case SimpleCommand():
+                return self.simple(node, state, stdin)
+            case CommandList():
+                return self.sequence(node, state, stdin)
+            case PipelineCommand():
+                return self.pipeline(node, state, stdin)
+            case AndOrList():
+                return self.and_or(node, state, stdin)
+            case GroupCommand():
+                return self.group(node, state, stdin)
+            case IfCommand():
+                return self.conditional(node, state, stdin)
+            case CaseCommand():
+                return self.case(node, state, stdin)
+            case LoopCommand():
+                return self.loop(node, state, stdin)
+            case FunctionDefinition():
+                return self.define(node, state)
+            case ConditionalCommand():
+                self.folder.fields(node.words, state)
+                return self.invoke([Field("[[")], state, stdin, self.site_of(node))
+            case ArithmeticCommand():
+                self.folder.arithmetic(node.arithmetic, state)
+                return self.invoke([Field("((")], state, stdin, self.site_of(node))
+
+    def site_of(self, node: SimpleCommand | ConditionalCommand | ArithmeticCommand) -> Site:
+        return self.site or Site(self.source[node.start : node.end], (node.start, node.end))
+
+    def pipeline(self, node: PipelineCommand, state: State, stdin: Data | None) -> Data:
         data = stdin
         self.look_for_self_spawning(node)
         for command in node.commands:
@@ -116,7 +170,7 @@ class Evaluator(Definitions):
             state.files.update(inner.files)
         return data or NOTHING
 
-    def and_or(self, node: grammar.AndOr, state: State, stdin: Data | None) -> Data:
+    def and_or(self, node: AndOrList, state: State, stdin: Data | None) -> Data:
         outputs = [self.command(node.commands[0], state, stdin)]
         inner = state.copy()
         inner.input = state.input
@@ -124,17 +178,17 @@ class Evaluator(Definitions):
         state.merge(inner)
         return Data.join(outputs)
 
-    def sequence(self, node: grammar.Sequence, state: State, stdin: Data | None) -> Data:
+    def sequence(self, node: CommandList, state: State, stdin: Data | None) -> Data:
         if node.background:
             self.look_for_self_spawning(node)
         outputs = [self.command(command, state, state.input or stdin) for command in node.commands]
         return Data.join(outputs) if outputs else NOTHING
 
-    def look_for_self_spawning(self, node: grammar.Command) -> None:
+    def look_for_self_spawning(self, node: Command) -> None:
         if spawns_itself(node):
             self.report("fork_bomb", "starts copies of itself", self.whole_site())
 
-    def group(self, node: grammar.Group, state: State, stdin: Data | None) -> Data:
+    def group(self, node: GroupCommand, state: State, stdin: Data | None) -> Data:
         inner = state.copy() if node.subshell else state
         site = self.whole_site()
         targets = self.targets(node.redirections, inner)
@@ -148,23 +202,43 @@ class Evaluator(Definitions):
             inner.descriptors, inner.outputs = before, outputs
         return output
 
-    def branches(self, node: grammar.Branches, state: State, stdin: Data | None) -> Data:
-        outputs: list[Data] = []
-        if node.always is not None:
-            outputs.append(self.command(node.always, state, stdin))
-        if node.subject is not None:
-            self.folder.text(node.subject, state)
+    def conditional(self, node: IfCommand, state: State, stdin: Data | None) -> Data:
+        outputs = [self.command(node.clauses[0].condition, state, stdin)]
         before = state.copy()
-        for alternative in node.alternatives:
+        for number, clause in enumerate(node.clauses):
             inner = before.copy()
-            outputs.append(self.command(alternative, inner, stdin))
+            if number:
+                outputs.append(self.command(clause.condition, inner, stdin))
+                nested = inner.copy()
+                outputs.append(self.command(clause.body, nested, stdin))
+                inner.merge(nested)
+            else:
+                outputs.append(self.command(clause.body, inner, stdin))
+            state.merge(inner)
+        if node.otherwise is not None:
+            inner = before.copy()
+            outputs.append(self.command(node.otherwise, inner, stdin))
+            state.merge(inner)
+        return Data.join(outputs)
+
+    def case(self, node: CaseCommand, state: State, stdin: Data | None) -> Data:
+        outputs: list[Data] = []
+        self.folder.text(node.subject, state)
+        before = state.copy()
+        for item in node.items:
+            inner = before.copy()
+            for pattern in item.patterns:
+                self.folder.text(pattern, inner)
+            outputs.append(self.command(item.body, inner, stdin))
             state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
 
-    def loop(self, node: grammar.Loop, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
         if spawns_without_end(node):
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
         self.condition(node, state, stdin)
+        if node.counter is not None:
+            self.folder.arithmetic(node.counter, state)
         values = [None] if node.values is None else loop_values(self.folder.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
         outputs: list[Data] = []
@@ -179,29 +253,29 @@ class Evaluator(Definitions):
         state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
 
-    def condition(self, node: grammar.Loop, state: State, stdin: Data | None) -> None:
+    def condition(self, node: LoopCommand, state: State, stdin: Data | None) -> None:
         if node.condition is not None:
             state.listing, listing = True, state.listing
             self.command(node.condition, state, stdin)
             state.listing = listing
 
-    def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, Field]]:
         return [(each, self.folder.text(each.target, state)) for each in redirections]
 
-    def simple(self, node: grammar.Simple, state: State, stdin: Data | None) -> Data:
-        site = self.site or Site(self.source[node.start : node.end], (node.start, node.end))
-        assigned, count = assignments(self.folder, node.words, state)
-        declared = declare(self.folder, node.words[count:], state)
+    def simple(self, node: SimpleCommand, state: State, stdin: Data | None) -> Data:
+        site = self.site_of(node)
+        assigned = assign(self.folder, node.assignments, state) if node.assignments else {}
+        declared = declare(self.folder, node.words, state)
         if declared:
             judge_environment(self, declared, state, site)
-        words = self.folder.fields(node.words[count:] if declared is None else node.words[count : count + 1], state)
+        words = self.folder.fields(node.words if declared is None else node.words[:1], state)
         if node.redirections:
             return self.redirected(node.redirections, assigned, words, state, stdin, site)
         return self.assigned(assigned, words, state, stdin, site)
 
     def redirected(
         self,
-        redirections: list[Redirection],
+        redirections: Sequence[Redirection],
         assigned: dict[str, list[Field]],
         words: list[Field],
         state: State,
@@ -340,9 +414,14 @@ class Evaluator(Definitions):
 def effort(words: list[Field], state: State, stdin: Data | None) -> int:
     """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
     path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
+    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
     read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
     return (
-        1 + len(words) // WORDS_IN_A_STEP + path_characters // PATH_CHARACTERS_IN_A_STEP + read // CHARACTERS_PASSED_ON
+        1
+        + len(words) // WORDS_IN_A_STEP
+        + path_characters // PATH_CHARACTERS_IN_A_STEP
+        + letters // OPTION_LETTERS_IN_A_STEP
+        + read // CHARACTERS_PASSED_ON
     )
 
 

@@ -10,7 +10,7 @@ from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Redirection
+from toolcrib.approval.shell.syntax import Redirection
 
 NETWORK_DEVICE = re.compile(r"/dev/(?:tcp|udp)/")
 SENDERS = name_set(

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from toolcrib.approval.shell.lexer import tokenize
+from toolcrib.approval.shell.braces import expand_braces
 from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood, Origin
+from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
-from toolcrib.approval.shell.tokens import Part, Script, Word
+from toolcrib.approval.shell.syntax import (
+    Arithmetic,
+    ArrayLiteral,
+    ExtendedGlob,
+    LiteralText,
+    Parameter,
+    Substitution,
+    Word,
+)
 
-RunScript = Callable[[Script, State], Data]
+RunSubstitution = Callable[[Substitution, State], Data]
 GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
 BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
@@ -22,26 +31,30 @@ MAX_FIELDS = 20_000
 
 
 class Folder:
-    """Turns words into fields; `run_script` gives the output of a nested script, `spend` counts work."""
+    """Turns words into fields; `run` gives the output of a substitution, `spend` counts work."""
 
-    def __init__(self, run_script: RunScript, spend: Callable[[int], None]) -> None:
-        self.run_script = run_script
+    def __init__(self, run: RunSubstitution, spend: Callable[[int], None]) -> None:
+        self.run = run
         self.spend = spend
 
-    def fields(self, words: list[Word], state: State) -> list[Field]:
+    def fields(self, words: Sequence[Word], state: State) -> list[Field]:
         result: list[Field] = []
         for word in words:
             literal = word.literal
-            if literal is not None and literal[0] != "~":
+            if literal is not None and literal[0] != "~" and "{" not in literal:
                 result.append(Field(literal, bool(GLOB.search(literal))))
             else:
-                result.extend(self.word(word, state))
+                for expanded in expand_braces(word):
+                    result.extend(self.word(expanded, state))
             if len(result) > MAX_FIELDS:
                 raise NotUnderstood("a list of words grows too long")
         return result
 
     def text(self, word: Word, state: State) -> Field:
         """The one field of a word that is not split, as in an assignment or a redirection."""
+        literal = word.literal
+        if literal is not None and literal[0] != "~":
+            return Field(literal, bool(GLOB.search(literal)))
         parts = self.word(word, state, split=False)
         if len(parts) == 1:
             return parts[0]
@@ -53,83 +66,102 @@ class Folder:
     def word(self, word: Word, state: State, split: bool = True) -> list[Field]:
         builder = _FieldBuilder(separator(state))
         for number, part in enumerate(word.parts):
-            if part.kind == "text":
+            if isinstance(part, LiteralText):
                 text = part.text
                 if number == 0 and not part.quoted and text.startswith("~"):
                     text = tilde(text, state)
                 builder.add(text, quoted=part.quoted, glob=not part.quoted and bool(GLOB.search(text)))
-            elif part.kind == "array":
+            elif isinstance(part, Parameter):
+                self.add_parameter(part, builder, state, split)
+            elif isinstance(part, Substitution):
+                builder.add_value(self.substitution(part, state), part.quoted or not split)
+            elif isinstance(part, Arithmetic):
+                builder.add_value(self.arithmetic(part, state), part.quoted or not split)
+            elif isinstance(part, ArrayLiteral):
                 for field in self.fields(part.words, state):
                     builder.add_field(field)
-            elif part.kind == "variable" and part.text in ("@", "*") and not part.operation:
-                self.spread(state.positional, part, builder, split)
-            elif part.kind == "variable" and part.index in ("@", "*") and not part.operation:
-                self.spread(state.variables.get(state.target(part.text)), part, builder, split)
-            else:
-                value = self.value(part, state)
-                quoted = part.quoted or not split
-                builder.add_value(value, quoted)
+            elif isinstance(part, ExtendedGlob):
+                self.text(part.pattern, state)
+                # Any name is more than what the pattern fits.
+                builder.add("*", quoted=False, glob=True)
         return builder.finish()
 
-    def spread(self, values: Value | None, part: Part, builder: _FieldBuilder, split: bool) -> None:
+    def add_parameter(self, part: Parameter, builder: _FieldBuilder, state: State, split: bool) -> None:
+        index = part.index.literal if part.index is not None else None
+        if not part.operation and part.name in ("@", "*"):
+            self.spread(state.positional, part.quoted, part.name == "@", builder, split)
+        elif not part.operation and index in ("@", "*"):
+            values = state.variables.get(state.target(part.name))
+            self.spread(values, part.quoted, index == "@", builder, split)
+        else:
+            builder.add_value(self.parameter(part, state), part.quoted or not split)
+
+    def spread(self, values: Value | None, quoted: bool, separate: bool, builder: _FieldBuilder, split: bool) -> None:
         """Add `"$@"` or `"${a[@]}"`: one field for each value."""
         if values is None:
             builder.add_value(Field(UNKNOWN, origin=Origin.LISTED), quoted=True)
             return
+        if quoted:
+            builder.add("", quoted=True, glob=False)
         for number, value in enumerate(values):
             if number:
-                if split and (not part.quoted or "@" in (part.text, part.index)):
+                if split and (not quoted or separate):
                     builder.end_field()
                 else:
                     builder.add(" ", quoted=True, glob=False)
-            builder.add_value(value, part.quoted)
+            builder.add_value(value, quoted)
 
-    def value(self, part: Part, state: State) -> Field:
-        if part.kind == "command" and part.script is not None:
-            data = self.run_script(part.script, state.copy())
+    def substitution(self, part: Substitution, state: State) -> Field:
+        data = self.run(part, state.copy())
+        if part.kind == "command":
             if data.text is None:
                 return Field(UNKNOWN, origin=data.origin)
             return Field(data.text.rstrip("\n"), origin=data.origin)
-        if part.kind == "process" and part.script is not None:
-            data = self.run_script(part.script, state.copy())
-            # Far above the descriptors that people choose.
-            name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
-            if part.text == ">":
-                state.sinks[name] = part.script
-                return Field(name)
-            state.files[name] = data
-            return Field(name, origin=data.origin)
-        if part.kind == "arithmetic":
-            for word in part.words:
-                inner = self.text(word, state)
-            return Field(str(int(inner.text)) if part.words and inner.text.isdecimal() else "0", origin=0)
-        return self.parameter(part, state)
+        # Far above the descriptors that people choose.
+        name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
+        if part.kind == "output":
+            state.sinks[name] = part
+            return Field(name)
+        state.files[name] = data
+        return Field(name, origin=data.origin)
 
-    def parameter(self, part: Part, state: State) -> Field:
+    def arithmetic(self, part: Arithmetic, state: State) -> Field:
+        """The value of a single number; a calculation counts as zero, once what it runs was looked at."""
+        text = self.text(part.expression, state).text
+        return Field(str(int(text)) if text.isdecimal() else "0")
+
+    def parameter(self, part: Parameter, state: State) -> Field:
         """The value of `$name` or `${name…}`."""
-        values = lookup(state.target(part.text) if state.references else part.text, state)
-        value = element(values, part.index)
-        operation = part.operation
-        if not operation:
+        values = lookup(state.target(part.name) if state.references else part.name, state)
+        value = element(values, self.text(part.index, state).text if part.index is not None else "")
+        operation, argument = part.operation, part.argument
+        if not operation or argument is None:
             return value if value is not None else Field(UNKNOWN)
-        argument = part.words[0] if part.words else Word([], 0, 0)
         if operation[0] == "!":
+            self.text(argument, state)
             names = value.text if value is not None and value.known else ""
             return element(lookup(names, state), "") or Field(UNKNOWN)
-        if operation == "#" and not argument.parts and part.operation == "#":
+        if operation == "#" and not argument.parts:
             return Field(str(len(value.text)) if value is not None and value.known else "0")
         if operation in (":-", "-", ":=", "="):
-            if value is not None and (value.text or operation[0] != ":"):
+            if value is not None and value.known and (value.text or operation[0] != ":"):
                 return value
             default = self.text(argument, state)
+            if value is not None and not value.known:
+                return value
             if "=" in operation:
-                state.assign(part.text, [default])
+                state.assign(part.name, [default])
             return default
         if operation in (":+", "+"):
-            return self.text(argument, state) if value is not None else Field("")
+            # What is not set here may be set in the environment.
+            alternative = self.text(argument, state)
+            return alternative if value is not None else Field("")
         if operation == "@" and self.text(argument, state).text == "P":
             code = prompt_code(value.text) if value is not None and value.known else f'eval "{UNKNOWN}"'
-            self.run_script(tokenize(code), state.copy())
+            script = parse(code)
+            if script.error:
+                raise NotUnderstood(script.error)
+            self.run(Substitution("command", script.body, False, script.text, 0, 0), state.copy())
         if operation in (":?", "?") or value is None:
             self.text(argument, state)
             return value if value is not None else Field(UNKNOWN)

@@ -7,7 +7,7 @@ import binascii
 import codecs
 import re
 
-from toolcrib.approval.shell.ansi_quotes import decode_ansi_quotes
+from toolcrib.approval.shell.lexer import decode_ansi_quotes
 from toolcrib.approval.shell.model import MAX_DATA_CHARS, NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call

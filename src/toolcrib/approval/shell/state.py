@@ -10,8 +10,7 @@ import msgspec
 from toolcrib.approval.shell.model import UNKNOWN, Data, Field
 
 if TYPE_CHECKING:
-    from toolcrib.approval.shell.grammar import Command
-    from toolcrib.approval.shell.tokens import Script
+    from toolcrib.approval.shell.syntax import Command, Substitution
 
 Value = list[Field]
 """A variable is a list of fields: one for a string, any number for an array."""
@@ -39,8 +38,8 @@ class State(msgspec.Struct):
     """Directories that this command line cloned or unpacked from the network."""
     references: dict[str, str] = msgspec.field(default_factory=dict)
     """Variables that stand for others (`declare -n`)."""
-    sinks: dict[str, Script] = msgspec.field(default_factory=dict)
-    """The scripts behind `>( … )`, by the file names that stand for them."""
+    sinks: dict[str, Substitution] = msgspec.field(default_factory=dict)
+    """The processes behind `>( … )`, by the file names that stand for them."""
     descriptors: dict[str, Data] = msgspec.field(default_factory=dict)
     """What can be read from open file descriptors."""
     outputs: dict[str, str] = msgspec.field(default_factory=dict)

@@ -9,13 +9,14 @@ import msgspec
 from toolcrib.approval.shell.assignments import judge_environment
 from toolcrib.approval.shell.fold import ASSIGNMENT
 from toolcrib.approval.shell.interpreters import report_foreign
-from toolcrib.approval.shell.lexer import tokenize
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
+from toolcrib.approval.shell.parser import split_words
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
 ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
 """`env` and `sudo` take every name, also the one under which bash passes a function on."""
@@ -295,17 +296,17 @@ def env_split(words: list[Field]) -> list[Field] | None:
             rest = words[number + 1 :]
             if not value:
                 value, rest = (rest[0].text if rest else ""), rest[1:]
-            try:
-                tokens = tokenize(value).tokens
-            except NotUnderstood:
+            split = split_words(value)
+            if split is None:
                 return [Field(UNKNOWN)]
-            split = [
-                Field("".join(part.text for part in token.word.parts)) for token in tokens if token.word is not None
-            ]
-            return [*split, *rest]
+            return [*(Field("".join(map(part_text, each.parts))) for each in split), *rest]
         if not word.text.startswith("-") and not ASSIGNMENT.match(word.text):
             return None
     return None
+
+
+def part_text(part: WordPart) -> str:
+    return part.text if isinstance(part, LiteralText) else UNKNOWN
 
 
 def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
