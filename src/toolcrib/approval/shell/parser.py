@@ -37,14 +37,15 @@ from toolcrib.approval.shell.syntax import (
 )
 
 _END = r"(?=[ \t\n;|&()]|[<>](?!\()|\Z)"
-RESERVED = re.compile(
+_RESERVED = (
     r"(?:if|then|elif|else|fi|while|until|do|done|for|select|case|esac|function|time|coproc|in|[{}!]|\[\[|\]\])" + _END
 )
+RESERVED = re.compile(_RESERVED)
 RESERVED_FIRST = frozenset("itefwuds{}![]c")
 MISPLACED = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "in", "}", "]]"})
 WORD_IN = re.compile("in" + _END)
 TIME_OPTION = re.compile("(?:-p|--)" + _END)
-COPROCESS_NAME = re.compile(r"[A-Za-z_]\w*(?=[ \t]+(?:\(|(?:if|while|until|for|select|case|\{|\[\[)" + _END + "))")
+COPROCESS_NAME = re.compile(r"[^ \t\n;|&()<>$`\"'\\]+(?=[ \t]+(?:\(|" + _RESERVED + "))")
 CASE_END = re.compile(r";;&|;;|;&")
 UNARY_TEST = re.compile(r"-[abcdefghknoprstuvwxzGLNORS]")
 ASSIGNING = frozenset({"alias", "declare", "eval", "export", "let", "local", "readonly", "typeset"})
@@ -198,8 +199,9 @@ class Parser:
             if lexer.peek() != "|" or source.startswith("||", lexer.position):
                 break
             lexer.position += 2 if source.startswith("|&", lexer.position) else 1
+            refused = ("!", "time") if lexer.peek() == "\n" else ("!",)
             lexer.skip_newlines()
-            if self.reserved() == "!":
+            if self.reserved() in refused:
                 raise self.unexpected()
         return commands[0] if len(commands) == 1 else PipelineCommand(tuple(commands), start, lexer.position)
 
@@ -247,11 +249,12 @@ class Parser:
         lexer = self.lexer
         lexer.position += len("coproc")
         lexer.peek()
-        name = COPROCESS_NAME.match(lexer.source, lexer.position, lexer.end)
+        word = self.reserved()
+        name = None if word else COPROCESS_NAME.match(lexer.source, lexer.position, lexer.end)
         if name:
             lexer.position = name.end()
             lexer.peek()
-        word = self.reserved()
+            word = self.reserved()
         if word in MISPLACED:
             raise self.unexpected()
         return self.compound(word) or self.simple()
