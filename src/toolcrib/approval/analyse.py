@@ -9,10 +9,10 @@ from itertools import islice
 from msgspec.structs import replace
 
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.lexer import Continuations
 from toolcrib.approval.shell.model import Assessment, Finding, NotUnderstood, VerdictName
 from toolcrib.approval.shell.parser import parse
-from toolcrib.approval.shell.rules.table import DANGERS
+from toolcrib.approval.shell.rules import DANGERS
+from toolcrib.approval.shell.source_text import Continuations
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.syntax import Script
 

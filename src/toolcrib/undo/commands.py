@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.fold import Folder
+from toolcrib.approval.shell.expansion import Folder
 from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
 from toolcrib.approval.shell.paths import mounted, resolve
 from toolcrib.approval.shell.rules.base import Call

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from toolcrib.approval.shell.judge import targets
 from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.writes import targets
 from toolcrib.undo.area import Area, How
 from toolcrib.undo.git_files import GitCall, GitUnknown, changed_by
 from toolcrib.undo.patch_names import names_in_patch

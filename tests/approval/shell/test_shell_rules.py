@@ -7,8 +7,8 @@ import re
 import pytest
 
 from toolcrib.approval.analyse import DANGEROUS_PATTERNS, analyse, detect_dangerous_command
+from toolcrib.approval.shell.rules import ALL_RULES, DANGERS
 from toolcrib.approval.shell.rules.base import Danger, Rule
-from toolcrib.approval.shell.rules.table import ALL_RULES, DANGERS
 
 CLASSES = [danger for danger in DANGERS.values() if danger.example]
 

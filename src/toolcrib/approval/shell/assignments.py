@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolcrib.approval.shell.fold import ASSIGNMENT, Folder, prompt_code
+from toolcrib.approval.shell.expansion import ASSIGNMENT, Folder, prompt_code
 from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from toolcrib.approval.shell.assignments import assign, declare, judge_environment
-from toolcrib.approval.shell.commands import HANDLERS, is_silent_about_secrets
-from toolcrib.approval.shell.definitions import MAX_RECURSION, Definitions
-from toolcrib.approval.shell.flow import (
+from msgspec.structs import replace
+
+from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
+from toolcrib.approval.shell.expansion import Folder, further_input, loop_values
+from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
+from toolcrib.approval.shell.handlers import HANDLERS
+from toolcrib.approval.shell.judge import (
+    help_only,
+    judge,
     judge_emptied,
     judge_flow,
     prints_nothing,
     read_redirections,
     write_redirections,
 )
-from toolcrib.approval.shell.fold import Folder
-from toolcrib.approval.shell.fork_bombs import spawns_itself, spawns_without_end
-from toolcrib.approval.shell.judge import help_only, judge
 from toolcrib.approval.shell.model import (
     ANYTHING,
+    MAX_STEPS,
     NOTHING,
     UNKNOWN,
     Data,
     Field,
+    Finding,
     NotUnderstood,
     Origin,
+    Severity,
+    name_set,
 )
 from toolcrib.approval.shell.outputs import output_of
-from toolcrib.approval.shell.parser import parse
-from toolcrib.approval.shell.paths import MAX_PATH, is_private, is_secret, resolve
+from toolcrib.approval.shell.parser import parse, split_words
+from toolcrib.approval.shell.paths import MAX_PATH, resolve
+from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
@@ -56,18 +64,37 @@ MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_COMMAND_DEPTH = 64
 """How deep commands may lie in each other; each level takes a few calls of Python."""
-MAX_LOOP_VALUES = 16
 WORDS_IN_A_STEP = 4
 PATH_CHARACTERS_IN_A_STEP = 1000
 CHARACTERS_PASSED_ON = 2000
 OPTION_LETTERS_IN_A_STEP = 64
+MAX_CALLS = 8
+MAX_RECURSION = 2
+DANGEROUS_BY_ARGUMENTS = name_set(
+    "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
+    "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
+)
+"""Programs to which a later command need only add arguments; under another name nobody would see it."""
 
 
-class Evaluator(Definitions):
+class Evaluator:
     """Collects the findings of one command line."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.findings: list[Finding] = []
+        self.reported: set[Finding] = set()
+        self.not_understood: list[str] = []
+        self.steps = 0
+        self.source = ""
+        self.workspace = "//"
+        self.site: Site | None = None
+        self.calls: list[str] = []
+        self.bombs: set[str] = set()
+        self.called: set[int] = set()
+        self.defined: list[tuple[str, Command, str, Site | None]] = []
+        self.aliases: dict[str, tuple[str, Site]] = {}
+        self.called_aliases: set[str] = set()
+        self.hooks: set[tuple[str, str]] = set()
         self.nested = 0
         self.wrapped = 0
         self.depth = 0
@@ -378,19 +405,7 @@ class Evaluator(Definitions):
     def output(self, call: Call) -> Data:
         data = output_of(call)
         self.spend(len(data.text or "") // CHARACTERS_PASSED_ON)
-        origin = data.origin
-        for word in call.words:
-            origin |= word.origin
-            path = resolve(word.text.removeprefix("@"), call.state)
-            if word.text and is_secret(path):
-                origin |= Origin.SECRET
-            elif word.text and is_private(path):
-                origin |= Origin.PRIVATE
-            elif path in call.state.files:
-                origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
-        if is_silent_about_secrets(call.program):
-            origin &= ~(Origin.SECRET | Origin.PRIVATE)
-        return Data(data.text, origin)
+        return data
 
     def unknown_command(self, first: Field, words: list[Field], stdin: Data | None, site: Site) -> Data:
         if not first.text:
@@ -410,6 +425,164 @@ class Evaluator(Definitions):
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
 
+    # Functions, aliases and hooks, which this line or a later one runs
+
+    def define(self, node: FunctionDefinition, state: State) -> Data:
+        name = node.name.literal
+        if name is None:
+            raise NotUnderstood("a function has an odd name")
+        state.functions[name] = (node.body, self.source)
+        self.defined.append((name, node.body, self.source, self.site))
+        if is_bomb(name, node.body):
+            self.bombs.add(name)
+        return NOTHING
+
+    def define_alias(self, name: str, text: str, site: Site) -> None:
+        self.aliases[name] = (text, site)
+
+    def finish(self, state: State) -> None:
+        """Judge what was defined and waits for a later command, which may call it with anything."""
+        source, site = self.source, self.site
+        lasting = {id(body) for body, _ in state.functions.values()}
+        # Judging one may define the next, so the list grows on the way.
+        for definition in self.defined:
+            if id(definition[1]) not in self.called:
+                self.judge_function(*definition, state)
+            elif id(definition[1]) in lasting:
+                known = {finding.rule for finding in self.findings}
+                before = len(self.findings)
+                self.judge_function(*definition, state)
+                # What was found when it was called need not be said twice.
+                self.findings[before:] = [each for each in self.findings[before:] if each.rule not in known]
+        self.source, self.site = source, site
+        for name, (text, place) in list(self.aliases.items()):
+            with self.only_prepared():
+                self.judge_alias(name, text, state.copy(), place)
+        hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
+        if hooks:
+            with self.only_prepared():
+                judge_environment(self, hooks, state, self.whole_site())
+
+    def judge_function(self, name: str, body: Command, source: str, site: Site | None, state: State) -> None:
+        self.called.add(id(body))
+        self.source, self.site = source, site
+        if name in self.bombs:
+            self.report("fork_bomb", f"defines {name!r}, which starts copies of itself", self.whole_site())
+            return
+        inner = state.copy()
+        inner.positional = None
+        # Its own name inside it means the program of that name, as behind `command`.
+        self.calls = [name] * MAX_RECURSION
+        try:
+            with self.only_prepared():
+                self.command(body, inner, None)
+        finally:
+            self.calls = []
+
+    @contextmanager
+    def only_prepared(self) -> Iterator[None]:
+        """Inside, a block becomes a question: nothing of it has run yet."""
+        before = len(self.findings)
+        try:
+            yield
+        finally:
+            self.soften(before)
+
+    def judge_alias(self, name: str, text: str, state: State, site: Site) -> None:
+        self.calls.append(name)
+        try:
+            if text.strip() and name not in self.called_aliases:
+                self.run_text(text, state, None, site)
+        finally:
+            self.calls.pop()
+        program = text.strip().rpartition("/")[2]
+        if program != name and program in DANGEROUS_BY_ARGUMENTS:
+            self.report("unknown_code", f"makes the name {name!r} run {program}", site)
+
+    def call_function(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+        self.called.add(id(state.functions[name][0]))
+        if name in self.bombs:
+            self.report(
+                "fork_bomb", "calls a function that starts copies of itself without end", site, severity="block"
+            )
+            return NOTHING
+        if len(self.calls) > MAX_CALLS:
+            return ANYTHING
+        body, source = state.functions[name]
+        outer_source, outer_site, outer_arguments = self.source, self.site, state.positional
+        self.source, self.site = source, self.site or site
+        state.positional = arguments
+        self.calls.append(name)
+        try:
+            return self.command(body, state, stdin)
+        finally:
+            self.calls.pop()
+            self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
+
+    def wrapped_program(self, words: list[Field], state: State) -> list[Field]:
+        """The words of the program behind a function of its name, as in `ls() { command ls -F "$@"; }`."""
+        # What a later command will add to a function that is only defined is judged with that command.
+        return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
+
+    def call_alias(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+        self.called_aliases.add(name)
+        self.calls.append(name)
+        try:
+            split = split_words(state.aliases[name])
+            if split is None:
+                return self.run_text(state.aliases[name], state, stdin, site)
+            words = self.folder.fields(split, state)
+            return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
+        finally:
+            self.calls.pop()
+
+    # Findings and work
+
+    def report(
+        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+    ) -> None:
+        danger = DANGERS[key]
+        finding = Finding(
+            rule=key,
+            description=danger.description,
+            severity=severity,
+            subcommand=site.text[:500],
+            span=site.span,
+            paths=tuple(path.replace(UNKNOWN, "…") for path in paths),
+            scope=self.scope(danger.scope, paths),
+            reason=reason,
+        )
+        if finding not in self.reported:
+            self.reported.add(finding)
+            self.findings.append(finding)
+
+    def scope(self, usual: str, paths: tuple[str, ...]) -> str:
+        """What a grant would cover: the workspace where every path is known to lie in it, else something wider."""
+        if usual != "inside the workspace":
+            return usual
+        if not paths or any(UNKNOWN in path for path in paths):
+            return "files that are only known at run time"
+        inside = all(
+            path.startswith(self.workspace) if path.startswith("/") else not path.startswith("..") for path in paths
+        )
+        return usual if inside else "outside the workspace"
+
+    def whole_site(self) -> Site:
+        return self.site or Site(self.source.strip(), (0, len(self.source)))
+
+    def soften(self, first: int) -> None:
+        """Turn blocks into questions for code that is only defined."""
+        for number in range(first, len(self.findings)):
+            if self.findings[number].severity == "block":
+                # Whoever runs the same code later still gets the block.
+                self.reported.discard(self.findings[number])
+                self.findings[number] = replace(self.findings[number], severity="ask")
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            raise NotUnderstood("the command line holds too many commands")
+
 
 def effort(words: list[Field], state: State, stdin: Data | None) -> int:
     """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
@@ -423,33 +596,6 @@ def effort(words: list[Field], state: State, stdin: Data | None) -> int:
         + letters // OPTION_LETTERS_IN_A_STEP
         + read // CHARACTERS_PASSED_ON
     )
-
-
-def further_input(stdin: Data | None) -> Iterator[Data]:
-    """What is left to read in each further round of a loop that takes one line after another."""
-    if stdin is None or stdin.text is None:
-        return
-    lines = stdin.text.split("\n")
-    seen = {lines[0]}
-    for at, line in enumerate(lines[1:], start=1):
-        if line in seen or (not line and at == len(lines) - 1):
-            continue
-        if len(seen) >= MAX_LOOP_VALUES:
-            yield Data(None, stdin.origin)
-            return
-        seen.add(line)
-        yield Data("\n".join(lines[at:]), stdin.origin)
-
-
-def loop_values(values: list[Field]) -> list[Field | None]:
-    """The values that a loop is judged with; what another command lists is marked as such."""
-    kept: list[Field | None] = [
-        Field(value.text, value.glob, value.origin | Origin.LISTED)
-        if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
-        else value
-        for value in values[:MAX_LOOP_VALUES]
-    ]
-    return [*kept, Field(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept
 
 
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")

@@ -7,10 +7,10 @@ import binascii
 import codecs
 import re
 
-from toolcrib.approval.shell.lexer import decode_ansi_quotes
 from toolcrib.approval.shell.model import MAX_DATA_CHARS, NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
-from toolcrib.approval.shell.paths import resolve
+from toolcrib.approval.shell.paths import is_private, is_secret, resolve
 from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.source_text import decode_ansi_quotes
 
 FROM_NETWORK = name_set(
     "curl wget lynx links w3m elinks fetch http https xh nc ncat netcat telnet socat ftp tftp "
@@ -46,7 +46,7 @@ CODE_PRINTERS = name_set(
 MAX_FILTERED_CHARS = 100_000
 
 
-def output_of(call: Call) -> Data:
+def literal_output(call: Call) -> Data:
     """What this command writes to its standard output."""
     if call.program in ("echo", "printf"):
         return _printed(call)
@@ -259,3 +259,29 @@ def _set(text: str) -> str:
     return re.sub(
         r"(.)-(.)", lambda m: "".join(chr(code) for code in range(ord(m[1]), min(ord(m[2]) + 1, ord(m[1]) + 256))), text
     )
+
+
+_SILENT = name_set(
+    "ls stat wc file test [ md5sum sha1sum sha256sum sha512sum b2sum cksum du chmod chown "
+    "touch mkdir rm cd ssh-keygen ssh-add readlink realpath "
+    "basename dirname find which mv cp ln shred true echo_ kill git"
+)
+"""Programs that look at a file without printing what is in it."""
+
+
+def output_of(call: Call) -> Data:
+    """What a command prints, with the secrets that it may carry."""
+    data = literal_output(call)
+    origin = data.origin
+    for word in call.words:
+        origin |= word.origin
+        path = resolve(word.text.removeprefix("@"), call.state)
+        if word.text and is_secret(path):
+            origin |= Origin.SECRET
+        elif word.text and is_private(path):
+            origin |= Origin.PRIVATE
+        elif path in call.state.files:
+            origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
+    if call.program in _SILENT:
+        origin &= ~(Origin.SECRET | Origin.PRIVATE)
+    return Data(data.text, origin)

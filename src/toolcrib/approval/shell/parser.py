@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.lexer import PARENTHESES, PLAIN_WORD, Budget, Lexer
+from toolcrib.approval.shell.lexer import PARENTHESES, PLAIN_WORD, Lexer
 from toolcrib.approval.shell.model import NotUnderstood
+from toolcrib.approval.shell.source_text import Budget
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     Arithmetic,

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 
-from toolcrib.approval.shell.flow import judge_write
+from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, Field
 from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
 from toolcrib.approval.shell.python_constants import ConstantReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolcrib.approval.shell.flow import judge_write
+from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, Field, Severity
 from toolcrib.approval.shell.paths import is_secret, place, resolve
 from toolcrib.approval.shell.rules.base import Call

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
-from toolcrib.approval.shell.flow import STANDARD_INPUT
-from toolcrib.approval.shell.fold import ASSIGNMENT, previous_directory
+from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
+from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.outputs import literal_output
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import Call
 from toolcrib.approval.shell.runner import Handler, Runner, Site
@@ -138,7 +138,7 @@ def map_file(runner: Runner, call: Call, site: Site) -> Data:
 def printf(_runner: Runner, call: Call, _site: Site) -> Data | None:
     if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
         inner = Call("printf", call.words[2:], call.state, None, call.text, call.span)
-        data = output_of(inner)
+        data = literal_output(inner)
         text = UNKNOWN if data.text is None else data.text
         call.state.assign(call.words[1].text, [Field(text, origin=data.origin)])
         return NOTHING
@@ -220,7 +220,7 @@ def execute(runner: Runner, call: Call, site: Site) -> Data:
 def command(runner: Runner, call: Call, site: Site) -> Data | None:
     arguments = parse_arguments(call.words, frozenset(), stop_early=True)
     if arguments.has("-v", "-V") or not arguments.operands:
-        return output_of(call)
+        return literal_output(call)
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from toolcrib.approval.shell.interpreters import scripting_language
+from toolcrib.approval.shell.handlers.interpreters import scripting_language
+from toolcrib.approval.shell.handlers.wrappers import run_project_command
 from toolcrib.approval.shell.model import Data, Field, Origin, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
@@ -13,7 +14,6 @@ from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules.base import SPECS, Call
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
-from toolcrib.approval.shell.wrappers import run_project_command
 
 MAKE = name_set("make gmake bmake")
 FILES: dict[str, tuple[str, ...]] = {

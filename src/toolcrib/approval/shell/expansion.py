@@ -1,13 +1,13 @@
-"""Expands words to the fields that the shell would pass on, as far as they can be known without running anything."""
+"""Expands words to what the shell would pass on, as far as that can be known without running anything."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
-from toolcrib.approval.shell.braces import expand_braces
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood, Origin
+from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, Data, Field, NotUnderstood, Origin
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
 from toolcrib.approval.shell.syntax import (
@@ -18,6 +18,7 @@ from toolcrib.approval.shell.syntax import (
     Parameter,
     Substitution,
     Word,
+    WordPart,
 )
 
 RunSubstitution = Callable[[Substitution, State], Data]
@@ -28,6 +29,7 @@ PROMPT_ESCAPE = re.compile(r"\\[^$`]")
 MAX_TEXT = 20_000
 # An array that is added to itself doubles with every step.
 MAX_FIELDS = 20_000
+MAX_LOOP_VALUES = 16
 
 
 class Folder:
@@ -336,3 +338,124 @@ def replace(text: str, operation: str, argument: str) -> str:
     if GLOB.search(pattern) or "\\" in pattern or operation in ("/#", "/%"):
         return UNKNOWN
     return text.replace(pattern, replacement, -1 if operation == "//" else 1)
+
+
+_FIRST_OPAQUE = 0xF0000
+_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?$")
+
+
+def expand_braces(word: Word) -> list[Word]:
+    """The words that a word stands for; most words stand for themselves."""
+    if not any(type(part) is LiteralText and not part.quoted and "{" in part.text for part in word.parts):
+        return [word]
+    opaque: list[WordPart] = []
+    pieces: list[str] = []
+    for part in word.parts:
+        if isinstance(part, LiteralText) and not part.quoted:
+            pieces.append(part.text)
+        else:
+            pieces.append(chr(_FIRST_OPAQUE + len(opaque)))
+            opaque.append(part)
+    texts = _expand("".join(pieces))
+    if len(texts) == 1:
+        return [word]
+    words = [Word(tuple(_parts(text, opaque, word)), word.start, word.end) for text in texts]
+    # An unquoted empty alternative, as in `{/,}`, is no word at all.
+    return [expanded for expanded in words if expanded.parts]
+
+
+def _parts(text: str, opaque: list[WordPart], word: Word) -> list[WordPart]:
+    parts: list[WordPart] = []
+    for piece in re.split(r"([\U000F0000-\U000FFFFD])", text):
+        if len(piece) == 1 and ord(piece) >= _FIRST_OPAQUE:
+            parts.append(opaque[ord(piece) - _FIRST_OPAQUE])
+        elif piece:
+            parts.append(LiteralText(piece, False, word.start, word.end))
+    return parts
+
+
+def _expand(text: str) -> list[str]:
+    if text.count("{") > MAX_BRACE_WORDS:
+        raise NotUnderstood("there are too many braces in one word")
+    results: list[str] = []
+    pending = [text]
+    while pending:
+        current = pending.pop(0)
+        group = _first_group(current)
+        if group is None:
+            results.append(current)
+        else:
+            start, end, alternatives = group
+            pending[:0] = [current[:start] + alternative + current[end:] for alternative in alternatives]
+        if len(pending) + len(results) > MAX_BRACE_WORDS:
+            raise NotUnderstood("braces stand for too many words")
+    return results
+
+
+def _first_group(text: str) -> tuple[int, int, list[str]] | None:
+    """Start, end and alternatives of the first `{…}` that expands; None when there is none."""
+    start = text.find("{")
+    while start >= 0:
+        depth, commas = 0, []
+        for at in range(start, min(len(text), start + 4096)):
+            character = text[at]
+            depth += {"{": 1, "}": -1}.get(character, 0)
+            if character == "," and depth == 1:
+                commas.append(at)
+            if depth == 0:
+                inner = _alternatives(text, start, at, commas)
+                if inner is not None:
+                    return start, at + 1, inner
+                break
+        start = text.find("{", start + 1)
+        if start > 4096:
+            return None
+    return None
+
+
+def _alternatives(text: str, start: int, end: int, commas: list[int]) -> list[str] | None:
+    if commas:
+        edges = [start, *commas, end]
+        return [text[left + 1 : right] for left, right in pairwise(edges)]
+    sequence = _RANGE.match(text[start + 1 : end])
+    return _sequence(*sequence.groups()) if sequence else None
+
+
+def _sequence(first: str, last: str, step: str | None) -> list[str] | None:
+    if first.lstrip("-").isdigit() != last.lstrip("-").isdigit():
+        return None
+    numeric = first.lstrip("-").isdigit()
+    low, high = (int(first), int(last)) if numeric else (ord(first), ord(last))
+    stride = abs(int(step or 1)) or 1
+    values = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
+    if len(values) > MAX_BRACE_WORDS:
+        # Numbers alone cannot make a harmless word dangerous: a few of them stand for all.
+        values = values[:4]
+    return [str(value) if numeric else chr(value) for value in values]
+
+
+def further_input(stdin: Data | None) -> Iterator[Data]:
+    """What is left to read in each further round of a loop that takes one line after another."""
+    if stdin is None or stdin.text is None:
+        return
+    lines = stdin.text.split("\n")
+    seen = {lines[0]}
+    for at, line in enumerate(lines[1:], start=1):
+        if line in seen or (not line and at == len(lines) - 1):
+            continue
+        if len(seen) >= MAX_LOOP_VALUES:
+            yield Data(None, stdin.origin)
+            return
+        seen.add(line)
+        yield Data("\n".join(lines[at:]), stdin.origin)
+
+
+def loop_values(values: list[Field]) -> list[Field | None]:
+    """The values that a loop is judged with; what another command lists is marked as such."""
+    kept: list[Field | None] = [
+        Field(value.text, value.glob, value.origin | Origin.LISTED)
+        if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
+        else value
+        for value in values[:MAX_LOOP_VALUES]
+    ]
+    return [*kept, Field(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.flow import judge_write
-from toolcrib.approval.shell.interpreters import code_from, report_foreign
+from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
+from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin
 from toolcrib.approval.shell.paths import is_private, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import Call
-from toolcrib.approval.shell.rules.table import BY_PROGRAM
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger

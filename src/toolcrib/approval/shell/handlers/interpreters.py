@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.flow import STANDARD_INPUT
+from toolcrib.approval.shell.judge import STANDARD_INPUT
 from toolcrib.approval.shell.model import ANYTHING, Data, Field, Origin
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
