@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from toolcrib.approval.calls import ReadCommand, Reading
+from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.entries import Grant
 from toolcrib.approval.places import Place, follow_links
 from toolcrib.approval.scopes import Scopes, path_scope
@@ -267,7 +267,7 @@ def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
     return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
-def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: Place) -> None:
+def _refuse_denied(policy: Policy, command: str, reading: CommandReading, found: _Found, place: Place) -> None:
     pattern = denied_pattern(policy.deny, command, reading)
     if pattern is not None:
         found.refusals.append(("user_rule", _ruled_command(f"the pattern {pattern!r} denies it", command)))

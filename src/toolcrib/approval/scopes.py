@@ -6,7 +6,7 @@ import hashlib
 import re
 from functools import cached_property
 
-from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall, Stack
+from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall, Stack
 from toolcrib.approval.places import Place, is_at_or_inside, is_inside
 from toolcrib.approval.shell.model import Finding
 from toolcrib.config.redact import redact
@@ -49,7 +49,7 @@ STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--qu
 class Scopes:
     """Gives the dangers of one command line; what holds for the whole line is looked at once."""
 
-    def __init__(self, reading: Reading, command: str, place: Place) -> None:
+    def __init__(self, reading: CommandReading, command: str, place: Place) -> None:
         self._reading = reading
         self._command = command
         self._place = place
@@ -96,7 +96,7 @@ def path_scope(path: str, place: Place) -> str:
     return f"in {real}"
 
 
-def named_scope(finding: Finding, call: SeenCall | None, place: Place) -> str:
+def named_scope(finding: Finding, call: ProgramCall | None, place: Place) -> str:
     """The scope of a danger without paths: "this host", or "this database" with the words that choose it."""
     scope = finding.scope
     if scope == "this repository":

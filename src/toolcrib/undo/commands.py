@@ -8,10 +8,10 @@ from pathlib import Path
 
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.expansion import Folder
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood
+from toolcrib.approval.shell.expansion import Expander
+from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, NotUnderstood
 from toolcrib.approval.shell.paths import mounted, resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Substitution, Word
@@ -52,17 +52,17 @@ def touched_by_command(command: str | Script, *, cwd: str, area: Area, is_here: 
     return Touched(tuple(watcher.found)[:MAX_TARGETS], tuple(watcher.notes))
 
 
-class ExpandingFolder(Folder):
-    """A folder of words that looks at the disk for what a pattern stands for."""
+class GlobExpander(Expander):
+    """An expander that looks at the disk for what a pattern stands for."""
 
     def __init__(self, run: Callable[[Substitution, State], Data], spend: Callable[[int], None], area: Area) -> None:
         super().__init__(run, spend)
         self._area = area
 
-    def fields(self, words: Sequence[Word], state: State) -> list[Field]:
+    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
         return [one for given in super().fields(words, state) for one in self._expanded(given, state)]
 
-    def _expanded(self, given: Field, state: State) -> list[Field]:
+    def _expanded(self, given: ExpandedWord, state: State) -> list[ExpandedWord]:
         if not given.glob or not given.known or not state.cwd_known or not is_pattern(given.text):
             return [given]
         path = resolve(given, state)
@@ -70,7 +70,7 @@ class ExpandingFolder(Folder):
         if not matches or len(matches) > MAX_EXPANDED:
             return [given]
         self.spend(len(matches) // 10)
-        return [Field(_as_written(match, given.text, state.cwd), origin=given.origin) for match in matches]
+        return [ExpandedWord(_as_written(match, given.text, state.cwd), origin=given.origin) for match in matches]
 
 
 def _as_written(match: str, pattern: str, cwd: str) -> str:
@@ -93,7 +93,7 @@ class Watcher(Evaluator):
         self.is_here = is_here
         self.found: dict[Target, None] = {}
         self.notes: dict[str, None] = {}
-        self.folder = ExpandingFolder(self.run_substitution, self.spend, area)
+        self.expander = GlobExpander(self.run_substitution, self.spend, area)
         self._input = ""
 
     def note(self, text: str) -> None:
@@ -103,7 +103,7 @@ class Watcher(Evaluator):
         """Take down an absolute path."""
         self.found[Target(path, how)] = None
 
-    def add_word(self, word: Field, state: State, how: How = "path") -> None:
+    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None:
         """Take down the path that a word names, or all that a pattern stands for."""
         if not word.text:
             return
@@ -145,7 +145,7 @@ class Watcher(Evaluator):
             self.add(state.cwd or self.area.workspace, "guess")
         return Data.join([super(Watcher, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]])
 
-    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, Field]]:
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
         for redirection, target in targets:
             operator = redirection.operator
@@ -157,9 +157,9 @@ class Watcher(Evaluator):
                 self.add_word(target, state)
         return targets
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
-        call = Call(program, words[1:], state, stdin, site.text, site.span)
+        call = CommandCall(program, words[1:], state, stdin, site.text, site.span)
         if program in ("find", "gfind"):
             printed = self._find(call, site)
             if printed is not None:
@@ -171,7 +171,7 @@ class Watcher(Evaluator):
             self._run_script(words, state, site)
         return super().invoke(words, state, stdin, site)
 
-    def _find(self, call: Call, site: Site) -> Data | None:
+    def _find(self, call: CommandCall, site: Site) -> Data | None:
         """Do what find would do with what it would find; None where that is not known."""
         if not call.known or not call.state.cwd_known:
             return None
@@ -179,19 +179,19 @@ class Watcher(Evaluator):
         shown = found(self.area.files, search, call.state.cwd or self.area.workspace)
         if shown is None or (search.commands and len(shown) > MAX_FOUND_RUNS):
             for root in search.roots if search.deletes or search.commands else []:
-                self.add_word(Field(root), call.state, "guess")
+                self.add_word(ExpandedWord(root), call.state, "guess")
             return None
         for path in shown if search.deletes else []:
-            self.add_word(Field(path), call.state)
+            self.add_word(ExpandedWord(path), call.state)
         for words in search.commands:
             for path in shown:
-                inner = [Field(word.replace("{}", path)) for word in words]
+                inner = [ExpandedWord(word.replace("{}", path)) for word in words]
                 if inner:
                     self.invoke(inner, call.state.copy(), None, site)
         separator = "\0" if search.zero else "\n"
         return Data("".join(path + separator for path in shown))
 
-    def _run_script(self, words: list[Field], state: State, site: Site) -> None:
+    def _run_script(self, words: list[ExpandedWord], state: State, site: Site) -> None:
         """Read a script of the workspace that the command runs."""
         is_shell = words[0].text.rpartition("/")[2] in SHELLS
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words

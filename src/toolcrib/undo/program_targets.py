@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toolcrib.approval.shell.judge import targets
-from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import State
 from toolcrib.undo.area import Area, How
 from toolcrib.undo.git_files import GitCall, GitUnknown, changed_by
@@ -31,7 +31,7 @@ class Watcher(Protocol):
 
     def add(self, path: str, how: How = "path") -> None: ...
 
-    def add_word(self, word: Field, state: State, how: How = "path") -> None: ...
+    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None: ...
 
     def add_path(self, path: str, state: State, how: How = "path") -> None: ...
 
@@ -45,22 +45,22 @@ class Watch:
     """One command, and who wants to know what it touches."""
 
     watcher: Watcher
-    call: Call
+    call: CommandCall
     input: str
     """The file that its standard input is redirected from; empty where there is none."""
 
     @property
-    def operands(self) -> list[Field]:
+    def operands(self) -> list[ExpandedWord]:
         return self.call.arguments.operands
 
     def has(self, *names: str) -> bool:
         return self.call.arguments.has(*names)
 
-    def add(self, words: Iterable[Field], how: How = "path") -> None:
+    def add(self, words: Iterable[ExpandedWord], how: How = "path") -> None:
         for word in words:
             self.watcher.add_word(word, self.call.state, how)
 
-    def path(self, word: Field) -> str:
+    def path(self, word: ExpandedWord) -> str:
         return resolve(word, self.call.state)
 
     def kind(self, path: str) -> str:
@@ -101,7 +101,7 @@ def _into(watch: Watch) -> None:
     directory = arguments.value("-t", "--target-directory")
     sources = list(watch.operands)
     if directory is None and call.program == "ln" and len(sources) == 1:
-        directory = Field(".")
+        directory = ExpandedWord(".")
     target = directory if directory is not None else sources.pop() if len(sources) > 1 else None
     takes_away = call.program in ("mv", "gmv") or watch.has("--remove-source-files")
     if takes_away:
@@ -111,7 +111,7 @@ def _into(watch: Watch) -> None:
     _over(watch, sources, target, in_folder=directory is not None)
 
 
-def _over(watch: Watch, sources: list[Field], target: Field, *, in_folder: bool) -> None:
+def _over(watch: Watch, sources: list[ExpandedWord], target: ExpandedWord, *, in_folder: bool) -> None:
     into = watch.path(target)
     as_name = watch.has("-T", "--no-target-directory")
     is_folder = not as_name and (in_folder or watch.kind(into) == "folder" or target.text.endswith("/"))
@@ -130,7 +130,7 @@ def _over(watch: Watch, sources: list[Field], target: Field, *, in_folder: bool)
         _overlay(watch, watch.path(source), place, target)
 
 
-def _overlay(watch: Watch, source: str, place: str, target: Field) -> None:
+def _overlay(watch: Watch, source: str, place: str, target: ExpandedWord) -> None:
     """What is at a place, and at everything below it that the source puts something over."""
     state = watch.call.state
     watch.watcher.add_path(place, state)
@@ -190,12 +190,12 @@ def _code(watch: Watch) -> None:
     """Code of another language on the command line: the files that are there and that it names in quotes."""
     for word in watch.call.words:
         if CHANGES.search(word.text) or ">" in word.text:
-            names = [Field(match[2]) for match in QUOTED.finditer(word.text)]
+            names = [ExpandedWord(match[2]) for match in QUOTED.finditer(word.text)]
             watch.add(name for name in names if watch.kind(watch.path(name)) == "file" or ">" in word.text)
             watch.watcher.note(HIDDEN_IN_CODE)
 
 
-def _with_backup(watch: Watch, files: list[Field], suffix: str) -> None:
+def _with_backup(watch: Watch, files: list[ExpandedWord], suffix: str) -> None:
     watch.add(files)
     if suffix:
         watch.add(
@@ -236,10 +236,10 @@ def _patch(watch: Watch) -> None:
     names = names_in_patch(text, strip)
     if not names and not watch.operands[:1]:
         watch.watcher.note("not kept: which files the patch changes is only known when it runs")
-        watch.add([Field(".")], "guess")
+        watch.add([ExpandedWord(".")], "guess")
     for name in names:
         for path in (name, f"{name}.orig", f"{name}.rej"):
-            watch.add([Field(path)])
+            watch.add([ExpandedWord(path)])
 
 
 def _unpack(watch: Watch) -> None:
@@ -247,15 +247,15 @@ def _unpack(watch: Watch) -> None:
     call = watch.call
     words = [word.text for word in call.words]
     if call.program in ("unzip", "7z", "7za"):
-        folder = next((call.words[at + 1] for at, word in enumerate(words[:-1]) if word == "-d"), Field("."))
+        folder = next((call.words[at + 1] for at, word in enumerate(words[:-1]) if word == "-d"), ExpandedWord("."))
     elif any(re.match(r"-?[a-zA-Z]*x", word) for word in words[:1]) or watch.has("-x", "--extract", "--get"):
-        folder = call.arguments.value("-C", "--directory") or Field(".")
+        folder = call.arguments.value("-C", "--directory") or ExpandedWord(".")
     else:
         watch.add(targets(call))
         if watch.has("--remove-files"):
             watch.add(watch.operands, "tree")
         if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
-            watch.add([Field(words[1])])
+            watch.add([ExpandedWord(words[1])])
         return
     watch.watcher.note("not kept: what an archive puts over is only known when it is unpacked")
     watch.add([folder], "guess")
@@ -276,7 +276,7 @@ def _download(watch: Watch) -> None:
     else:
         remote = watch.operands if watch.has("-O", "--remote-name", "--remote-name-all") else []
     names = (word.text.partition("?")[0].rstrip("/").rpartition("/")[2] for word in remote)
-    watch.add(Field(name) for name in names if name and UNKNOWN not in name)
+    watch.add(ExpandedWord(name) for name in names if name and UNKNOWN not in name)
 
 
 def _python(watch: Watch) -> None:
@@ -291,9 +291,9 @@ def _python(watch: Watch) -> None:
         text = (stdin.text or "" if stdin is not None else "") or watch.watcher.text_of(watch.input)
     state = watch.call.state
     files = files_of_code(text, state.home)
-    watch.add(map(Field, files.paths))
-    watch.add(map(Field, files.trees), "tree")
-    watch.add(word for word in map(Field, files.mentioned) if watch.kind(watch.path(word)) == "file")
+    watch.add(map(ExpandedWord, files.paths))
+    watch.add(map(ExpandedWord, files.trees), "tree")
+    watch.add(word for word in map(ExpandedWord, files.mentioned) if watch.kind(watch.path(word)) == "file")
     if files.hidden:
         watch.watcher.note(HIDDEN_IN_CODE)
 
@@ -328,7 +328,7 @@ def _git(watch: Watch) -> None:
 
 
 def _git_move(watch: Watch) -> None:
-    *sources, target = watch.operands[1:] or [Field(".")]
+    *sources, target = watch.operands[1:] or [ExpandedWord(".")]
     watch.add(sources, "tree")
     _over(watch, sources, target, in_folder=False)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from toolcrib.approval.shell.expansion import ASSIGNMENT, Folder, prompt_code
-from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.expansion import ASSIGNMENT, Expander, prompt_code
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.syntax import ArrayLiteral, Assignment, LiteralText, Word
@@ -59,31 +59,31 @@ RUN_BY_PROGRAMS = frozenset(
 )
 
 
-def assign(folder: Folder, given: Sequence[Assignment], state: State) -> dict[str, list[Field]]:
+def assign(expander: Expander, given: Sequence[Assignment], state: State) -> dict[str, list[ExpandedWord]]:
     """The variables that a command assigns in front, with their values; `state` is not changed."""
-    assigned: dict[str, list[Field]] = {}
+    assigned: dict[str, list[ExpandedWord]] = {}
     for assignment in given:
         name = state.target(assignment.name)
-        index = folder.text(assignment.index, state).text if assignment.index is not None else None
-        value = assigned_value(folder, assignment.value, state)
+        index = expander.text(assignment.index, state).text if assignment.index is not None else None
+        value = assigned_value(expander, assignment.value, state)
         if name == UNKNOWN:
             continue
         before = assigned.get(name, state.variables.get(name, []))
         if assignment.appends:
             array = any(isinstance(part, ArrayLiteral) for part in assignment.value.parts)
-            value = [*before, *value] if array else [Field("".join(f.text for f in (*before[:1], *value)))]
+            value = [*before, *value] if array else [ExpandedWord("".join(f.text for f in (*before[:1], *value)))]
         elif index is not None:
             at = int(index) if index.isdecimal() and len(index) < 4 else len(before)
-            value = [*before[:at], *([Field("")] * (at - len(before))), *value, *before[at + 1 :]]
+            value = [*before[:at], *([ExpandedWord("")] * (at - len(before))), *value, *before[at + 1 :]]
         assigned[name] = value
     return assigned
 
 
-def assigned_value(folder: Folder, word: Word, state: State) -> list[Field]:
+def assigned_value(expander: Expander, word: Word, state: State) -> list[ExpandedWord]:
     first = word.parts[0] if word.parts else None
     if isinstance(first, ArrayLiteral):
-        return [each.with_text(ELEMENT.sub("", each.text)) for each in folder.fields(first.words, state)]
-    return [folder.text(word, state)] if word.parts else [Field("")]
+        return [each.with_text(ELEMENT.sub("", each.text)) for each in expander.fields(first.words, state)]
+    return [expander.text(word, state)] if word.parts else [ExpandedWord("")]
 
 
 def as_assignment(word: Word) -> Assignment | None:
@@ -109,18 +109,18 @@ def as_assignment(word: Word) -> Assignment | None:
     )
 
 
-def declare(folder: Folder, words: Sequence[Word], state: State) -> dict[str, list[Field]] | None:
+def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str, list[ExpandedWord]] | None:
     """Carry out `declare`, `export` and `local`: the variables that they assign; None for other commands."""
     if not words or words[0].literal not in DECLARING or len(words) < 2:
         return None
-    declared: dict[str, list[Field]] = {}
+    declared: dict[str, list[ExpandedWord]] = {}
     reference = False
     for word in words[1:]:
         reference = reference or (words[0].literal in REFERRING and bool(REFERENCE.match(word.literal or "")))
         assignment = as_assignment(word)
         if assignment is None:
-            folder.fields((word,), state)
-        assigned = assign(folder, (assignment,) if assignment is not None else (), state)
+            expander.fields((word,), state)
+        assigned = assign(expander, (assignment,) if assignment is not None else (), state)
         if reference:
             state.references.update({name: value[0].text for name, value in assigned.items() if value})
             if word.literal and NAME.fullmatch(word.literal):
@@ -131,7 +131,7 @@ def declare(folder: Folder, words: Sequence[Word], state: State) -> dict[str, li
     return declared
 
 
-def judge_environment(runner: Runner, assigned: Mapping[str, list[Field]], state: State, site: Site) -> None:
+def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]], state: State, site: Site) -> None:
     """Look at variables that the shell or some programs run as commands."""
     for name, value in assigned.items():
         if name in LASTING_HOOKS:
@@ -147,7 +147,7 @@ def judge_environment(runner: Runner, assigned: Mapping[str, list[Field]], state
             runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)
 
 
-def judge_hook(runner: Runner, name: str, value: Field, state: State, site: Site) -> None:
+def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: State, site: Site) -> None:
     """Judge what the shell runs by itself: before each prompt, in a prompt, or when the next shell starts."""
     if name == "PROMPT_COMMAND":
         code = value.text.strip("; \t\n")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
-from toolcrib.approval.shell.expansion import Folder, further_input, loop_values
+from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
 from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
 from toolcrib.approval.shell.handlers import HANDLERS
 from toolcrib.approval.shell.judge import (
@@ -27,7 +27,7 @@ from toolcrib.approval.shell.model import (
     NOTHING,
     UNKNOWN,
     Data,
-    Field,
+    ExpandedWord,
     Finding,
     NotUnderstood,
     Origin,
@@ -38,7 +38,7 @@ from toolcrib.approval.shell.outputs import output_of
 from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import MAX_PATH, resolve
 from toolcrib.approval.shell.rules import DANGERS
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.syntax import (
@@ -99,7 +99,7 @@ class Evaluator:
         self.wrapped = 0
         self.depth = 0
         self.scripts: dict[str, Script] = {}
-        self.folder = Folder(self.run_substitution, self.spend)
+        self.expander = Expander(self.run_substitution, self.spend)
 
     def run(self, script: Script, state: State) -> None:
         """Judge a whole command line: what its commands do, and what it leaves behind for later ones."""
@@ -179,11 +179,11 @@ class Evaluator:
             case FunctionDefinition():
                 return self.define(node, state)
             case ConditionalCommand():
-                self.folder.fields(node.words, state)
-                return self.invoke([Field("[[")], state, stdin, self.site_of(node))
+                self.expander.fields(node.words, state)
+                return self.invoke([ExpandedWord("[[")], state, stdin, self.site_of(node))
             case ArithmeticCommand():
-                self.folder.arithmetic(node.arithmetic, state)
-                return self.invoke([Field("((")], state, stdin, self.site_of(node))
+                self.expander.arithmetic(node.arithmetic, state)
+                return self.invoke([ExpandedWord("((")], state, stdin, self.site_of(node))
 
     def site_of(self, node: SimpleCommand | ConditionalCommand | ArithmeticCommand) -> Site:
         return self.site or Site(self.source[node.start : node.end], (node.start, node.end))
@@ -250,12 +250,12 @@ class Evaluator:
 
     def case(self, node: CaseCommand, state: State, stdin: Data | None) -> Data:
         outputs: list[Data] = []
-        self.folder.text(node.subject, state)
+        self.expander.text(node.subject, state)
         before = state.copy()
         for item in node.items:
             inner = before.copy()
             for pattern in item.patterns:
-                self.folder.text(pattern, inner)
+                self.expander.text(pattern, inner)
             outputs.append(self.command(item.body, inner, stdin))
             state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
@@ -265,14 +265,14 @@ class Evaluator:
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
         self.condition(node, state, stdin)
         if node.counter is not None:
-            self.folder.arithmetic(node.counter, state)
-        values = [None] if node.values is None else loop_values(self.folder.fields(node.values, state))
+            self.expander.arithmetic(node.counter, state)
+        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
         outputs: list[Data] = []
         inner = state.copy()
         for value in values:
             if name is not None:
-                inner.assign(name, [value or Field(UNKNOWN)])
+                inner.assign(name, [value or ExpandedWord(UNKNOWN)])
             outputs.append(self.command(node.body, inner, stdin))
         for given in further_input(stdin) if node.values is None and "read" in self.source else ():
             self.condition(node, inner, given)
@@ -286,16 +286,16 @@ class Evaluator:
             self.command(node.condition, state, stdin)
             state.listing = listing
 
-    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, Field]]:
-        return [(each, self.folder.text(each.target, state)) for each in redirections]
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
+        return [(each, self.expander.text(each.target, state)) for each in redirections]
 
     def simple(self, node: SimpleCommand, state: State, stdin: Data | None) -> Data:
         site = self.site_of(node)
-        assigned = assign(self.folder, node.assignments, state) if node.assignments else {}
-        declared = declare(self.folder, node.words, state)
+        assigned = assign(self.expander, node.assignments, state) if node.assignments else {}
+        declared = declare(self.expander, node.words, state)
         if declared:
             judge_environment(self, declared, state, site)
-        words = self.folder.fields(node.words if declared is None else node.words[:1], state)
+        words = self.expander.fields(node.words if declared is None else node.words[:1], state)
         if node.redirections:
             return self.redirected(node.redirections, assigned, words, state, stdin, site)
         return self.assigned(assigned, words, state, stdin, site)
@@ -303,8 +303,8 @@ class Evaluator:
     def redirected(
         self,
         redirections: Sequence[Redirection],
-        assigned: dict[str, list[Field]],
-        words: list[Field],
+        assigned: dict[str, list[ExpandedWord]],
+        words: list[ExpandedWord],
         state: State,
         stdin: Data | None,
         site: Site,
@@ -327,7 +327,12 @@ class Evaluator:
         return output
 
     def assigned(
-        self, assigned: dict[str, list[Field]], words: list[Field], state: State, stdin: Data | None, site: Site
+        self,
+        assigned: dict[str, list[ExpandedWord]],
+        words: list[ExpandedWord],
+        state: State,
+        stdin: Data | None,
+        site: Site,
     ) -> Data:
         """Judge a command with the variables that are set in front of it."""
         if words:
@@ -347,7 +352,7 @@ class Evaluator:
         judge_environment(self, assigned, state, site)
         return NOTHING
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
             raise NotUnderstood("a command has too many arguments to look at each")
@@ -359,7 +364,7 @@ class Evaluator:
         finally:
             self.wrapped -= 1
 
-    def run_command(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def run_command(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         first = words[0]
         name = first.text.rpartition("/")[2]
         if UNKNOWN in name or not name or (first.glob and name not in ("[", "[[")):
@@ -377,7 +382,7 @@ class Evaluator:
             name, words = "service", [words[0], *words]
         if self.in_cloned_directory(path, state):
             self.report("remote_code", "runs a program from a repository that it has just fetched", site)
-        call = Call(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
+        call = CommandCall(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
         handler = HANDLERS.get(call.program)
         if handler is None and help_only(call):
             return ANYTHING
@@ -389,7 +394,7 @@ class Evaluator:
             self.fill_sinks(call, output)
         return output
 
-    def fill_sinks(self, call: Call, output: Data) -> None:
+    def fill_sinks(self, call: CommandCall, output: Data) -> None:
         """Judge the scripts behind `>( … )` among the words of a command with what it may write to them."""
         for word in call.words:
             # The name may stand behind an option, as in `of=>(sh)`.
@@ -402,12 +407,12 @@ class Evaluator:
     def in_cloned_directory(self, path: str, state: State) -> bool:
         return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
 
-    def output(self, call: Call) -> Data:
+    def output(self, call: CommandCall) -> Data:
         data = output_of(call)
         self.spend(len(data.text or "") // CHARACTERS_PASSED_ON)
         return data
 
-    def unknown_command(self, first: Field, words: list[Field], stdin: Data | None, site: Site) -> Data:
+    def unknown_command(self, first: ExpandedWord, words: list[ExpandedWord], stdin: Data | None, site: Site) -> Data:
         if not first.text:
             return NOTHING
         if first.origin & Origin.NETWORK:
@@ -416,7 +421,7 @@ class Evaluator:
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
 
-    def run_file(self, data: Data, arguments: list[Field], state: State, site: Site) -> None:
+    def run_file(self, data: Data, arguments: list[ExpandedWord], state: State, site: Site) -> None:
         """Judge the run of a file that the same command line wrote."""
         if data.text is not None:
             inner = state.copy()
@@ -499,7 +504,9 @@ class Evaluator:
         if program != name and program in DANGEROUS_BY_ARGUMENTS:
             self.report("unknown_code", f"makes the name {name!r} run {program}", site)
 
-    def call_function(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def call_function(
+        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
+    ) -> Data:
         self.called.add(id(state.functions[name][0]))
         if name in self.bombs:
             self.report(
@@ -519,19 +526,21 @@ class Evaluator:
             self.calls.pop()
             self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
 
-    def wrapped_program(self, words: list[Field], state: State) -> list[Field]:
+    def wrapped_program(self, words: list[ExpandedWord], state: State) -> list[ExpandedWord]:
         """The words of the program behind a function of its name, as in `ls() { command ls -F "$@"; }`."""
         # What a later command will add to a function that is only defined is judged with that command.
         return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
 
-    def call_alias(self, name: str, arguments: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def call_alias(
+        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
+    ) -> Data:
         self.called_aliases.add(name)
         self.calls.append(name)
         try:
             split = split_words(state.aliases[name])
             if split is None:
                 return self.run_text(state.aliases[name], state, stdin, site)
-            words = self.folder.fields(split, state)
+            words = self.expander.fields(split, state)
             return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
         finally:
             self.calls.pop()
@@ -584,7 +593,7 @@ class Evaluator:
             raise NotUnderstood("the command line holds too many commands")
 
 
-def effort(words: list[Field], state: State, stdin: Data | None) -> int:
+def effort(words: list[ExpandedWord], state: State, stdin: Data | None) -> int:
     """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
     path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
     letters = sum(len(word.text) for word in words if word.text.startswith("-"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, Data, Field, NotUnderstood, Origin
+from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
 from toolcrib.approval.shell.syntax import (
@@ -15,7 +15,7 @@ from toolcrib.approval.shell.syntax import (
     ArrayLiteral,
     ExtendedGlob,
     LiteralText,
-    Parameter,
+    ParameterExpansion,
     Substitution,
     Word,
     WordPart,
@@ -32,19 +32,19 @@ MAX_FIELDS = 20_000
 MAX_LOOP_VALUES = 16
 
 
-class Folder:
+class Expander:
     """Turns words into fields; `run` gives the output of a substitution, `spend` counts work."""
 
     def __init__(self, run: RunSubstitution, spend: Callable[[int], None]) -> None:
         self.run = run
         self.spend = spend
 
-    def fields(self, words: Sequence[Word], state: State) -> list[Field]:
-        result: list[Field] = []
+    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
+        result: list[ExpandedWord] = []
         for word in words:
             literal = word.literal
             if literal is not None and literal[0] != "~" and "{" not in literal:
-                result.append(Field(literal, bool(GLOB.search(literal))))
+                result.append(ExpandedWord(literal, bool(GLOB.search(literal))))
             else:
                 for expanded in expand_braces(word):
                     result.extend(self.word(expanded, state))
@@ -52,28 +52,28 @@ class Folder:
                 raise NotUnderstood("a list of words grows too long")
         return result
 
-    def text(self, word: Word, state: State) -> Field:
+    def text(self, word: Word, state: State) -> ExpandedWord:
         """The one field of a word that is not split, as in an assignment or a redirection."""
         literal = word.literal
         if literal is not None and literal[0] != "~":
-            return Field(literal, bool(GLOB.search(literal)))
+            return ExpandedWord(literal, bool(GLOB.search(literal)))
         parts = self.word(word, state, split=False)
         if len(parts) == 1:
             return parts[0]
         origin = 0
         for part in parts:
             origin |= part.origin
-        return Field(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
+        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
 
-    def word(self, word: Word, state: State, split: bool = True) -> list[Field]:
-        builder = _FieldBuilder(separator(state))
+    def word(self, word: Word, state: State, split: bool = True) -> list[ExpandedWord]:
+        builder = _WordBuilder(separator(state))
         for number, part in enumerate(word.parts):
             if isinstance(part, LiteralText):
                 text = part.text
                 if number == 0 and not part.quoted and text.startswith("~"):
                     text = tilde(text, state)
                 builder.add(text, quoted=part.quoted, glob=not part.quoted and bool(GLOB.search(text)))
-            elif isinstance(part, Parameter):
+            elif isinstance(part, ParameterExpansion):
                 self.add_parameter(part, builder, state, split)
             elif isinstance(part, Substitution):
                 builder.add_value(self.substitution(part, state), part.quoted or not split)
@@ -88,7 +88,7 @@ class Folder:
                 builder.add("*", quoted=False, glob=True)
         return builder.finish()
 
-    def add_parameter(self, part: Parameter, builder: _FieldBuilder, state: State, split: bool) -> None:
+    def add_parameter(self, part: ParameterExpansion, builder: _WordBuilder, state: State, split: bool) -> None:
         index = part.index.literal if part.index is not None else None
         if not part.operation and part.name in ("@", "*"):
             self.spread(state.positional, part.quoted, part.name == "@", builder, split)
@@ -98,10 +98,10 @@ class Folder:
         else:
             builder.add_value(self.parameter(part, state), part.quoted or not split)
 
-    def spread(self, values: Value | None, quoted: bool, separate: bool, builder: _FieldBuilder, split: bool) -> None:
+    def spread(self, values: Value | None, quoted: bool, separate: bool, builder: _WordBuilder, split: bool) -> None:
         """Add `"$@"` or `"${a[@]}"`: one field for each value."""
         if values is None:
-            builder.add_value(Field(UNKNOWN, origin=Origin.LISTED), quoted=True)
+            builder.add_value(ExpandedWord(UNKNOWN, origin=Origin.LISTED), quoted=True)
             return
         if quoted:
             builder.add("", quoted=True, glob=False)
@@ -113,38 +113,38 @@ class Folder:
                     builder.add(" ", quoted=True, glob=False)
             builder.add_value(value, quoted)
 
-    def substitution(self, part: Substitution, state: State) -> Field:
+    def substitution(self, part: Substitution, state: State) -> ExpandedWord:
         data = self.run(part, state.copy())
         if part.kind == "command":
             if data.text is None:
-                return Field(UNKNOWN, origin=data.origin)
-            return Field(data.text.rstrip("\n"), origin=data.origin)
+                return ExpandedWord(UNKNOWN, origin=data.origin)
+            return ExpandedWord(data.text.rstrip("\n"), origin=data.origin)
         # Far above the descriptors that people choose.
         name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
         if part.kind == "output":
             state.sinks[name] = part
-            return Field(name)
+            return ExpandedWord(name)
         state.files[name] = data
-        return Field(name, origin=data.origin)
+        return ExpandedWord(name, origin=data.origin)
 
-    def arithmetic(self, part: Arithmetic, state: State) -> Field:
+    def arithmetic(self, part: Arithmetic, state: State) -> ExpandedWord:
         """The value of a single number; a calculation counts as zero, once what it runs was looked at."""
         text = self.text(part.expression, state).text
-        return Field(str(int(text)) if text.isdecimal() else "0")
+        return ExpandedWord(str(int(text)) if text.isdecimal() else "0")
 
-    def parameter(self, part: Parameter, state: State) -> Field:
+    def parameter(self, part: ParameterExpansion, state: State) -> ExpandedWord:
         """The value of `$name` or `${name…}`."""
         values = lookup(state.target(part.name) if state.references else part.name, state)
         value = element(values, self.text(part.index, state).text if part.index is not None else "")
         operation, argument = part.operation, part.argument
         if not operation or argument is None:
-            return value if value is not None else Field(UNKNOWN)
+            return value if value is not None else ExpandedWord(UNKNOWN)
         if operation[0] == "!":
             self.text(argument, state)
             names = value.text if value is not None and value.known else ""
-            return element(lookup(names, state), "") or Field(UNKNOWN)
+            return element(lookup(names, state), "") or ExpandedWord(UNKNOWN)
         if operation == "#" and not argument.parts:
-            return Field(str(len(value.text)) if value is not None and value.known else "0")
+            return ExpandedWord(str(len(value.text)) if value is not None and value.known else "0")
         if operation in (":-", "-", ":=", "="):
             if value is not None and value.known and (value.text or operation[0] != ":"):
                 return value
@@ -157,7 +157,7 @@ class Folder:
         if operation in (":+", "+"):
             # What is not set here may be set in the environment.
             alternative = self.text(argument, state)
-            return alternative if value is not None else Field("")
+            return alternative if value is not None else ExpandedWord("")
         if operation == "@" and self.text(argument, state).text == "P":
             code = prompt_code(value.text) if value is not None and value.known else f'eval "{UNKNOWN}"'
             script = parse(code)
@@ -166,17 +166,17 @@ class Folder:
             self.run(Substitution("command", script.body, False, script.text, 0, 0), state.copy())
         if operation in (":?", "?") or value is None:
             self.text(argument, state)
-            return value if value is not None else Field(UNKNOWN)
+            return value if value is not None else ExpandedWord(UNKNOWN)
         if operation[0] in "#%":
             # The pattern is held against every place in the text.
             self.spend(len(value.text) // 64)
         return transform(value, operation, self.text(argument, state))
 
 
-class _FieldBuilder:
+class _WordBuilder:
     def __init__(self, separator: re.Pattern[str]) -> None:
         self.separator = separator
-        self.fields: list[Field] = []
+        self.fields: list[ExpandedWord] = []
         self.pieces: list[str] = []
         self.started = False
         self.glob = False
@@ -188,11 +188,11 @@ class _FieldBuilder:
         self.started = self.started or quoted or bool(text)
         self.glob = self.glob or glob
 
-    def add_field(self, field: Field) -> None:
+    def add_field(self, field: ExpandedWord) -> None:
         self.end_field()
         self.fields.append(field)
 
-    def add_value(self, value: Field, quoted: bool) -> None:
+    def add_value(self, value: ExpandedWord, quoted: bool) -> None:
         if quoted:
             self.origin |= value.origin
             self.add(capped(value.text), quoted=True, glob=False)
@@ -210,10 +210,10 @@ class _FieldBuilder:
             text, origin = "".join(self.pieces), self.origin
             if text == UNKNOWN and self.splits and is_list(origin):
                 origin |= Origin.LISTED
-            self.fields.append(Field(text, self.glob, origin))
+            self.fields.append(ExpandedWord(text, self.glob, origin))
         self.pieces, self.started, self.glob, self.origin, self.splits = [], False, False, 0, False
 
-    def finish(self) -> list[Field]:
+    def finish(self) -> list[ExpandedWord]:
         self.end_field()
         return self.fields
 
@@ -252,7 +252,7 @@ def tilde(text: str, state: State) -> str:
     return ("/root" if name == "root" else "/home/" + name) + slash + rest
 
 
-def previous_directory(state: State) -> Field:
+def previous_directory(state: State) -> ExpandedWord:
     """Where `cd -` and `$OLDPWD` lead to; UNKNOWN when this command line has not been there."""
     return (state.variables.get("OLDPWD") or UNKNOWN_VALUE)[0]
 
@@ -265,34 +265,34 @@ def lookup(name: str, state: State) -> Value | None:
         if state.positional is None:
             return UNKNOWN_VALUE
         number = int(name) - 1
-        return [state.positional[number]] if number < len(state.positional) else [Field("")]
+        return [state.positional[number]] if number < len(state.positional) else [ExpandedWord("")]
     standard = {"HOME": state.home, "IFS": " \t\n", "SHELL": "/bin/bash", "BASH": "/bin/bash", "0": "bash"}
     if name in standard:
-        return [Field(standard[name])]
+        return [ExpandedWord(standard[name])]
     if name == "PROMPT_COMMAND":
         # What was in it before has been judged when it was set.
-        return [Field("")]
+        return [ExpandedWord("")]
     if name == "PWD":
-        return [Field(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
+        return [ExpandedWord(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
     if name in ("$", "!"):
-        return [Field("$" + name)]
+        return [ExpandedWord("$" + name)]
     if name in ("EUID", "UID", "PPID", "RANDOM", "SECONDS", "LINENO", "?", "#"):
-        return [Field("1")]
+        return [ExpandedWord("1")]
     return None
 
 
-def element(values: Value | None, index: str) -> Field | None:
+def element(values: Value | None, index: str) -> ExpandedWord | None:
     if values is None:
         return None
     if index in ("@", "*"):
-        return Field(" ".join(value.text for value in values))
+        return ExpandedWord(" ".join(value.text for value in values))
     try:
         return values[int(index or 0)]
     except (ValueError, IndexError):
-        return Field(UNKNOWN) if index else Field("")
+        return ExpandedWord(UNKNOWN) if index else ExpandedWord("")
 
 
-def transform(value: Field, operation: str, argument: Field) -> Field:
+def transform(value: ExpandedWord, operation: str, argument: ExpandedWord) -> ExpandedWord:
     """Apply `${x:1:2}`, `${x,,}`, `${x%…}`, `${x/…/…}`; what cannot be computed is UNKNOWN."""
     if not value.known or not argument.known or len(value.text) > MAX_TEXT:
         return value.with_text(UNKNOWN)
@@ -450,12 +450,12 @@ def further_input(stdin: Data | None) -> Iterator[Data]:
         yield Data("\n".join(lines[at:]), stdin.origin)
 
 
-def loop_values(values: list[Field]) -> list[Field | None]:
+def loop_values(values: list[ExpandedWord]) -> list[ExpandedWord | None]:
     """The values that a loop is judged with; what another command lists is marked as such."""
-    kept: list[Field | None] = [
-        Field(value.text, value.glob, value.origin | Origin.LISTED)
+    kept: list[ExpandedWord | None] = [
+        ExpandedWord(value.text, value.glob, value.origin | Origin.LISTED)
         if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
         else value
         for value in values[:MAX_LOOP_VALUES]
     ]
-    return [*kept, Field(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept
+    return [*kept, ExpandedWord(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept

@@ -14,7 +14,7 @@ from toolcrib.approval.shell.syntax import (
     IfCommand,
     LiteralText,
     LoopCommand,
-    Parameter,
+    ParameterExpansion,
     PipelineCommand,
     SimpleCommand,
     Substitution,
@@ -63,7 +63,7 @@ def spawns_itself(node: Command) -> bool:
 
 def _runs_itself(command: SimpleCommand) -> bool:
     return any(
-        isinstance(part, Parameter) and part.name in ("0", "BASH_SOURCE")
+        isinstance(part, ParameterExpansion) and part.name in ("0", "BASH_SOURCE")
         for word in command.words[:2]
         for part in word.parts
     )

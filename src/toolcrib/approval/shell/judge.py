@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin, name_set
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
@@ -17,14 +17,14 @@ from toolcrib.approval.shell.syntax import Redirection
 MAX_WRITTEN = 400
 
 
-def help_only(call: Call) -> bool:
+def help_only(call: CommandCall) -> bool:
     """True for a command that only prints its help or version."""
     return any(word.text in ("--help", "--version", "--usage") for word in call.words[-1:] + call.words[:1]) or (
         [word.text for word in call.words] in (["-V"], ["help"], ["version"], ["-v"])
     )
 
 
-def judge(runner: Runner, call: Call, site: Site, *, handled: bool) -> None:
+def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> None:
     """Report every rule that the command matches; one that has neither rows nor a handler is judged by its words."""
     rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*")
     if rules is None:
@@ -47,17 +47,17 @@ def judge(runner: Runner, call: Call, site: Site, *, handled: bool) -> None:
         judge_write(runner, path, target, call.state, site)
 
 
-def judge_unknown_subcommand(runner: Runner, call: Call, site: Site) -> None:
+def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: Site) -> None:
     operands = call.arguments.operands
     if operands and UNKNOWN in operands[0].text[:1]:
         runner.report("unknown_command", f"which sub-command of {call.program} runs is only known at run time", site)
 
 
-def touched(call: Call) -> tuple[str, ...]:
+def touched(call: CommandCall) -> tuple[str, ...]:
     """The paths among the operands of a file command, for the person and for the scope of a grant."""
     if call.program not in FILE_PROGRAMS:
         return ()
-    operands: list[Field] = call.arguments.operands
+    operands: list[ExpandedWord] = call.arguments.operands
     if call.program in ("chmod", "chown", "chgrp"):
         operands = operands[1:]
     return tuple(resolve(each, call.state) for each in operands[:32] if each.text)
@@ -89,7 +89,7 @@ QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
 
 def read_redirections(
-    runner: Runner, targets: list[tuple[Redirection, Field]], state: State, stdin: Data | None, site: Site
+    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, stdin: Data | None, site: Site
 ) -> Data | None:
     """What a command reads: the text of a heredoc or here-string, a file, a descriptor, or its pipe."""
     for redirection, target in targets:
@@ -111,7 +111,7 @@ def read_redirections(
     return stdin
 
 
-def opened(runner: Runner, target: Field, state: State, stdin: Data | None, site: Site) -> Data | None:
+def opened(runner: Runner, target: ExpandedWord, state: State, stdin: Data | None, site: Site) -> Data | None:
     """What can be read from a file that is opened for a command."""
     path = resolve(target, state)
     if NETWORK_DEVICE.match(path):
@@ -130,12 +130,12 @@ def chosen_descriptor(redirection: Redirection, state: State) -> str:
     if redirection.descriptor.isdecimal():
         return redirection.descriptor
     number = str(10 + len(state.descriptors) + len(state.outputs))
-    state.assign(redirection.descriptor, [Field(number)])
+    state.assign(redirection.descriptor, [ExpandedWord(number)])
     return number
 
 
 def write_redirections(
-    runner: Runner, targets: list[tuple[Redirection, Field]], state: State, output: Data, site: Site
+    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, output: Data, site: Site
 ) -> Data:
     """What is left on the pipe after a command's output went into files."""
     for redirection, target in targets:
@@ -165,7 +165,9 @@ def write_redirections(
     return output
 
 
-def judge_write(runner: Runner, path: str, target: Field, state: State, site: Site, *, verb: str = "writes to") -> None:
+def judge_write(
+    runner: Runner, path: str, target: ExpandedWord, state: State, site: Site, *, verb: str = "writes to"
+) -> None:
     """Report a write to a place that belongs to the system, to a disk, or to the start-up of the person's programs."""
     kind = place(path, state)
     shown = path.replace(UNKNOWN, "…")
@@ -195,7 +197,7 @@ def prints_nothing(words: list[str]) -> bool:
     return not words or words in ([":"], ["true"], ["cat", "/dev/null"], ["echo", "-n"], ["printf", ""])
 
 
-def judge_emptied(runner: Runner, targets: list[tuple[Redirection, Field]], state: State, site: Site) -> None:
+def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, site: Site) -> None:
     """Report a redirection that empties a file which is not from here, or which holds data by its name."""
     for redirection, target in targets:
         if redirection.operator not in (">", ">|", "&>") or redirection.descriptor not in ("", "1", "&"):
@@ -206,7 +208,7 @@ def judge_emptied(runner: Runner, targets: list[tuple[Redirection, Field]], stat
             runner.report("recursive_delete", "throws away what is in a file", site, paths=(path,))
 
 
-def judge_flow(runner: Runner, call: Call, site: Site) -> None:
+def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:
     """Report secrets that are read out or sent away by this command."""
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:
@@ -237,7 +239,7 @@ def judge_flow(runner: Runner, call: Call, site: Site) -> None:
         runner.report("credential", "reads a secret", site)
 
 
-def secret_paths(call: Call) -> list[tuple[str, bool]]:
+def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
     """The secret files among the words of a command, each with whether a sender would send it."""
     found: list[tuple[str, bool]] = []
     identity = False
@@ -273,7 +275,7 @@ def candidates(text: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def names_secret_in_input(call: Call) -> bool:
+def names_secret_in_input(call: CommandCall) -> bool:
     """True when the commands on the input of a file-transfer program name a secret."""
     text = call.stdin.text if call.stdin is not None else None
     if text is None or call.program not in ("sftp", "ftp", "lftp", "tftp"):
@@ -281,7 +283,7 @@ def names_secret_in_input(call: Call) -> bool:
     return any(is_secret(resolve(word, call.state)) or is_private(word) for word in text[:4096].split())
 
 
-def sends(call: Call) -> bool:
+def sends(call: CommandCall) -> bool:
     """False for the uses of a network program that only fetch, or stay on the machine."""
     if call.program in ("rsync", "scp"):
         return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
@@ -299,12 +301,12 @@ ALL_OPERANDS = name_set(
 INTO_LAST = name_set("cp mv install ln rsync scp gcp gmv ditto")
 
 
-def written_paths(call: Call) -> list[tuple[str, Field]]:
+def written_paths(call: CommandCall) -> list[tuple[str, ExpandedWord]]:
     """The resolved paths that a command writes to, each with the word that named it."""
     return [(resolve(each, call.state), each) for each in targets(call) if each.text]
 
 
-def targets(call: Call) -> Iterable[Field]:
+def targets(call: CommandCall) -> Iterable[ExpandedWord]:
     program, words = call.program, call.words
     if program in ALL_OPERANDS:
         if program in ("rm", "rmdir", "mkdir", "touch") and not call.arguments.operands:
@@ -343,16 +345,16 @@ def targets(call: Call) -> Iterable[Field]:
         and words[0].text == "config"
         and "--system" in [word.text for word in words]
     ):
-        return [Field("/etc/gitconfig")]
+        return [ExpandedWord("/etc/gitconfig")]
     return []
 
 
-def archive(call: Call) -> list[Field]:
+def archive(call: CommandCall) -> list[ExpandedWord]:
     value = call.arguments.value("-f", "--file")
     return [value] if value is not None else []
 
 
-def into_last(call: Call) -> list[Field]:
+def into_last(call: CommandCall) -> list[ExpandedWord]:
     arguments = call.arguments
     if call.program == "rsync" and arguments.has("-n", "--dry-run"):
         return []

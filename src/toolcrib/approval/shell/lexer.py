@@ -21,7 +21,7 @@ from toolcrib.approval.shell.syntax import (
     CommandList,
     ExtendedGlob,
     LiteralText,
-    Parameter,
+    ParameterExpansion,
     Redirection,
     Substitution,
     Word,
@@ -378,10 +378,10 @@ class Lexer:
         name = NAME.match(source, at + 1, self.end)
         if name:
             self.position = name.end()
-            return Parameter(name[0], quoted, at, self.position)
+            return ParameterExpansion(name[0], quoted, at, self.position)
         if following and following in SPECIAL_PARAMETERS:
             self.position = at + 2
-            return Parameter(following, quoted, at, self.position)
+            return ParameterExpansion(following, quoted, at, self.position)
         self.position = at + 1
         return LiteralText("$", quoted, at, at + 1)
 
@@ -442,7 +442,7 @@ class Lexer:
             parts.append(LiteralText(character, False, at, at + 1))
         raise NotUnderstood(f"a {opening!r} is not closed")
 
-    def braced_parameter(self, quoted: bool) -> Parameter:
+    def braced_parameter(self, quoted: bool) -> ParameterExpansion:
         source, start, end = self.source, self.position, self.end
         self.position += 2
         head = PARAMETER.match(source, self.position, end)
@@ -464,7 +464,7 @@ class Lexer:
         if parts and (not operation or prefix == "#"):
             raise NotUnderstood("a ${…} cannot be read")
         argument = Word(tuple(parts), argument_start, self.position - 1)
-        return Parameter(name, quoted, start, self.position, prefix + operation, index, argument)
+        return ParameterExpansion(name, quoted, start, self.position, prefix + operation, index, argument)
 
     def braced_argument(self, quoted: bool, operation: str) -> list[WordPart]:
         """What stands behind the operator of a `${…}`, up to its brace."""

@@ -26,7 +26,7 @@ class LiteralText(SyntaxNode, frozen=True, gc=False):
     end: int
 
 
-class Parameter(SyntaxNode, frozen=True, gc=False):
+class ParameterExpansion(SyntaxNode, frozen=True, gc=False):
     """`$name` or `${name…}`: `operation` is its operator (`:-`, `#`, `!` …), `argument` the word behind that."""
 
     name: str
@@ -75,7 +75,7 @@ class ExtendedGlob(SyntaxNode, frozen=True, gc=False):
     end: int
 
 
-WordPart = LiteralText | Parameter | Substitution | Arithmetic | ArrayLiteral | ExtendedGlob
+WordPart = LiteralText | ParameterExpansion | Substitution | Arithmetic | ArrayLiteral | ExtendedGlob
 
 
 class Word(SyntaxNode, frozen=True, gc=False):

@@ -10,11 +10,11 @@ import msgspec
 from toolcrib.approval.shell.assignments import judge_environment
 from toolcrib.approval.shell.expansion import ASSIGNMENT
 from toolcrib.approval.shell.handlers.interpreters import report_foreign
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin, name_set
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.parser import split_words
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.delete import finds_from_the_top
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.state import State
@@ -180,7 +180,7 @@ RUNNERS: dict[str, re.Pattern[str]] = {
 }
 
 
-def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
+def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the command inside a wrapper."""
     shape = WRAPPERS[call.program]
     arguments = parse_arguments(call.words, shape.values, stop_early=True)
@@ -209,11 +209,11 @@ def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
 
 
 def run_assigned(
-    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
 ) -> Data | None:
     """Judge a command with the variables that a wrapper is told to set for it."""
     # Only some wrappers take assignments; behind the others they mean the same to the person who writes them.
-    assigned: dict[str, list[Field]] = {}
+    assigned: dict[str, list[ExpandedWord]] = {}
     pattern = ANY_ASSIGNMENT if call.program in ("env", "sudo") else ASSIGNMENT
     while words and pattern.match(words[0].text):
         name, _, value = words[0].text.partition("=")
@@ -230,7 +230,7 @@ def run_assigned(
 
 
 def run_wrapped(
-    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
 ) -> Data | None:
     if words and words[0].text == "--":
         words = words[1:]
@@ -245,7 +245,7 @@ def run_wrapped(
     return runner.invoke(words, state, call.stdin, site)
 
 
-def run_lines(runner: Runner, call: Call, site: Site) -> Data:
+def run_lines(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what `parallel` without a command runs: every line that it reads."""
     if call.stdin is not None and call.stdin.text is not None:
         return runner.run_text(call.stdin.text, call.state.copy(), None, site)
@@ -253,7 +253,7 @@ def run_lines(runner: Runner, call: Call, site: Site) -> Data:
     return ANYTHING
 
 
-def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
+def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: Site) -> Data:
     if call.program == "parallel":
         texts = [word.text for word in words]
         inputs = next((at for at, text in enumerate(texts) if text in (":::", "::::", ":::+")), len(texts))
@@ -284,12 +284,12 @@ def first_of(given: list[str]) -> list[str]:
     return [*given[:MAX_INPUTS], UNKNOWN] if len(given) > MAX_INPUTS else given or [UNKNOWN]
 
 
-def standard_input_lines(call: Call) -> list[str]:
+def standard_input_lines(call: CommandCall) -> list[str]:
     text = call.stdin.text if call.stdin is not None else None
     return text.splitlines() if text else []
 
 
-def env_split(words: list[Field]) -> list[Field] | None:
+def env_split(words: list[ExpandedWord]) -> list[ExpandedWord] | None:
     """The words of `env -S 'a b c'`; None when the option is not there."""
     for number, word in enumerate(words):
         match = re.match(r"-[iv0]*S(.*)|--split-string(?:=(.*))?$", word.text, re.DOTALL)
@@ -300,8 +300,8 @@ def env_split(words: list[Field]) -> list[Field] | None:
                 value, rest = (rest[0].text if rest else ""), rest[1:]
             split = split_words(value)
             if split is None:
-                return [Field(UNKNOWN)]
-            return [*(Field("".join(map(part_text, each.parts))) for each in split), *rest]
+                return [ExpandedWord(UNKNOWN)]
+            return [*(ExpandedWord("".join(map(part_text, each.parts))) for each in split), *rest]
         if not word.text.startswith("-") and not ASSIGNMENT.match(word.text):
             return None
     return None
@@ -311,7 +311,7 @@ def part_text(part: WordPart) -> str:
     return part.text if isinstance(part, LiteralText) else UNKNOWN
 
 
-def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
+def run_project_command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what `poetry run`, `bundle exec` and the like start."""
     operands = parse_arguments(
         call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
@@ -330,7 +330,7 @@ def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(words, call.state, call.stdin, site) if words else None
 
 
-def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
+def substitute_user(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge `su -c 'command'`."""
     arguments = call.arguments
     script = arguments.value("-c", "--command", "--session-command")
@@ -340,7 +340,7 @@ def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
 MAX_WORDS = 256
 
 
-def xargs(runner: Runner, call: Call, site: Site) -> Data:
+def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what xargs runs, with the words that it reads where they are known."""
     values = name_set(
         "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
@@ -354,7 +354,7 @@ def xargs(runner: Runner, call: Call, site: Site) -> Data:
     stdin = call.stdin if listed is None else call.state.written(resolve(listed, call.state), listed.text)
     text = stdin.text if stdin is not None else None
     origin = stdin.origin if stdin is not None else Origin.PROGRAM
-    inputs = [Field(part, origin=origin) for part in input_parts(text, arguments)]
+    inputs = [ExpandedWord(part, origin=origin) for part in input_parts(text, arguments)]
     replace = arguments.value("-I")
     state = call.state.copy()
     state.many = text is None
@@ -366,7 +366,9 @@ def xargs(runner: Runner, call: Call, site: Site) -> Data:
             [line.strip() for line in text.split(separator_of(arguments) or "\n") if line.strip()] if text else []
         ):
             replaced = [
-                Field(word.text.replace(marker, line), word.glob, word.origin | origin) if marker in word.text else word
+                ExpandedWord(word.text.replace(marker, line), word.glob, word.origin | origin)
+                if marker in word.text
+                else word
                 for word in words
             ]
             runner.invoke(replaced, state, None, site)
@@ -396,7 +398,7 @@ def input_parts(text: str | None, arguments: Arguments) -> list[str]:
     return [*parts[:MAX_WORDS], UNKNOWN] if len(parts) > MAX_WORDS else parts
 
 
-def find(runner: Runner, call: Call, site: Site) -> Data | None:
+def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the commands that find runs on what it finds."""
     words = call.words
     roots = []
@@ -405,7 +407,7 @@ def find(runner: Runner, call: Call, site: Site) -> Data | None:
             break
         if not word.text.startswith("-"):
             roots.append(word)
-    root = roots[0] if roots else Field(".")
+    root = roots[0] if roots else ExpandedWord(".")
     from_the_top, secrets = finds_from_the_top(call), looks_for_secrets(call)
     ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
     for number, word in enumerate(words):
@@ -413,10 +415,12 @@ def find(runner: Runner, call: Call, site: Site) -> Data | None:
             continue
         following = bisect(ends, number)
         end = ends[following] if following < len(ends) else len(words)
-        found = Field(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
+        found = ExpandedWord(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
         inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
         if secrets:
-            inner = [Field(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner]
+            inner = [
+                ExpandedWord(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner
+            ]
         if not inner:
             continue
         if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and from_the_top:
@@ -434,13 +438,13 @@ def find(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def changes_the_whole_machine(call: Call, program: str, root: Field) -> bool:
+def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWord) -> bool:
     return (
         program in ("chmod", "chown", "chgrp") and call.known and place(resolve(root, call.state), call.state) == "root"
     )
 
 
-def looks_for_secrets(call: Call) -> bool:
+def looks_for_secrets(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
     return any(
@@ -448,7 +452,7 @@ def looks_for_secrets(call: Call) -> bool:
     )
 
 
-def fd(runner: Runner, call: Call, site: Site) -> Data | None:
+def fd(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     texts = [word.text for word in call.words]
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:
@@ -458,7 +462,7 @@ def fd(runner: Runner, call: Call, site: Site) -> Data | None:
             state = call.state.copy()
             state.many = True
             if inner:
-                runner.invoke([*inner, Field(UNKNOWN)], state, None, site)
+                runner.invoke([*inner, ExpandedWord(UNKNOWN)], state, None, site)
     return None
 
 

@@ -23,7 +23,7 @@ from toolcrib.approval.shell.rules import (
     system_config,
     version_control,
 )
-from toolcrib.approval.shell.rules.base import Danger, Rule
+from toolcrib.approval.shell.rules.base import DangerClass, Rule
 
 MODULES: tuple[ModuleType, ...] = (
     delete,
@@ -43,7 +43,7 @@ MODULES: tuple[ModuleType, ...] = (
     other_tools,
 )
 
-DANGERS: dict[str, Danger] = {danger.key: danger for module in MODULES for danger in module.DANGERS}
+DANGERS: dict[str, DangerClass] = {danger.key: danger for module in MODULES for danger in module.DANGERS}
 ALL_RULES: tuple[Rule, ...] = tuple(
     rule if rule.key else replace(rule, key=module.DANGERS[0].key) for module in MODULES for rule in module.RULES
 )
