@@ -251,7 +251,7 @@ import sys
 import toolcrib
 from toolcrib import get_tool_definitions
 get_tool_definitions(quiet_mode=True)
-heavy = {"rich", "prompt_toolkit", "anyio", "importlib.metadata", "tree_sitter", "jsonschema_rs"} & set(sys.modules)
+heavy = {"rich", "prompt_toolkit", "anyio", "importlib.metadata", "jsonschema_rs"} & set(sys.modules)
 print(sorted(heavy))
 """
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolcrib.approval.audit_log import ApprovalLog
-from toolcrib.approval.calls import Reading
+from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grants
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy
 from toolcrib.approval.user_rules import parse_rule
+
+if TYPE_CHECKING:
+    from toolcrib.approval.shell.syntax import Script
 
 
 def build_gate(options: GateOptions) -> ApprovalGate:
@@ -28,7 +32,7 @@ def build_gate(options: GateOptions) -> ApprovalGate:
     )
 
 
-def read_on_first_use(command: str, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> Reading:
+def read_on_first_use(command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
     """Read a command line; the analyser is loaded with the first one."""
     from toolcrib.approval.command_reader import read_command  # noqa: PLC0415 - many sessions never run a command
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from toolcrib.approval.shell.model import Assessment, Finding
 
+if TYPE_CHECKING:
+    from toolcrib.approval.shell.syntax import Script
+
 UNKNOWN_TEXT = "…"
 """Stands in texts and paths for what only the running shell would know, as in the findings."""
 
 
-class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """One command that a line would run: its program and words, as they are after quoting and variables."""
 
     program: str
@@ -28,16 +31,16 @@ class SeenCall(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join((self.program, *self.words))
 
 
-Stack = tuple[SeenCall, ...]
+Stack = tuple[ProgramCall, ...]
 """A command under its wrappers, outermost first: `sudo rm -rf x` is sudo, then rm."""
 FindingKey = tuple[str, str, tuple[int, int], tuple[str, ...], str]
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class CommandReading(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line would run, and what is dangerous about it."""
 
     assessment: Assessment
-    calls: tuple[SeenCall, ...] = ()
+    calls: tuple[ProgramCall, ...] = ()
     stands_on: Mapping[FindingKey, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     complete: bool = True
     """False where a command may be missing from `calls`: something was not understood, or is only known later."""
@@ -52,8 +55,8 @@ def key_of(finding: Finding) -> FindingKey:
 
 
 class ReadCommand(Protocol):
-    """Reads a command line without running any of it."""
+    """Reads a command line, or one that was parsed already, without running any of it."""
 
-    def __call__(self, command: str, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> Reading:
+    def __call__(self, command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
         """`own` are files and folders of toolcrib itself that a home elsewhere than `~/.toolcrib` holds."""
         ...

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from toolcrib.approval.analyse import assess
-from toolcrib.approval.calls import UNKNOWN_TEXT, FindingKey, Reading, SeenCall, Stack
+from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, FindingKey, ProgramCall, Stack
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, Severity
+from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, Severity
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import Script
 
 MAX_CALLS = 2_000
 
 
-def read_command(command: str, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> Reading:
+def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> CommandReading:
     """Read a command line without running any of it."""
-    listener = Listener()
-    assessment = assess(listener, command, cwd=cwd, home=home, own=own)
+    evaluator = RecordingEvaluator()
+    assessment = assess(evaluator, command, cwd=cwd, home=home, own=own)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
-    return Reading(
+    return CommandReading(
         assessment=assessment,
-        calls=tuple(listener.seen[:MAX_CALLS]),
-        stands_on={key: tuple(stacks) for key, stacks in listener.standing.items()},
-        complete=not assessment.not_understood and not hides and len(listener.seen) <= MAX_CALLS,
+        calls=tuple(evaluator.seen[:MAX_CALLS]),
+        stands_on={key: tuple(stacks) for key, stacks in evaluator.standing.items()},
+        complete=not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS,
     )
 
 
-class Listener(Evaluator):
+class RecordingEvaluator(Evaluator):
     """An evaluator that also remembers the commands it meets."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[SeenCall] = []
+        self.seen: list[ProgramCall] = []
         self.standing: dict[FindingKey, list[Stack]] = {}
-        self._stack: list[SeenCall] = []
+        self._stack: list[ProgramCall] = []
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         call = _seen(words, state, site)
         if len(self.seen) <= MAX_CALLS:
             self.seen.append(call)
@@ -57,12 +58,12 @@ class Listener(Evaluator):
             stacks.append(tuple(self._stack))
 
 
-def _seen(words: list[Field], state: State, site: Site) -> SeenCall:
+def _seen(words: list[ExpandedWord], state: State, site: Site) -> ProgramCall:
     program = words[0].text.rpartition("/")[2].removesuffix(".exe")
-    call = Call(program, words[1:], state, None, site.text, site.span)
+    call = CommandCall(program, words[1:], state, None, site.text, site.span)
     given = call.arguments
     places = [*given.operands, *(value for _, value in given.options if value is not None)]
-    return SeenCall(
+    return ProgramCall(
         program=_shown(program),
         words=tuple(_shown(word.text) for word in words[1:]),
         options=frozenset(name for name, _ in given.options),
@@ -71,7 +72,7 @@ def _seen(words: list[Field], state: State, site: Site) -> SeenCall:
     )
 
 
-def _home_path(word: Field, state: State) -> Field:
+def _home_path(word: ExpandedWord, state: State) -> ExpandedWord:
     """`--file=~/x` and the like keep their tilde; as a path it means the home."""
     return word.with_text(state.home + word.text[1:]) if word.text.startswith("~/") else word
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall, Stack
+from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall, Stack
 from toolcrib.approval.paths import PathScope, is_at_or_inside, is_inside
 from toolcrib.approval.shell.model import Finding
 from toolcrib.config.edit import add_to_list, remove_from_list
@@ -56,7 +56,7 @@ STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--qu
 class Scopes:
     """Gives the dangers of one command line; what holds for the whole line is looked at once."""
 
-    def __init__(self, reading: Reading, command: str, place: PathScope) -> None:
+    def __init__(self, reading: CommandReading, command: str, place: PathScope) -> None:
         self._reading = reading
         self._command = command
         self._place = place
@@ -103,7 +103,7 @@ def path_scope(path: str, place: PathScope) -> str:
     return f"in {real}"
 
 
-def named_scope(finding: Finding, call: SeenCall | None, place: PathScope) -> str:
+def named_scope(finding: Finding, call: ProgramCall | None, place: PathScope) -> str:
     """The scope of a danger without paths: "this host", or "this database" with the words that choose it."""
     scope = finding.scope
     if scope == "this repository":

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from toolcrib.approval.calls import ReadCommand, Reading
+from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grant, Scopes, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import UserRule, command_rule, denied_pattern, lifts, tool_rule
@@ -265,7 +265,7 @@ def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
     return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
-def _refuse_denied(policy: Policy, command: str, reading: Reading, found: _Found, place: PathScope) -> None:
+def _refuse_denied(policy: Policy, command: str, reading: CommandReading, found: _Found, place: PathScope) -> None:
     pattern = denied_pattern(policy.deny, command, reading)
     if pattern is not None:
         found.refusals.append(("user_rule", _ruled_command(f"the pattern {pattern!r} denies it", command)))

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from toolcrib.approval.calls import UNKNOWN_TEXT, Reading, SeenCall
+from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall
 from toolcrib.approval.grants import TRANSPARENT
 from toolcrib.approval.paths import GLOB_CHARACTERS, PathScope, is_at_or_inside
 from toolcrib.approval.shell.model import Finding
@@ -37,7 +37,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
     def matches_tool(self, name: str) -> bool:
         return self.program.startswith(TOOL) and fnmatchcase(name, self.program[len(TOOL) :])
 
-    def matches_command(self, call: SeenCall) -> bool:
+    def matches_command(self, call: ProgramCall) -> bool:
         """Program, sub-command and flags; where it acts is looked at apart."""
         if self.program.startswith(TOOL) or not fnmatchcase(call.program, self.program):
             return False
@@ -76,7 +76,9 @@ def parse_rule(text: str) -> UserRule:
     )
 
 
-def command_rule(rules: tuple[UserRule, ...], action: Action, reading: Reading, place: PathScope) -> UserRule | None:
+def command_rule(
+    rules: tuple[UserRule, ...], action: Action, reading: CommandReading, place: PathScope
+) -> UserRule | None:
     """The first rule of this kind (ask or deny) that any command of the line falls under."""
     touched = {path for finding in reading.assessment.findings for path in finding.paths}
     for rule in rules:
@@ -105,7 +107,7 @@ def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tup
     return False
 
 
-def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place: PathScope) -> bool:
+def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: CommandReading, place: PathScope) -> bool:
     """Whether allow rules take a finding away: its command, and whatever it is wrapped in, must be allowed."""
     stacks = reading.stacks(finding)
     allowing = [rule for rule in rules if rule.action == "allow"]
@@ -121,7 +123,7 @@ def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: Reading, place
     )
 
 
-def _allows(rule: UserRule, call: SeenCall, finding: Finding, place: PathScope) -> bool:
+def _allows(rule: UserRule, call: ProgramCall, finding: Finding, place: PathScope) -> bool:
     if not rule.matches_command(call):
         return False
     if not rule.place:
@@ -130,7 +132,7 @@ def _allows(rule: UserRule, call: SeenCall, finding: Finding, place: PathScope) 
     return bool(paths) and all(rule.is_about(path, place) for path in paths)
 
 
-def denied_pattern(patterns: tuple[str, ...], command: str, reading: Reading) -> str | None:
+def denied_pattern(patterns: tuple[str, ...], command: str, reading: CommandReading) -> str | None:
     """The first pattern that the line, or any command in it, matches; upper and lower case are the same."""
     texts = {" ".join(command.split()), *(finding.subcommand for finding in reading.assessment.findings)}
     texts.update(call.text for call in reading.calls)

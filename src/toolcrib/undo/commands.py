@@ -10,16 +10,15 @@ from pathlib import Path
 
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.fold import Folder
-from toolcrib.approval.shell.grammar import Loop
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field, NotUnderstood, name_set
+from toolcrib.approval.shell.expansion import Expander
+from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, NotUnderstood, name_set
 from toolcrib.approval.shell.paths import mounted, resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Redirection, Script, Word
+from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Substitution, Word
 from toolcrib.undo.files import SnapshotFiles
-from toolcrib.undo.program_targets import CHANGING, PROGRAMS, ProgramCall
+from toolcrib.undo.program_targets import CHANGING, PROGRAMS, TargetProgram
 from toolcrib.undo.snapshot import DEVICES, CallTargets, How, TargetPath, UndoScope
 
 MAGIC = re.compile(r"[*?\[]")
@@ -207,7 +206,7 @@ def may_change_files(command: str) -> bool:
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
-def targets_of_command(command: str, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
+def targets_of_command(command: str | Script, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
     """The files that a command line may change when it runs in a folder; nothing of it runs."""
     home = str(Path.home()) if is_here else scope.files.real("~")
     watcher = TargetCollector(scope, is_here=is_here)
@@ -217,19 +216,19 @@ def targets_of_command(command: str, *, cwd: str, scope: UndoScope, is_here: boo
     return CallTargets(tuple(watcher.found)[:MAX_TARGETS], tuple(watcher.notes))
 
 
-class GlobExpander(Folder):
+class GlobExpander(Expander):
     """Folds words and expands patterns to the files that match them now."""
 
     def __init__(
-        self, run_script: Callable[[Script, State], Data], spend: Callable[[int], None], scope: UndoScope
+        self, run: Callable[[Substitution, State], Data], spend: Callable[[int], None], scope: UndoScope
     ) -> None:
-        super().__init__(run_script, spend)
+        super().__init__(run, spend)
         self._scope = scope
 
-    def fields(self, words: list[Word], state: State) -> list[Field]:
+    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
         return [one for given in super().fields(words, state) for one in self._expanded(given, state)]
 
-    def _expanded(self, given: Field, state: State) -> list[Field]:
+    def _expanded(self, given: ExpandedWord, state: State) -> list[ExpandedWord]:
         if not given.glob or not given.known or not state.cwd_known or not is_pattern(given.text):
             return [given]
         path = resolve(given, state)
@@ -237,7 +236,7 @@ class GlobExpander(Folder):
         if not matches or len(matches) > MAX_EXPANDED:
             return [given]
         self.spend(len(matches) // 10)
-        return [Field(_as_written(match, given.text, state.cwd), origin=given.origin) for match in matches]
+        return [ExpandedWord(_as_written(match, given.text, state.cwd), origin=given.origin) for match in matches]
 
 
 def _as_written(match: str, pattern: str, cwd: str) -> str:
@@ -260,7 +259,7 @@ class TargetCollector(Evaluator):
         self.is_here = is_here
         self.found: dict[TargetPath, None] = {}
         self.notes: dict[str, None] = {}
-        self.folder = GlobExpander(self.run_script, self.spend, scope)
+        self.expander = GlobExpander(self.run_substitution, self.spend, scope)
         self._input = ""
 
     def note(self, text: str) -> None:
@@ -270,7 +269,7 @@ class TargetCollector(Evaluator):
         """Collect an absolute path."""
         self.found[TargetPath(path, how)] = None
 
-    def add_word(self, word: Field, state: State, how: How = "path") -> None:
+    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None:
         """Collect the path that a word names, or everything that a pattern matches."""
         if not word.text:
             return
@@ -300,7 +299,7 @@ class TargetCollector(Evaluator):
 
     # Called by the evaluator
 
-    def loop(self, node: Loop, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
         """A loop that reads its input runs once for each line."""
         text = stdin.text if stdin is not None and node.condition is not None else None
         separator = "\0" if text and "\0" in text else "\n"
@@ -314,7 +313,7 @@ class TargetCollector(Evaluator):
             [super(TargetCollector, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]]
         )
 
-    def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
         for redirection, target in targets:
             operator = redirection.operator
@@ -326,21 +325,21 @@ class TargetCollector(Evaluator):
                 self.add_word(target, state)
         return targets
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
-        call = Call(program, words[1:], state, stdin, site.text, site.span)
+        call = CommandCall(program, words[1:], state, stdin, site.text, site.span)
         if program in ("find", "gfind"):
             printed = self._find(call, site)
             if printed is not None:
                 return printed
         look = PROGRAMS.get(program)
         if look is not None:
-            look(ProgramCall(self, call, self._input))
+            look(TargetProgram(self, call, self._input))
         elif "/" in words[0].text or program in SHELLS:
             self._run_script(words, state, site)
         return super().invoke(words, state, stdin, site)
 
-    def _find(self, call: Call, site: Site) -> Data | None:
+    def _find(self, call: CommandCall, site: Site) -> Data | None:
         """Do what find would do with the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:
             return None
@@ -348,19 +347,19 @@ class TargetCollector(Evaluator):
         shown = found(self.undo_scope.files, search, call.state.cwd or self.undo_scope.workspace)
         if shown is None or (search.commands and len(shown) > MAX_FOUND_RUNS):
             for root in search.roots if search.deletes or search.commands else []:
-                self.add_word(Field(root), call.state, "guess")
+                self.add_word(ExpandedWord(root), call.state, "guess")
             return None
         for path in shown if search.deletes else []:
-            self.add_word(Field(path), call.state)
+            self.add_word(ExpandedWord(path), call.state)
         for words in search.commands:
             for path in shown:
-                inner = [Field(word.replace("{}", path)) for word in words]
+                inner = [ExpandedWord(word.replace("{}", path)) for word in words]
                 if inner:
                     self.invoke(inner, call.state.copy(), None, site)
         separator = "\0" if search.zero else "\n"
         return Data("".join(path + separator for path in shown))
 
-    def _run_script(self, words: list[Field], state: State, site: Site) -> None:
+    def _run_script(self, words: list[ExpandedWord], state: State, site: Site) -> None:
         """Follow a script of the workspace that the command runs."""
         is_shell = words[0].text.rpartition("/")[2] in SHELLS
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.judge import targets
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.writes import targets
 from toolcrib.undo.git_files import GitCall, GitUnknown, changed_by
 from toolcrib.undo.python_files import CHANGES, files_of_code
 from toolcrib.undo.snapshot import How, UndoScope
@@ -55,7 +55,7 @@ class TargetSink(Protocol):
 
     def add(self, path: str, how: How = "path") -> None: ...
 
-    def add_word(self, word: Field, state: State, how: How = "path") -> None: ...
+    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None: ...
 
     def add_path(self, path: str, state: State, how: How = "path") -> None: ...
 
@@ -65,26 +65,26 @@ class TargetSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramCall:
+class TargetProgram:
     """One command, and where the files that it changes are collected."""
 
     watcher: TargetSink
-    call: Call
+    call: CommandCall
     input: str
     """The file that its standard input is redirected from; empty if there is none."""
 
     @property
-    def operands(self) -> list[Field]:
+    def operands(self) -> list[ExpandedWord]:
         return self.call.arguments.operands
 
     def has(self, *names: str) -> bool:
         return self.call.arguments.has(*names)
 
-    def add(self, words: Iterable[Field], how: How = "path") -> None:
+    def add(self, words: Iterable[ExpandedWord], how: How = "path") -> None:
         for word in words:
             self.watcher.add_word(word, self.call.state, how)
 
-    def path(self, word: Field) -> str:
+    def path(self, word: ExpandedWord) -> str:
         return resolve(word, self.call.state)
 
     def kind(self, path: str) -> str:
@@ -98,23 +98,23 @@ class ProgramCall:
             return "missing"
 
 
-def _remove(watch: ProgramCall) -> None:
+def _remove(watch: TargetProgram) -> None:
     recursive = watch.has("-r", "-R", "--recursive") or watch.call.program not in ("rm", "grm")
     watch.add(watch.operands, "tree" if recursive else "path")
 
 
-def _every_operand(watch: ProgramCall) -> None:
+def _every_operand(watch: TargetProgram) -> None:
     watch.add(watch.operands)
 
 
-def _access(watch: ProgramCall) -> None:
+def _access(watch: TargetProgram) -> None:
     """chmod and the like: what follows the mode or owner."""
     skipped = 0 if watch.has("--reference") else 1
     words = [word for word in watch.operands if not re.fullmatch(r"-[rwxXst]+", word.text)]
     watch.add(words[skipped:], "modes" if watch.has("-R", "--recursive") else "path")
 
 
-def _into(watch: ProgramCall) -> None:
+def _into(watch: TargetProgram) -> None:
     """cp, mv, install, ln and rsync: what they take away, and what they put over something else."""
     call, arguments = watch.call, watch.call.arguments
     if call.program == "install" and watch.has("-d", "--directory"):
@@ -125,7 +125,7 @@ def _into(watch: ProgramCall) -> None:
     directory = arguments.value("-t", "--target-directory")
     sources = list(watch.operands)
     if directory is None and call.program == "ln" and len(sources) == 1:
-        directory = Field(".")
+        directory = ExpandedWord(".")
     target = directory if directory is not None else sources.pop() if len(sources) > 1 else None
     takes_away = call.program in ("mv", "gmv") or watch.has("--remove-source-files")
     if takes_away:
@@ -135,7 +135,7 @@ def _into(watch: ProgramCall) -> None:
     _over(watch, sources, target, in_folder=directory is not None)
 
 
-def _over(watch: ProgramCall, sources: list[Field], target: Field, *, in_folder: bool) -> None:
+def _over(watch: TargetProgram, sources: list[ExpandedWord], target: ExpandedWord, *, in_folder: bool) -> None:
     into = watch.path(target)
     as_name = watch.has("-T", "--no-target-directory")
     is_folder = not as_name and (in_folder or watch.kind(into) == "folder" or target.text.endswith("/"))
@@ -154,7 +154,7 @@ def _over(watch: ProgramCall, sources: list[Field], target: Field, *, in_folder:
         _overlay(watch, watch.path(source), environment, target)
 
 
-def _overlay(watch: ProgramCall, source: str, environment: str, target: Field) -> None:
+def _overlay(watch: TargetProgram, source: str, environment: str, target: ExpandedWord) -> None:
     """A path, and everything below it that the source overwrites."""
     state = watch.call.state
     watch.watcher.add_path(environment, state)
@@ -170,7 +170,7 @@ def _overlay(watch: ProgramCall, source: str, environment: str, target: Field) -
         watch.add([target], "guess")
 
 
-def _below(watch: ProgramCall, folder: str, prefix: str, left: list[int]) -> Iterable[str]:
+def _below(watch: TargetProgram, folder: str, prefix: str, left: list[int]) -> Iterable[str]:
     files = watch.watcher.undo_scope.files
     try:
         names = files.names(folder)
@@ -185,7 +185,7 @@ def _below(watch: ProgramCall, folder: str, prefix: str, left: list[int]) -> Ite
             yield from _below(watch, f"{folder}/{name}", f"{prefix}{name}/", left)
 
 
-def _in_place(watch: ProgramCall) -> None:
+def _in_place(watch: TargetProgram) -> None:
     """sed, perl, ruby, awk and others, when they edit files in place."""
     program, words = watch.call.program, [word.text for word in watch.call.words]
     if program in ("sed", "gsed"):
@@ -210,16 +210,16 @@ def _in_place(watch: ProgramCall) -> None:
             _code(watch)
 
 
-def _code(watch: ProgramCall) -> None:
+def _code(watch: TargetProgram) -> None:
     """Code of another language on the command line: the files that are there and that it names in quotes."""
     for word in watch.call.words:
         if CHANGES.search(word.text) or ">" in word.text:
-            names = [Field(match[2]) for match in QUOTED.finditer(word.text)]
+            names = [ExpandedWord(match[2]) for match in QUOTED.finditer(word.text)]
             watch.add(name for name in names if watch.kind(watch.path(name)) == "file" or ">" in word.text)
             watch.watcher.note(HIDDEN_IN_CODE)
 
 
-def _with_backup(watch: ProgramCall, files: list[Field], suffix: str) -> None:
+def _with_backup(watch: TargetProgram, files: list[ExpandedWord], suffix: str) -> None:
     watch.add(files)
     if suffix:
         watch.add(
@@ -230,7 +230,7 @@ def _with_backup(watch: ProgramCall, files: list[Field], suffix: str) -> None:
         )
 
 
-def _compress(watch: ProgramCall) -> None:
+def _compress(watch: TargetProgram) -> None:
     """gzip and its kin replace one file by another."""
     if watch.has("-c", "--stdout", "-t", "--test", "-l", "--list"):
         return
@@ -241,7 +241,7 @@ def _compress(watch: ProgramCall) -> None:
         watch.add([word, word.with_text(other)])
 
 
-def _patch(watch: ProgramCall) -> None:
+def _patch(watch: TargetProgram) -> None:
     if watch.has("--dry-run"):
         return
     arguments, state = watch.call.arguments, watch.call.state
@@ -260,32 +260,32 @@ def _patch(watch: ProgramCall) -> None:
     names = names_in_patch(text, strip)
     if not names and not watch.operands[:1]:
         watch.watcher.note("not kept: it is unknown until the patch runs which files it changes")
-        watch.add([Field(".")], "guess")
+        watch.add([ExpandedWord(".")], "guess")
     for name in names:
         for path in (name, f"{name}.orig", f"{name}.rej"):
-            watch.add([Field(path)])
+            watch.add([ExpandedWord(path)])
 
 
-def _unpack(watch: ProgramCall) -> None:
+def _unpack(watch: TargetProgram) -> None:
     """tar and unzip: an archive is written, or what is in it is put somewhere."""
     call = watch.call
     words = [word.text for word in call.words]
     if call.program in ("unzip", "7z", "7za"):
-        folder = next((call.words[at + 1] for at, word in enumerate(words[:-1]) if word == "-d"), Field("."))
+        folder = next((call.words[at + 1] for at, word in enumerate(words[:-1]) if word == "-d"), ExpandedWord("."))
     elif any(re.match(r"-?[a-zA-Z]*x", word) for word in words[:1]) or watch.has("-x", "--extract", "--get"):
-        folder = call.arguments.value("-C", "--directory") or Field(".")
+        folder = call.arguments.value("-C", "--directory") or ExpandedWord(".")
     else:
         watch.add(targets(call))
         if watch.has("--remove-files"):
             watch.add(watch.operands, "tree")
         if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
-            watch.add([Field(words[1])])
+            watch.add([ExpandedWord(words[1])])
         return
     watch.watcher.note("not kept: it is unknown until the archive is unpacked which files it overwrites")
     watch.add([folder], "guess")
 
 
-def _zip(watch: ProgramCall) -> None:
+def _zip(watch: TargetProgram) -> None:
     """The archive, and with `-m` what is moved into it."""
     for archive in watch.operands[:1]:
         watch.add([archive, archive.with_text(f"{archive.text}.zip")])
@@ -293,17 +293,17 @@ def _zip(watch: ProgramCall) -> None:
         watch.add(watch.operands[1:], "tree")
 
 
-def _download(watch: ProgramCall) -> None:
+def _download(watch: TargetProgram) -> None:
     watch.add(targets(watch.call))
     if watch.call.program == "wget" and not watch.has("-O", "--output-document"):
         remote = watch.operands
     else:
         remote = watch.operands if watch.has("-O", "--remote-name", "--remote-name-all") else []
     names = (word.text.partition("?")[0].rstrip("/").rpartition("/")[2] for word in remote)
-    watch.add(Field(name) for name in names if name and UNKNOWN not in name)
+    watch.add(ExpandedWord(name) for name in names if name and UNKNOWN not in name)
 
 
-def _python(watch: ProgramCall) -> None:
+def _python(watch: TargetProgram) -> None:
     """Code on the command line, on standard input, or in a file of the workspace."""
     code = watch.call.arguments.value("-c")
     stdin = watch.call.stdin
@@ -315,14 +315,14 @@ def _python(watch: ProgramCall) -> None:
         text = (stdin.text or "" if stdin is not None else "") or watch.watcher.text_of(watch.input)
     state = watch.call.state
     files = files_of_code(text, state.home)
-    watch.add(map(Field, files.paths))
-    watch.add(map(Field, files.trees), "tree")
-    watch.add(word for word in map(Field, files.mentioned) if watch.kind(watch.path(word)) == "file")
+    watch.add(map(ExpandedWord, files.paths))
+    watch.add(map(ExpandedWord, files.trees), "tree")
+    watch.add(word for word in map(ExpandedWord, files.mentioned) if watch.kind(watch.path(word)) == "file")
     if files.hidden:
         watch.watcher.note(HIDDEN_IN_CODE)
 
 
-def _git(watch: ProgramCall) -> None:
+def _git(watch: TargetProgram) -> None:
     arguments, state = watch.call.arguments, watch.call.state
     if not watch.operands or state.remote or state.container:
         return
@@ -351,13 +351,13 @@ def _git(watch: ProgramCall) -> None:
         watch.watcher.add(call.folder or watch.watcher.undo_scope.workspace, "guess")
 
 
-def _git_move(watch: ProgramCall) -> None:
-    *sources, target = watch.operands[1:] or [Field(".")]
+def _git_move(watch: TargetProgram) -> None:
+    *sources, target = watch.operands[1:] or [ExpandedWord(".")]
     watch.add(sources, "tree")
     _over(watch, sources, target, in_folder=False)
 
 
-def _generic(watch: ProgramCall) -> None:
+def _generic(watch: TargetProgram) -> None:
     """What is known of a program already, and what follows an option for its output."""
     words = watch.call.words
     watch.add(targets(watch.call))
@@ -368,8 +368,8 @@ def _generic(watch: ProgramCall) -> None:
             watch.add([word.with_text(re.sub(r"^-o|^--output=", "", word.text))])
 
 
-def _rows() -> dict[str, Callable[[ProgramCall], None]]:
-    rows: dict[str, Callable[[ProgramCall], None]] = {}
+def _rows() -> dict[str, Callable[[TargetProgram], None]]:
+    rows: dict[str, Callable[[TargetProgram], None]] = {}
     for names, look in (
         ("rm grm unlink shred srm wipe trash trash-put", _remove),
         ("rmdir tee touch truncate fallocate sponge mkdir mkfifo dos2unix unix2dos sqlite3", _every_operand),

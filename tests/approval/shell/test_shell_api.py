@@ -14,6 +14,7 @@ from toolcrib.approval.analyse import (
     detect_dangerous_command,
     detect_hardline_command,
 )
+from toolcrib.approval.shell.parser import parse
 
 
 @pytest.fixture
@@ -90,22 +91,24 @@ def test_unbounded_added_pattern_asks_about_everything(added_patterns: list[tupl
 
 
 def test_parser_is_loaded_on_first_use_only() -> None:
-    """Importing the package, or the analyser, does not load the shell parser."""
-    code = "import sys, toolcrib.approval.analyse; print('tree_sitter' in sys.modules)"
+    """Importing the package of approvals does not load the shell parser."""
+    code = "import sys, toolcrib.approval; print('toolcrib.approval.shell.parser' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
 
 
-def test_missing_parser_means_ask() -> None:
-    """Without the shell parser every command is asked about, also a harmless one."""
-    code = (
-        "import sys; sys.modules['tree_sitter'] = None\n"
-        "from toolcrib.approval.analyse import analyse\n"
-        "print(analyse('ls').verdict, analyse('rm -rf /').verdict)"
-    )
+def test_a_parsed_command_is_not_parsed_again() -> None:
+    """The analyser takes a syntax tree in place of the text, and gives the same answer."""
+    command = "cd build && r\\\nm -rf ."
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert analyse(parse(command), cwd="/work") == analyse(command, cwd="/work")
 
-    assert done.stdout.split() == ["ask", "ask"]
+
+def test_commands_in_front_of_a_syntax_error_are_judged() -> None:
+    """A shell reads line by line, so what is malformed does not hide what comes before it."""
+    assessment = analyse("rm -rf /\nif true; then")
+
+    assert assessment.verdict == "block"
+    assert assessment.not_understood

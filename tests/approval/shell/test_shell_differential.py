@@ -1,73 +1,124 @@
-"""What an independent shell parser accepts, the analyser reads or asks about."""
+"""The parser agrees with bash about what is valid, and with shfmt about the words of every command."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+import json
+import random
+import re
+from collections import Counter
 
+import generated_shell
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import shell_definitions
+import shell_detours
+import test_shell_traps
+from other_parsers import BASH, SHFMT, bash_accepts, shfmt_commands
+from test_shell_fuzz_corpus import CORPUS
 
 from tests.approval.shell.shell_rows import read_rows, tables
 from toolcrib.approval.analyse import analyse
+from toolcrib.approval.shell.parser import parse
+from toolcrib.approval.shell.syntax import Script, SimpleCommand, Substitution, walk
 
-SHFMT = shutil.which("shfmt") or str(Path(sys.executable).parent / "shfmt")
-SEPARATOR = "\n"
+CONTROLS = re.compile("[\0\r\ud800-\udfff]")
+"""bash drops a NUL, and a lone surrogate cannot be passed on."""
+needs_bash = pytest.mark.skipif(not BASH, reason="bash is not installed")
+needs_shfmt = pytest.mark.skipif(not SHFMT, reason="shfmt is not installed")
 
-words = st.sampled_from(
-    ["a", "b.txt", "-x", "'q r'", '"$v"', "$v", "${v:-d}", "$(c d)", "`c`", "a{b,c}", "*.py", "x=1", "~/x", "\\;"]
-)
-simple = st.lists(words, min_size=1, max_size=4).map(lambda parts: "echo " + " ".join(parts))
-redirected = st.tuples(simple, st.sampled_from(["> f", "2>&1", "< f", "&> f", "<<< w", ">> f", "2>/dev/null"])).map(
-    " ".join
-)
-commands = st.recursive(
-    simple | redirected,
-    lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["; ", " && ", " || ", " | ", " & ", "\n", " |& "]), inner).map("".join),
-        inner.map("( {} )".format),
-        inner.map("{{ {}; }}".format),
-        inner.map("if {0}; then {0}; else {0}; fi".format),
-        inner.map("for i in a b; do {}; done".format),
-        inner.map("while {0}; do {0}; done".format),
-        inner.map("case x in a|b) {0};; *) {0};; esac".format),
-        inner.map("f() {{ {}; }}".format),
-        inner.map("x=$({})".format),
-        inner.map("time {}".format),
-        inner.map("[[ -n $x ]] && {}".format),
-        inner.map("cat <({})".format),
-        inner.map("! {}".format),
-    ),
-    max_leaves=6,
-)
+LEFT_TO_RUN_TIME = re.compile(r"\$\{…|too long|too many heredocs")
+"""Errors that bash reports no sooner than at run time, and our limits."""
+READ_LENIENTLY = re.compile(r"time\s+\w+(?:\[.*\])?\+?=\(|coproc\s+\S+=|[<>]\(\(")
+"""What bash refuses although it means nothing else than what we read."""
 
 
-@pytest.mark.skipif(not Path(SHFMT).exists(), reason="shfmt is not installed")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(commands, min_size=1, max_size=10))
-def test_accepted_commands_are_read_or_asked_about(batch: list[str]) -> None:
-    """A generated harmless command that shfmt parses is safe here, or asked about as not understood."""
-    done = subprocess.run([SHFMT, "-ln", "bash"], input="\n".join(batch), capture_output=True, text=True, check=False)
-    if done.returncode:
-        return
-
-    for command in batch:
-        assessment = analyse(command)
-        assert assessment.verdict in ("safe", "ask")
-        assert not [reason for reason in assessment.not_understood if "analyser failed" in reason], command
-        assert not assessment.not_understood, (command, assessment.not_understood)
+def corpus() -> list[str]:
+    """Every command of the tables, and what the fuzzer kept."""
+    commands = [row.command for table in tables() for row in read_rows(table)]
+    commands += [json.loads(line)["command"] for line in CORPUS.read_text().splitlines()]
+    for module in (shell_definitions, shell_detours, test_shell_traps):
+        for name, value in vars(module).items():
+            if name.isupper() and isinstance(value, list):
+                commands += value
+    return [each for each in dict.fromkeys(commands) if not CONTROLS.search(each)]
 
 
-@pytest.mark.skipif(not Path(SHFMT).exists(), reason="shfmt is not installed")
-@pytest.mark.parametrize("table", tables())
-def test_what_shfmt_rejects_is_never_safe(table: str) -> None:
-    """A labelled command that is no valid shell syntax is asked about."""
-    rejected = [
-        row.command for row in read_rows(table) if len(row.command) < 2_000 and analyse(row.command).not_understood
+def disagreement(text: str) -> str:
+    """How the parser and the others differ about a text; empty when they agree."""
+    script = parse(text)
+    if LEFT_TO_RUN_TIME.search(script.error) or READ_LENIENTLY.search(text):
+        return ""
+    if BASH and bash_accepts(text) is bool(script.error):
+        return f"{text!r}: bash {'accepts' if script.error else 'refuses'} it; we say {script.error or 'nothing'!r}"
+    other = shfmt_commands(text) if SHFMT and not script.error else None
+    if other is not None and Counter(other) != Counter(commands_of(script)):
+        return f"{text!r}: shfmt reads {other}, we read {commands_of(script)}"
+    return ""
+
+
+def commands_of(script: Script) -> list[tuple[str, ...]]:
+    """The words of every simple command, as they are written."""
+    sources: dict[int, str] = {}
+    for node in walk(script):
+        if isinstance(node, Substitution):
+            sources |= {id(each): node.source for each in walk(node.body)}
+    return [
+        tuple(sources.get(id(node), script.text)[word.start : word.end] for word in node.words)
+        for node in walk(script)
+        if isinstance(node, SimpleCommand) and node.words
     ]
 
-    for command in rejected[:50]:
-        assert analyse(command).verdict == "ask", command
+
+@needs_bash
+@needs_shfmt
+def test_generated_texts_are_read_as_others_read_them() -> None:
+    """Well-formed texts and rows of tokens are accepted, refused and split as bash and shfmt do."""
+    chance = random.Random(0)
+    texts = [make(chance) for _ in range(60) for make in (generated_shell.script, generated_shell.tokens)]
+
+    assert [each for each in map(disagreement, texts) if each] == []
+
+
+@needs_bash
+@needs_shfmt
+def test_labelled_commands_are_read_as_others_read_them() -> None:
+    """A sample of the tables; the services look at all of them."""
+    assert [each for each in map(disagreement, corpus()[::25]) if each] == []
+
+
+@needs_bash
+@needs_shfmt
+@pytest.mark.services
+def test_all_labelled_commands_are_read_as_others_read_them() -> None:
+    """Every command of the tables and of the fuzzer's corpus."""
+    assert [each for each in map(disagreement, corpus()) if each] == []
+
+
+@needs_bash
+@needs_shfmt
+@pytest.mark.services
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_many_generated_texts_are_read_as_others_read_them(seed: int) -> None:
+    """The same with thousands of texts."""
+    chance = random.Random(seed)
+    texts = [make(chance) for _ in range(400) for make in (generated_shell.script, generated_shell.tokens)]
+
+    assert [each for each in map(disagreement, texts) if each] == []
+
+
+def test_well_formed_texts_are_understood() -> None:
+    """The analyser reads every generated text, and no generated row of tokens makes it fail."""
+    chance = random.Random(0)
+
+    for _ in range(150):
+        text = generated_shell.script(chance)
+        assert not analyse(text).not_understood, text
+        rows = generated_shell.tokens(chance)
+        assert not [each for each in analyse(rows).not_understood if "analyser failed" in each], rows
+
+
+@pytest.mark.parametrize("table", tables())
+def test_what_is_not_understood_is_asked_about(table: str) -> None:
+    """A labelled command that is no valid shell syntax is never safe."""
+    for row in read_rows(table):
+        assessment = analyse(row.command)
+        assert assessment.verdict != "safe" or not assessment.not_understood, row.command

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from toolcrib.approval.analyse import DANGEROUS_PATTERNS, analyse, detect_dangerous_command
-from toolcrib.approval.shell.rules.base import Danger, Rule
-from toolcrib.approval.shell.rules.table import ALL_RULES, DANGERS
+from toolcrib.approval.shell.rules import ALL_RULES, DANGERS
+from toolcrib.approval.shell.rules.base import DangerClass, Rule
 
 CLASSES = [danger for danger in DANGERS.values() if danger.example]
 
@@ -28,7 +28,7 @@ def test_rule_leaves_its_harmless_neighbour_alone(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("danger", CLASSES, ids=lambda danger: danger.key)
-def test_class_pattern_matches_its_plain_example(danger: Danger) -> None:
+def test_class_pattern_matches_its_plain_example(danger: DangerClass) -> None:
     """The documented regex of a class matches the example, which the analyser reports under that class."""
     assert re.search(danger.pattern, danger.example)
     assert danger.key in [finding.rule for finding in analyse(danger.example).findings]
@@ -36,7 +36,7 @@ def test_class_pattern_matches_its_plain_example(danger: Danger) -> None:
 
 
 @pytest.mark.parametrize("danger", CLASSES, ids=lambda danger: danger.key)
-def test_detected_key_is_the_description(danger: Danger) -> None:
+def test_detected_key_is_the_description(danger: DangerClass) -> None:
     """`detect_dangerous_command` gives the description of a class as its key."""
     found, key, description = detect_dangerous_command(danger.example)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from toolcrib.approval.shell.fold import ASSIGNMENT, Folder, prompt_code
-from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.expansion import ASSIGNMENT, Expander, prompt_code
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Word
+from toolcrib.approval.shell.syntax import ArrayLiteral, Assignment, LiteralText, Word
 
 DECLARING = name_set("declare typeset export local readonly")
 REFERRING = name_set("declare typeset local")
@@ -59,48 +59,68 @@ RUN_BY_PROGRAMS = frozenset(
 )
 
 
-def assignments(folder: Folder, words: list[Word], state: State) -> tuple[dict[str, list[Field]], int]:
-    """The variables that a command assigns in front, and how many words they take."""
-    assigned: dict[str, list[Field]] = {}
-    for number, word in enumerate(words):
-        first = word.parts[0] if word.parts else None
-        if first is None or first.kind != "text" or first.quoted:
-            return assigned, number
-        match = ASSIGNMENT.match(first.text)
-        if not match:
-            return assigned, number
-        name, index, append = state.target(match.group(1)), match.group(2), match.group(3)
-        value = assigned_value(folder, word, match.end(), state)
+def assign(expander: Expander, given: Sequence[Assignment], state: State) -> dict[str, list[ExpandedWord]]:
+    """The variables that a command assigns in front, with their values; `state` is not changed."""
+    assigned: dict[str, list[ExpandedWord]] = {}
+    for assignment in given:
+        name = state.target(assignment.name)
+        index = expander.text(assignment.index, state).text if assignment.index is not None else None
+        value = assigned_value(expander, assignment.value, state)
         if name == UNKNOWN:
             continue
         before = assigned.get(name, state.variables.get(name, []))
-        if append:
-            array = any(part.kind == "array" for part in word.parts)
-            value = [*before, *value] if array else [Field("".join(f.text for f in (*before[:1], *value)))]
-        elif index:
-            at = int(index[1:-1]) if index[1:-1].isdecimal() and len(index) < 6 else len(before)
-            value = [*before[:at], *([Field("")] * (at - len(before))), *value, *before[at + 1 :]]
+        if assignment.appends:
+            array = any(isinstance(part, ArrayLiteral) for part in assignment.value.parts)
+            value = [*before, *value] if array else [ExpandedWord("".join(f.text for f in (*before[:1], *value)))]
+        elif index is not None:
+            at = int(index) if index.isdecimal() and len(index) < 4 else len(before)
+            value = [*before[:at], *([ExpandedWord("")] * (at - len(before))), *value, *before[at + 1 :]]
         assigned[name] = value
-    return assigned, len(words)
+    return assigned
 
 
-def assigned_value(folder: Folder, word: Word, skip: int, state: State) -> list[Field]:
-    first = word.parts[0]
-    rest = [type(first)("text", first.text[skip:]), *word.parts[1:]]
-    if len(rest) > 1 and rest[1].kind == "array":
-        return [each.with_text(ELEMENT.sub("", each.text)) for each in folder.fields(rest[1].words, state)]
-    return [folder.text(Word(rest, word.start, word.end), state)] if rest[0].text or rest[1:] else [Field("")]
+def assigned_value(expander: Expander, word: Word, state: State) -> list[ExpandedWord]:
+    first = word.parts[0] if word.parts else None
+    if isinstance(first, ArrayLiteral):
+        return [each.with_text(ELEMENT.sub("", each.text)) for each in expander.fields(first.words, state)]
+    return [expander.text(word, state)] if word.parts else [ExpandedWord("")]
 
 
-def declare(folder: Folder, words: list[Word], state: State) -> dict[str, list[Field]] | None:
+def as_assignment(word: Word) -> Assignment | None:
+    """The assignment that an argument of `declare` is; None for an option or a name alone."""
+    first = word.parts[0] if word.parts else None
+    if not isinstance(first, LiteralText) or first.quoted:
+        return None
+    match = ASSIGNMENT.match(first.text)
+    if match is None:
+        return None
+    name, index, append = match.groups()
+    rest = first.text[match.end() :]
+    at = first.start + match.end()
+    parts = (LiteralText(rest, False, at, first.end), *word.parts[1:]) if rest else word.parts[1:]
+    subscript = LiteralText(index[1:-1], False, first.start, at) if index else None
+    return Assignment(
+        name,
+        Word((subscript,), first.start, at) if subscript is not None and subscript.text else None,
+        append == "+",
+        Word(parts, at, word.end),
+        word.start,
+        word.end,
+    )
+
+
+def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str, list[ExpandedWord]] | None:
     """Carry out `declare`, `export` and `local`: the variables that they assign; None for other commands."""
     if not words or words[0].literal not in DECLARING or len(words) < 2:
         return None
-    declared: dict[str, list[Field]] = {}
+    declared: dict[str, list[ExpandedWord]] = {}
     reference = False
     for word in words[1:]:
         reference = reference or (words[0].literal in REFERRING and bool(REFERENCE.match(word.literal or "")))
-        assigned, _ = assignments(folder, [word], state)
+        assignment = as_assignment(word)
+        if assignment is None:
+            expander.fields((word,), state)
+        assigned = assign(expander, (assignment,) if assignment is not None else (), state)
         if reference:
             state.references.update({name: value[0].text for name, value in assigned.items() if value})
             if word.literal and NAME.fullmatch(word.literal):
@@ -111,7 +131,7 @@ def declare(folder: Folder, words: list[Word], state: State) -> dict[str, list[F
     return declared
 
 
-def judge_environment(runner: Runner, assigned: Mapping[str, list[Field]], state: State, site: Site) -> None:
+def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]], state: State, site: Site) -> None:
     """Look at variables that the shell or some programs run as commands."""
     for name, value in assigned.items():
         if name in LASTING_HOOKS:
@@ -127,7 +147,7 @@ def judge_environment(runner: Runner, assigned: Mapping[str, list[Field]], state
             runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)
 
 
-def judge_hook(runner: Runner, name: str, value: Field, state: State, site: Site) -> None:
+def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: State, site: Site) -> None:
     """Judge what the shell runs by itself: before each prompt, in a prompt, or when the next shell starts."""
     if name == "PROMPT_COMMAND":
         code = value.text.strip("; \t\n")

@@ -3,65 +3,121 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from toolcrib.approval.shell import grammar
-from toolcrib.approval.shell.assignments import assignments, declare, judge_environment
-from toolcrib.approval.shell.commands import HANDLERS, is_silent_about_secrets
-from toolcrib.approval.shell.definitions import MAX_RECURSION, Definitions
-from toolcrib.approval.shell.flow import (
+from msgspec.structs import replace
+
+from toolcrib.approval.shell.assignments import LASTING_HOOKS, assign, declare, judge_environment
+from toolcrib.approval.shell.expansion import Expander, further_input, loop_values
+from toolcrib.approval.shell.fork_bombs import is_bomb, spawns_itself, spawns_without_end
+from toolcrib.approval.shell.handlers import HANDLERS
+from toolcrib.approval.shell.judge import (
+    help_only,
+    judge,
     judge_emptied,
     judge_flow,
     prints_nothing,
     read_redirections,
     write_redirections,
 )
-from toolcrib.approval.shell.fold import Folder
-from toolcrib.approval.shell.fork_bombs import spawns_itself, spawns_without_end
-from toolcrib.approval.shell.judge import help_only, judge
-from toolcrib.approval.shell.lexer import tokenize
 from toolcrib.approval.shell.model import (
     ANYTHING,
+    MAX_STEPS,
     NOTHING,
     UNKNOWN,
     Data,
-    Field,
+    ExpandedWord,
+    Finding,
     NotUnderstood,
     Origin,
+    Severity,
+    name_set,
 )
 from toolcrib.approval.shell.outputs import output_of
-from toolcrib.approval.shell.paths import MAX_PATH, is_private, is_secret, resolve
-from toolcrib.approval.shell.prescan import join_lines
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.parser import parse, split_words
+from toolcrib.approval.shell.paths import MAX_PATH, resolve
+from toolcrib.approval.shell.rules import DANGERS
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
 from toolcrib.approval.shell.state import State
-from toolcrib.approval.shell.tokens import Redirection, Script
+from toolcrib.approval.shell.syntax import (
+    AndOrList,
+    ArithmeticCommand,
+    CaseCommand,
+    Command,
+    CommandList,
+    ConditionalCommand,
+    FunctionDefinition,
+    GroupCommand,
+    IfCommand,
+    LoopCommand,
+    PipelineCommand,
+    Redirection,
+    Script,
+    SimpleCommand,
+    Substitution,
+)
 
 MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
-MAX_LOOP_VALUES = 16
+MAX_COMMAND_DEPTH = 64
+"""How deep commands may lie in each other; each level takes a few calls of Python."""
 WORDS_IN_A_STEP = 4
 PATH_CHARACTERS_IN_A_STEP = 1000
 CHARACTERS_PASSED_ON = 2000
+OPTION_LETTERS_IN_A_STEP = 64
+MAX_CALLS = 8
+MAX_RECURSION = 2
+DANGEROUS_BY_ARGUMENTS = name_set(
+    "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
+    "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
+)
+"""Programs to which a later command need only add arguments; under another name nobody would see it."""
 
 
-class Evaluator(Definitions):
+class Evaluator:
     """Collects the findings of one command line."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.findings: list[Finding] = []
+        self.reported: set[Finding] = set()
+        self.not_understood: list[str] = []
+        self.steps = 0
+        self.source = ""
+        self.workspace = "//"
+        self.site: Site | None = None
+        self.calls: list[str] = []
+        self.bombs: set[str] = set()
+        self.called: set[int] = set()
+        self.defined: list[tuple[str, Command, str, Site | None]] = []
+        self.aliases: dict[str, tuple[str, Site]] = {}
+        self.called_aliases: set[str] = set()
+        self.hooks: set[tuple[str, str]] = set()
         self.nested = 0
         self.wrapped = 0
-        self.folder = Folder(self.run_script, self.spend)
+        self.depth = 0
+        self.scripts: dict[str, Script] = {}
+        self.expander = Expander(self.run_substitution, self.spend)
 
-    def run_script(self, script: Script, state: State, stdin: Data | None = None) -> Data:
-        outer = self.source
-        self.source = script.source
+    def run(self, script: Script, state: State) -> None:
+        """Judge a whole command line: what its commands do, and what it leaves behind for later ones."""
+        self.source = script.text
+        if script.error:
+            self.not_understood.append(script.error)
+        self.command(script.body, state, None)
+        self.finish(state)
+
+    def run_substitution(self, node: Substitution, state: State, stdin: Data | None = None) -> Data:
+        outer_source, outer_site = self.source, self.site
+        if node.source is not outer_source:
+            # Positions in another text mean nothing in the original one, so findings keep the outer place.
+            self.source, self.site = node.source, self.whole_site()
         try:
-            return self.command(grammar.parse(script), state, stdin)
+            return self.command(node.body, state, stdin)
         finally:
-            self.source = outer
+            self.source, self.site = outer_source, outer_site
 
     def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
         if UNKNOWN in text and text.strip() in (UNKNOWN, ""):
@@ -70,44 +126,69 @@ class Evaluator(Definitions):
         if self.nested >= MAX_NESTED_SCRIPTS:
             raise NotUnderstood("scripts are nested too deeply")
         self.spend(1 + len(text) // 8)
+        script = self.scripts.get(text)
+        if script is None:
+            script = self.scripts[text] = parse(text)
         outer_source, outer_site = self.source, self.site
-        # Inside a nested script positions mean nothing in the original text, so findings keep the outer place.
-        self.source, self.site = join_lines(text), site
+        self.source, self.site = script.text, site
         self.nested += 1
         try:
-            return self.command(grammar.parse(tokenize(self.source)), state, stdin)
+            output = self.command(script.body, state, stdin)
         finally:
             self.nested -= 1
             self.source, self.site = outer_source, outer_site
+        if script.error:
+            raise NotUnderstood(script.error)
+        return output
 
     def feed(self, path: str, data: Data, state: State) -> Data:
         inner = state.copy()
         # The script was started before the redirection to it.
         inner.sinks.pop(path)
         inner.outputs = {number: file for number, file in state.outputs.items() if file != path}
-        return self.run_script(state.sinks[path], inner, data)
+        return self.run_substitution(state.sinks[path], inner, data)
 
-    def command(self, node: grammar.Command, state: State, stdin: Data | None) -> Data:
+    def command(self, node: Command, state: State, stdin: Data | None) -> Data:
         self.spend(1)
-        match node:
-            case grammar.Simple():
-                return self.simple(node, state, stdin)
-            case grammar.Pipeline():
-                return self.pipeline(node, state, stdin)
-            case grammar.AndOr():
-                return self.and_or(node, state, stdin)
-            case grammar.Sequence():
-                return self.sequence(node, state, stdin)
-            case grammar.Group():
-                return self.group(node, state, stdin)
-            case grammar.Branches():
-                return self.branches(node, state, stdin)
-            case grammar.Loop():
-                return self.loop(node, state, stdin)
-            case grammar.Function():
-                return self.define(node, state)
+        if self.depth >= MAX_COMMAND_DEPTH:
+            raise NotUnderstood("the command is nested too deeply")
+        self.depth += 1
+        try:
+            return self.judge_command(node, state, stdin)
+        finally:
+            self.depth -= 1
 
-    def pipeline(self, node: grammar.Pipeline, state: State, stdin: Data | None) -> Data:
+    def judge_command(self, node: Command, state: State, stdin: Data | None) -> Data:
+        match node:
+            case SimpleCommand():
+                return self.simple(node, state, stdin)
+            case CommandList():
+                return self.sequence(node, state, stdin)
+            case PipelineCommand():
+                return self.pipeline(node, state, stdin)
+            case AndOrList():
+                return self.and_or(node, state, stdin)
+            case GroupCommand():
+                return self.group(node, state, stdin)
+            case IfCommand():
+                return self.conditional(node, state, stdin)
+            case CaseCommand():
+                return self.case(node, state, stdin)
+            case LoopCommand():
+                return self.loop(node, state, stdin)
+            case FunctionDefinition():
+                return self.define(node, state)
+            case ConditionalCommand():
+                self.expander.fields(node.words, state)
+                return self.invoke([ExpandedWord("[[")], state, stdin, self.site_of(node))
+            case ArithmeticCommand():
+                self.expander.arithmetic(node.arithmetic, state)
+                return self.invoke([ExpandedWord("((")], state, stdin, self.site_of(node))
+
+    def site_of(self, node: SimpleCommand | ConditionalCommand | ArithmeticCommand) -> Site:
+        return self.site or Site(self.source[node.start : node.end], (node.start, node.end))
+
+    def pipeline(self, node: PipelineCommand, state: State, stdin: Data | None) -> Data:
         data = stdin
         self.look_for_self_spawning(node)
         for command in node.commands:
@@ -116,7 +197,7 @@ class Evaluator(Definitions):
             state.files.update(inner.files)
         return data or NOTHING
 
-    def and_or(self, node: grammar.AndOr, state: State, stdin: Data | None) -> Data:
+    def and_or(self, node: AndOrList, state: State, stdin: Data | None) -> Data:
         outputs = [self.command(node.commands[0], state, stdin)]
         inner = state.copy()
         inner.input = state.input
@@ -124,17 +205,17 @@ class Evaluator(Definitions):
         state.merge(inner)
         return Data.join(outputs)
 
-    def sequence(self, node: grammar.Sequence, state: State, stdin: Data | None) -> Data:
+    def sequence(self, node: CommandList, state: State, stdin: Data | None) -> Data:
         if node.background:
             self.look_for_self_spawning(node)
         outputs = [self.command(command, state, state.input or stdin) for command in node.commands]
         return Data.join(outputs) if outputs else NOTHING
 
-    def look_for_self_spawning(self, node: grammar.Command) -> None:
+    def look_for_self_spawning(self, node: Command) -> None:
         if spawns_itself(node):
             self.report("fork_bomb", "starts copies of itself", self.whole_site())
 
-    def group(self, node: grammar.Group, state: State, stdin: Data | None) -> Data:
+    def group(self, node: GroupCommand, state: State, stdin: Data | None) -> Data:
         inner = state.copy() if node.subshell else state
         site = self.whole_site()
         targets = self.targets(node.redirections, inner)
@@ -148,30 +229,50 @@ class Evaluator(Definitions):
             inner.descriptors, inner.outputs = before, outputs
         return output
 
-    def branches(self, node: grammar.Branches, state: State, stdin: Data | None) -> Data:
-        outputs: list[Data] = []
-        if node.always is not None:
-            outputs.append(self.command(node.always, state, stdin))
-        if node.subject is not None:
-            self.folder.text(node.subject, state)
+    def conditional(self, node: IfCommand, state: State, stdin: Data | None) -> Data:
+        outputs = [self.command(node.clauses[0].condition, state, stdin)]
         before = state.copy()
-        for alternative in node.alternatives:
+        for number, clause in enumerate(node.clauses):
             inner = before.copy()
-            outputs.append(self.command(alternative, inner, stdin))
+            if number:
+                outputs.append(self.command(clause.condition, inner, stdin))
+                nested = inner.copy()
+                outputs.append(self.command(clause.body, nested, stdin))
+                inner.merge(nested)
+            else:
+                outputs.append(self.command(clause.body, inner, stdin))
+            state.merge(inner)
+        if node.otherwise is not None:
+            inner = before.copy()
+            outputs.append(self.command(node.otherwise, inner, stdin))
+            state.merge(inner)
+        return Data.join(outputs)
+
+    def case(self, node: CaseCommand, state: State, stdin: Data | None) -> Data:
+        outputs: list[Data] = []
+        self.expander.text(node.subject, state)
+        before = state.copy()
+        for item in node.items:
+            inner = before.copy()
+            for pattern in item.patterns:
+                self.expander.text(pattern, inner)
+            outputs.append(self.command(item.body, inner, stdin))
             state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
 
-    def loop(self, node: grammar.Loop, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
         if spawns_without_end(node):
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
         self.condition(node, state, stdin)
-        values = [None] if node.values is None else loop_values(self.folder.fields(node.values, state))
+        if node.counter is not None:
+            self.expander.arithmetic(node.counter, state)
+        values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
         outputs: list[Data] = []
         inner = state.copy()
         for value in values:
             if name is not None:
-                inner.assign(name, [value or Field(UNKNOWN)])
+                inner.assign(name, [value or ExpandedWord(UNKNOWN)])
             outputs.append(self.command(node.body, inner, stdin))
         for given in further_input(stdin) if node.values is None and "read" in self.source else ():
             self.condition(node, inner, given)
@@ -179,31 +280,31 @@ class Evaluator(Definitions):
         state.merge(inner)
         return Data.join(outputs) if outputs else NOTHING
 
-    def condition(self, node: grammar.Loop, state: State, stdin: Data | None) -> None:
+    def condition(self, node: LoopCommand, state: State, stdin: Data | None) -> None:
         if node.condition is not None:
             state.listing, listing = True, state.listing
             self.command(node.condition, state, stdin)
             state.listing = listing
 
-    def targets(self, redirections: list[Redirection], state: State) -> list[tuple[Redirection, Field]]:
-        return [(each, self.folder.text(each.target, state)) for each in redirections]
+    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
+        return [(each, self.expander.text(each.target, state)) for each in redirections]
 
-    def simple(self, node: grammar.Simple, state: State, stdin: Data | None) -> Data:
-        site = self.site or Site(self.source[node.start : node.end], (node.start, node.end))
-        assigned, count = assignments(self.folder, node.words, state)
-        declared = declare(self.folder, node.words[count:], state)
+    def simple(self, node: SimpleCommand, state: State, stdin: Data | None) -> Data:
+        site = self.site_of(node)
+        assigned = assign(self.expander, node.assignments, state) if node.assignments else {}
+        declared = declare(self.expander, node.words, state)
         if declared:
             judge_environment(self, declared, state, site)
-        words = self.folder.fields(node.words[count:] if declared is None else node.words[count : count + 1], state)
+        words = self.expander.fields(node.words if declared is None else node.words[:1], state)
         if node.redirections:
             return self.redirected(node.redirections, assigned, words, state, stdin, site)
         return self.assigned(assigned, words, state, stdin, site)
 
     def redirected(
         self,
-        redirections: list[Redirection],
-        assigned: dict[str, list[Field]],
-        words: list[Field],
+        redirections: Sequence[Redirection],
+        assigned: dict[str, list[ExpandedWord]],
+        words: list[ExpandedWord],
         state: State,
         stdin: Data | None,
         site: Site,
@@ -226,7 +327,12 @@ class Evaluator(Definitions):
         return output
 
     def assigned(
-        self, assigned: dict[str, list[Field]], words: list[Field], state: State, stdin: Data | None, site: Site
+        self,
+        assigned: dict[str, list[ExpandedWord]],
+        words: list[ExpandedWord],
+        state: State,
+        stdin: Data | None,
+        site: Site,
     ) -> Data:
         """Judge a command with the variables that are set in front of it."""
         if words:
@@ -246,7 +352,7 @@ class Evaluator(Definitions):
         judge_environment(self, assigned, state, site)
         return NOTHING
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
             raise NotUnderstood("a command has too many arguments to look at each")
@@ -258,7 +364,7 @@ class Evaluator(Definitions):
         finally:
             self.wrapped -= 1
 
-    def run_command(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def run_command(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         first = words[0]
         name = first.text.rpartition("/")[2]
         if UNKNOWN in name or not name or (first.glob and name not in ("[", "[[")):
@@ -276,7 +382,7 @@ class Evaluator(Definitions):
             name, words = "service", [words[0], *words]
         if self.in_cloned_directory(path, state):
             self.report("remote_code", "runs a program from a repository that it has just fetched", site)
-        call = Call(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
+        call = CommandCall(name.removesuffix(".exe"), words[1:], state, stdin, site.text, site.span)
         handler = HANDLERS.get(call.program)
         if handler is None and help_only(call):
             return ANYTHING
@@ -288,7 +394,7 @@ class Evaluator(Definitions):
             self.fill_sinks(call, output)
         return output
 
-    def fill_sinks(self, call: Call, output: Data) -> None:
+    def fill_sinks(self, call: CommandCall, output: Data) -> None:
         """Judge the scripts behind `>( … )` among the words of a command with what it may write to them."""
         for word in call.words:
             # The name may stand behind an option, as in `of=>(sh)`.
@@ -301,24 +407,12 @@ class Evaluator(Definitions):
     def in_cloned_directory(self, path: str, state: State) -> bool:
         return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
 
-    def output(self, call: Call) -> Data:
+    def output(self, call: CommandCall) -> Data:
         data = output_of(call)
         self.spend(len(data.text or "") // CHARACTERS_PASSED_ON)
-        origin = data.origin
-        for word in call.words:
-            origin |= word.origin
-            path = resolve(word.text.removeprefix("@"), call.state)
-            if word.text and is_secret(path):
-                origin |= Origin.SECRET
-            elif word.text and is_private(path):
-                origin |= Origin.PRIVATE
-            elif path in call.state.files:
-                origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
-        if is_silent_about_secrets(call.program):
-            origin &= ~(Origin.SECRET | Origin.PRIVATE)
-        return Data(data.text, origin)
+        return data
 
-    def unknown_command(self, first: Field, words: list[Field], stdin: Data | None, site: Site) -> Data:
+    def unknown_command(self, first: ExpandedWord, words: list[ExpandedWord], stdin: Data | None, site: Site) -> Data:
         if not first.text:
             return NOTHING
         if first.origin & Origin.NETWORK:
@@ -327,7 +421,7 @@ class Evaluator(Definitions):
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
 
-    def run_file(self, data: Data, arguments: list[Field], state: State, site: Site) -> None:
+    def run_file(self, data: Data, arguments: list[ExpandedWord], state: State, site: Site) -> None:
         """Judge the run of a file that the same command line wrote."""
         if data.text is not None:
             inner = state.copy()
@@ -336,41 +430,181 @@ class Evaluator(Definitions):
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
 
+    # Functions, aliases and hooks, which this line or a later one runs
 
-def effort(words: list[Field], state: State, stdin: Data | None) -> int:
+    def define(self, node: FunctionDefinition, state: State) -> Data:
+        name = node.name.literal
+        if name is None:
+            raise NotUnderstood("a function has an odd name")
+        state.functions[name] = (node.body, self.source)
+        self.defined.append((name, node.body, self.source, self.site))
+        if is_bomb(name, node.body):
+            self.bombs.add(name)
+        return NOTHING
+
+    def define_alias(self, name: str, text: str, site: Site) -> None:
+        self.aliases[name] = (text, site)
+
+    def finish(self, state: State) -> None:
+        """Judge what was defined and waits for a later command, which may call it with anything."""
+        source, site = self.source, self.site
+        lasting = {id(body) for body, _ in state.functions.values()}
+        # Judging one may define the next, so the list grows on the way.
+        for definition in self.defined:
+            if id(definition[1]) not in self.called:
+                self.judge_function(*definition, state)
+            elif id(definition[1]) in lasting:
+                known = {finding.rule for finding in self.findings}
+                before = len(self.findings)
+                self.judge_function(*definition, state)
+                # What was found when it was called need not be said twice.
+                self.findings[before:] = [each for each in self.findings[before:] if each.rule not in known]
+        self.source, self.site = source, site
+        for name, (text, place) in list(self.aliases.items()):
+            with self.only_prepared():
+                self.judge_alias(name, text, state.copy(), place)
+        hooks = {name: value for name, value in state.variables.items() if name in LASTING_HOOKS}
+        if hooks:
+            with self.only_prepared():
+                judge_environment(self, hooks, state, self.whole_site())
+
+    def judge_function(self, name: str, body: Command, source: str, site: Site | None, state: State) -> None:
+        self.called.add(id(body))
+        self.source, self.site = source, site
+        if name in self.bombs:
+            self.report("fork_bomb", f"defines {name!r}, which starts copies of itself", self.whole_site())
+            return
+        inner = state.copy()
+        inner.positional = None
+        # Its own name inside it means the program of that name, as behind `command`.
+        self.calls = [name] * MAX_RECURSION
+        try:
+            with self.only_prepared():
+                self.command(body, inner, None)
+        finally:
+            self.calls = []
+
+    @contextmanager
+    def only_prepared(self) -> Iterator[None]:
+        """Inside, a block becomes a question: nothing of it has run yet."""
+        before = len(self.findings)
+        try:
+            yield
+        finally:
+            self.soften(before)
+
+    def judge_alias(self, name: str, text: str, state: State, site: Site) -> None:
+        self.calls.append(name)
+        try:
+            if text.strip() and name not in self.called_aliases:
+                self.run_text(text, state, None, site)
+        finally:
+            self.calls.pop()
+        program = text.strip().rpartition("/")[2]
+        if program != name and program in DANGEROUS_BY_ARGUMENTS:
+            self.report("unknown_code", f"makes the name {name!r} run {program}", site)
+
+    def call_function(
+        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
+    ) -> Data:
+        self.called.add(id(state.functions[name][0]))
+        if name in self.bombs:
+            self.report(
+                "fork_bomb", "calls a function that starts copies of itself without end", site, severity="block"
+            )
+            return NOTHING
+        if len(self.calls) > MAX_CALLS:
+            return ANYTHING
+        body, source = state.functions[name]
+        outer_source, outer_site, outer_arguments = self.source, self.site, state.positional
+        self.source, self.site = source, self.site or site
+        state.positional = arguments
+        self.calls.append(name)
+        try:
+            return self.command(body, state, stdin)
+        finally:
+            self.calls.pop()
+            self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
+
+    def wrapped_program(self, words: list[ExpandedWord], state: State) -> list[ExpandedWord]:
+        """The words of the program behind a function of its name, as in `ls() { command ls -F "$@"; }`."""
+        # What a later command will add to a function that is only defined is judged with that command.
+        return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
+
+    def call_alias(
+        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
+    ) -> Data:
+        self.called_aliases.add(name)
+        self.calls.append(name)
+        try:
+            split = split_words(state.aliases[name])
+            if split is None:
+                return self.run_text(state.aliases[name], state, stdin, site)
+            words = self.expander.fields(split, state)
+            return self.invoke([*words, *arguments], state, stdin, site) if words else NOTHING
+        finally:
+            self.calls.pop()
+
+    # Findings and work
+
+    def report(
+        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+    ) -> None:
+        danger = DANGERS[key]
+        finding = Finding(
+            rule=key,
+            description=danger.description,
+            severity=severity,
+            subcommand=site.text[:500],
+            span=site.span,
+            paths=tuple(path.replace(UNKNOWN, "…") for path in paths),
+            scope=self.scope(danger.scope, paths),
+            reason=reason,
+        )
+        if finding not in self.reported:
+            self.reported.add(finding)
+            self.findings.append(finding)
+
+    def scope(self, usual: str, paths: tuple[str, ...]) -> str:
+        """What a grant would cover: the workspace where every path is known to lie in it, else something wider."""
+        if usual != "inside the workspace":
+            return usual
+        if not paths or any(UNKNOWN in path for path in paths):
+            return "files that are only known at run time"
+        inside = all(
+            path.startswith(self.workspace) if path.startswith("/") else not path.startswith("..") for path in paths
+        )
+        return usual if inside else "outside the workspace"
+
+    def whole_site(self) -> Site:
+        return self.site or Site(self.source.strip(), (0, len(self.source)))
+
+    def soften(self, first: int) -> None:
+        """Turn blocks into questions for code that is only defined."""
+        for number in range(first, len(self.findings)):
+            if self.findings[number].severity == "block":
+                # Whoever runs the same code later still gets the block.
+                self.reported.discard(self.findings[number])
+                self.findings[number] = replace(self.findings[number], severity="ask")
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            raise NotUnderstood("the command line holds too many commands")
+
+
+def effort(words: list[ExpandedWord], state: State, stdin: Data | None) -> int:
     """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
     path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
+    letters = sum(len(word.text) for word in words if word.text.startswith("-"))
     read = len(stdin.text) if stdin is not None and stdin.text is not None else 0
     return (
-        1 + len(words) // WORDS_IN_A_STEP + path_characters // PATH_CHARACTERS_IN_A_STEP + read // CHARACTERS_PASSED_ON
+        1
+        + len(words) // WORDS_IN_A_STEP
+        + path_characters // PATH_CHARACTERS_IN_A_STEP
+        + letters // OPTION_LETTERS_IN_A_STEP
+        + read // CHARACTERS_PASSED_ON
     )
-
-
-def further_input(stdin: Data | None) -> Iterator[Data]:
-    """What is left to read in each further round of a loop that takes one line after another."""
-    if stdin is None or stdin.text is None:
-        return
-    lines = stdin.text.split("\n")
-    seen = {lines[0]}
-    for at, line in enumerate(lines[1:], start=1):
-        if line in seen or (not line and at == len(lines) - 1):
-            continue
-        if len(seen) >= MAX_LOOP_VALUES:
-            yield Data(None, stdin.origin)
-            return
-        seen.add(line)
-        yield Data("\n".join(lines[at:]), stdin.origin)
-
-
-def loop_values(values: list[Field]) -> list[Field | None]:
-    """The values that a loop is judged with; what another command lists is marked as such."""
-    kept: list[Field | None] = [
-        Field(value.text, value.glob, value.origin | Origin.LISTED)
-        if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
-        else value
-        for value in values[:MAX_LOOP_VALUES]
-    ]
-    return [*kept, Field(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept
 
 
 INIT_SCRIPT = re.compile(r"/etc/(?:rc\.d/)?(?:init|rc)\.d/[\w.-]+$")

@@ -1,27 +1,30 @@
-"""Holds a command against the rules, and against the places that it writes to."""
+"""Judges one command: by the rules, by the files that it writes, and by where its data comes from and goes to."""
 
 from __future__ import annotations
 
-from toolcrib.approval.shell.flow import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, Field, NotUnderstood
-from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+import re
+from collections.abc import Iterable
+
+from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
-from toolcrib.approval.shell.rules.table import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.runner import Runner, Site
-from toolcrib.approval.shell.writes import written_paths
+from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import Redirection
 
 MAX_WRITTEN = 400
 
 
-def help_only(call: Call) -> bool:
+def help_only(call: CommandCall) -> bool:
     """True for a command that only prints its help or version."""
     return any(word.text in ("--help", "--version", "--usage") for word in call.words[-1:] + call.words[:1]) or (
         [word.text for word in call.words] in (["-V"], ["help"], ["version"], ["-v"])
     )
 
 
-def judge(runner: Runner, call: Call, site: Site, *, handled: bool) -> None:
+def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> None:
     """Report every rule that the command matches; one that has neither rows nor a handler is judged by its words."""
     rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*")
     if rules is None:
@@ -44,17 +47,17 @@ def judge(runner: Runner, call: Call, site: Site, *, handled: bool) -> None:
         judge_write(runner, path, target, call.state, site)
 
 
-def judge_unknown_subcommand(runner: Runner, call: Call, site: Site) -> None:
+def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: Site) -> None:
     operands = call.arguments.operands
     if operands and UNKNOWN in operands[0].text[:1]:
         runner.report("unknown_command", f"which sub-command of {call.program} runs is only known at run time", site)
 
 
-def touched(call: Call) -> tuple[str, ...]:
+def touched(call: CommandCall) -> tuple[str, ...]:
     """The paths among the operands of a file command, for the person and for the scope of a grant."""
     if call.program not in FILE_PROGRAMS:
         return ()
-    operands: list[Field] = call.arguments.operands
+    operands: list[ExpandedWord] = call.arguments.operands
     if call.program in ("chmod", "chown", "chgrp"):
         operands = operands[1:]
     return tuple(resolve(each, call.state) for each in operands[:32] if each.text)
@@ -63,3 +66,309 @@ def touched(call: Call) -> tuple[str, ...]:
 FILE_PROGRAMS = frozenset(
     ("rm", "chmod", "chown", "chgrp", "shred", "unlink", "truncate", "rmdir", "srm", "wipe", "dd", "tee", "cp", "mv")
 )
+
+
+NETWORK_DEVICE = re.compile(r"/dev/(?:tcp|udp)/")
+SENDERS = name_set(
+    "curl wget nc ncat netcat socat ssh scp sftp rsync ftp tftp lftp mail mailx mutt sendmail "
+    "swaks telnet http https xh rclone s3cmd gsutil "
+    "dig nslookup host ping openssl aws az gcloud azcopy croc wormhole magic-wormhole transfer "
+    "bore gh ntfy slack-cli restic duplicity magick mc kubectl docker"
+)
+REVEALERS = name_set(
+    "cat tac less more head tail bat nl strings xxd od hexdump base64 base32 grep egrep fgrep "
+    "rg ag ack awk gawk sed cut sort uniq jq yq cp mv "
+    "tar zip 7z gzip bzip2 xz dd diff comm paste tee rsync scp sftp cpio ln pr fold column "
+    "view most openssl gpg age python python3 perl ruby node pbcopy xclip"
+)
+LOOKERS = name_set("ls stat wc file test [ [[ du chmod chown getent rm find md5sum sha256sum cmp id")
+SYSTEM_SECRET = re.compile(r"/etc/g?shadow|/proc/[^/]+/(?:environ|mem)$")
+DATA_FILE = re.compile(r"\.(?:db|sqlite3?|mdb|rdb|aof|ibd|dump|parquet|h5|bak)$")
+STANDARD_INPUT = frozenset({"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
+
+
+def read_redirections(
+    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, stdin: Data | None, site: Site
+) -> Data | None:
+    """What a command reads: the text of a heredoc or here-string, a file, a descriptor, or its pipe."""
+    for redirection, target in targets:
+        operator = redirection.operator
+        if operator in ("<<", "<<-", "<<<"):
+            unknown = UNKNOWN in target.text and not target.text.strip(UNKNOWN + "\n")
+            data: Data | None = Data(None if unknown else target.text, target.origin)
+        elif operator == "<&":
+            number = target.text.removesuffix("-")
+            data = stdin if number == "0" else NOTHING if not number else state.descriptors.get(number, Data(None))
+        elif operator in ("<", "<>"):
+            data = opened(runner, target, state, stdin, site)
+        else:
+            continue
+        if redirection.descriptor in ("", "0"):
+            stdin = data
+        elif data is not None:
+            state.descriptors[chosen_descriptor(redirection, state)] = data
+    return stdin
+
+
+def opened(runner: Runner, target: ExpandedWord, state: State, stdin: Data | None, site: Site) -> Data | None:
+    """What can be read from a file that is opened for a command."""
+    path = resolve(target, state)
+    if NETWORK_DEVICE.match(path):
+        runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
+        return Data(None, Origin.NETWORK)
+    if path in STANDARD_INPUT:
+        return stdin
+    secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
+    if secret & Origin.SECRET:
+        runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
+    return state.written(path, target.text) or Data(None, Origin.FILE | secret | target.origin)
+
+
+def chosen_descriptor(redirection: Redirection, state: State) -> str:
+    """The number of a descriptor; for `{name}<file` the shell chooses one and sets the variable."""
+    if redirection.descriptor.isdecimal():
+        return redirection.descriptor
+    number = str(10 + len(state.descriptors) + len(state.outputs))
+    state.assign(redirection.descriptor, [ExpandedWord(number)])
+    return number
+
+
+def write_redirections(
+    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, output: Data, site: Site
+) -> Data:
+    """What is left on the pipe after a command's output went into files."""
+    for redirection, target in targets:
+        operator = redirection.operator
+        if operator not in (">", ">>", ">|", "&>", "&>>", ">&", "<>"):
+            continue
+        if operator == ">&" and re.fullmatch(r"\d+-?|-", target.text):
+            path = state.outputs.get(target.text, "")
+            if path and redirection.descriptor in ("", "1"):
+                state.files[path] = Data.join([state.files.get(path, NOTHING), output])
+                output = runner.feed(path, output, state) if path in state.sinks else NOTHING
+            continue
+        path = resolve(target, state)
+        judge_write(runner, path, target, state, site, verb="appends to" if operator.endswith(">>") else "overwrites")
+        if NETWORK_DEVICE.match(path) and operator != "<>":
+            key = "exfiltration" if output.origin & Origin.SECRET else "remote_code"
+            runner.report(key, "sends data to a network connection", site, paths=(path,))
+        if redirection.descriptor in ("", "1", "&") and target.known:
+            if operator.endswith(">>"):
+                output = Data.join([state.files.get(path, NOTHING), output])
+            state.files[path] = output
+            output = runner.feed(path, output, state) if path in state.sinks else NOTHING
+        elif target.known and operator != "<>":
+            state.outputs[chosen_descriptor(redirection, state)] = path
+            if path in state.sinks and redirection.descriptor == "2":
+                runner.feed(path, Data(None, Origin.PROGRAM), state)
+    return output
+
+
+def judge_write(
+    runner: Runner, path: str, target: ExpandedWord, state: State, site: Site, *, verb: str = "writes to"
+) -> None:
+    """Report a write to a place that belongs to the system, to a disk, or to the start-up of the person's programs."""
+    kind = place(path, state)
+    shown = path.replace(UNKNOWN, "…")
+    if kind == "disk":
+        runner.report(
+            "disk_write", f"{verb} the disk {shown}", site, severity="block" if target.known else "ask", paths=(path,)
+        )
+    elif path == "/proc/sysrq-trigger":
+        runner.report(
+            "system_power",
+            "triggers a kernel action that can power off the machine",
+            site,
+            severity="block",
+            paths=(path,),
+        )
+    elif kind in ("system", "system_root", "device", "root"):
+        if not (kind == "device" and NETWORK_DEVICE.match(path)):
+            runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
+    elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
+        runner.report("system_config", f"{verb} {shown}, which configures the person's account", site, paths=(path,))
+    elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
+        runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
+
+
+def prints_nothing(words: list[str]) -> bool:
+    """True for what stands in front of a redirection only to make a file empty."""
+    return not words or words in ([":"], ["true"], ["cat", "/dev/null"], ["echo", "-n"], ["printf", ""])
+
+
+def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, site: Site) -> None:
+    """Report a redirection that empties a file which is not from here, or which holds data by its name."""
+    for redirection, target in targets:
+        if redirection.operator not in (">", ">|", "&>") or redirection.descriptor not in ("", "1", "&"):
+            continue
+        path = resolve(target, state)
+        foreign = place(path, state) == "outside" and path.startswith("/")
+        if foreign or DATA_FILE.search(path):
+            runner.report("recursive_delete", "throws away what is in a file", site, paths=(path,))
+
+
+def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:
+    """Report secrets that are read out or sent away by this command."""
+    origin = call.stdin.origin if call.stdin is not None else 0
+    for word in call.words:
+        origin |= word.origin
+    secrets = secret_paths(call)
+    if call.program in SENDERS and sends(call):
+        sent = [path for path, is_sent in secrets if is_sent]
+        if origin & (Origin.SECRET | Origin.PRIVATE) or sent or names_secret_in_input(call):
+            runner.report("exfiltration", "sends a secret over the network", site, paths=tuple(sent))
+            return
+    system = tuple(path for path, _ in secrets if SYSTEM_SECRET.match(path))
+    if system and call.program not in REVEALERS and call.program not in LOOKERS:
+        runner.report("credential", f"reads the secret {system[0]}", site, paths=system)
+    if (
+        call.program in REVEALERS
+        and secrets
+        and not (call.program in ("grep", "rg", "egrep") and call.arguments.has(*QUIET))
+    ):
+        paths = tuple(path for path, _ in secrets if is_secret(path))
+        if paths:
+            runner.report("credential", f"reads the secret {paths[0].replace(UNKNOWN, '…')}", site, paths=paths)
+    elif (
+        call.stdin is not None
+        and call.stdin.origin & Origin.SECRET
+        and call.program in REVEALERS
+        and call.stdin.origin & Origin.FILE
+    ):
+        runner.report("credential", "reads a secret", site)
+
+
+def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
+    """The secret files among the words of a command, each with whether a sender would send it."""
+    found: list[tuple[str, bool]] = []
+    identity = False
+    for word in call.words:
+        text = word.text
+        if identity or len(text) > 20_000:
+            identity = False
+            continue
+        identity = (
+            call.program in ("ssh", "scp", "sftp", "curl", "openssl")
+            and text in ("-keyout", "-out", "-i", "--key", "-E", "--cert", "-F", "--cacert")
+            and not (call.program == "curl" and text == "-F")
+        )
+        for candidate in candidates(text):
+            path = resolve(candidate, call.state)
+            known = call.state.files.get(path)
+            carried = known is not None and bool(known.origin & (Origin.SECRET | Origin.PRIVATE))
+            if is_secret(path) or (call.program in SENDERS and (carried or is_private(path))):
+                found.append((path, True))
+                break
+    return found
+
+
+def candidates(text: str) -> list[str]:
+    """The pieces of a word that may name a file: `@file`, `name=@file`, `--post-file=file`, `if=file`."""
+    if text.startswith("-") and "=" not in text and "@" not in text and "/" not in text:
+        return []
+    pieces = [text.removeprefix("@").removeprefix("file://")]
+    if "=" in text:
+        pieces.append(text.partition("=")[2].lstrip("@<"))
+    if "@" in text:
+        pieces.append(text.partition("@")[2])
+    return [piece for piece in pieces if piece]
+
+
+def names_secret_in_input(call: CommandCall) -> bool:
+    """True when the commands on the input of a file-transfer program name a secret."""
+    text = call.stdin.text if call.stdin is not None else None
+    if text is None or call.program not in ("sftp", "ftp", "lftp", "tftp"):
+        return False
+    return any(is_secret(resolve(word, call.state)) or is_private(word) for word in text[:4096].split())
+
+
+def sends(call: CommandCall) -> bool:
+    """False for the uses of a network program that only fetch, or stay on the machine."""
+    if call.program in ("rsync", "scp"):
+        return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
+    if call.program in ("aws", "gsutil", "gcloud", "az", "gh", "openssl", "kubectl", "docker"):
+        return any(
+            re.match(r"(?:s3|gs|az|https?)://|cp$|gist$|s_client$|upload$|secret$|release$", each.text)
+            for each in call.words
+        )
+    return True
+
+
+ALL_OPERANDS = name_set(
+    "tee touch truncate rm unlink shred sponge mkdir rmdir mktemp chattr nano vi vim nvim emacs ed ex srm wipe"
+)
+INTO_LAST = name_set("cp mv install ln rsync scp gcp gmv ditto")
+
+
+def written_paths(call: CommandCall) -> list[tuple[str, ExpandedWord]]:
+    """The resolved paths that a command writes to, each with the word that named it."""
+    return [(resolve(each, call.state), each) for each in targets(call) if each.text]
+
+
+def targets(call: CommandCall) -> Iterable[ExpandedWord]:
+    program, words = call.program, call.words
+    if program in ALL_OPERANDS:
+        if program in ("rm", "rmdir", "mkdir", "touch") and not call.arguments.operands:
+            return []
+        return [each for each in call.arguments.operands if not re.match(r"[:+]", each.text)]
+    if program in INTO_LAST:
+        return into_last(call)
+    if program == "dd":
+        return [word.with_text(word.text[3:]) for word in words if word.text.startswith("of=")]
+    if program in ("sed", "gsed") and call.arguments.has("-i", "--in-place"):
+        return (
+            call.arguments.operands
+            if call.arguments.has("-e", "-f", "--expression", "--file")
+            else call.arguments.operands[1:]
+        )
+    if program in ("perl", "ruby") and re.search(r"(?:^| )-\w*i", " ".join(word.text for word in words[:4])):
+        return call.arguments.operands
+    if program == "curl":
+        return call.arguments.values("-o", "--output", "--output-dir", "-c", "--cookie-jar", "-D", "--dump-header")
+    if program == "wget":
+        return call.arguments.values("-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file")
+    if program in ("tar", "bsdtar"):
+        extracts = any(re.match(r"-?[a-zA-Z]*x", word.text) for word in words[:1]) or call.arguments.has(
+            "-x", "--extract", "--get"
+        )
+        return call.arguments.values("-C", "--directory") if extracts else archive(call)
+    if program == "unzip":
+        return [words[i + 1] for i, word in enumerate(words[:-1]) if word.text == "-d"]
+    if program in ("sort", "gcc", "cc", "gpg", "openssl"):
+        return call.arguments.values("-o", "--output", "-out")
+    if program == "patch":
+        return [each for each in call.arguments.operands[:1] if each.text.startswith("/")]
+    if (
+        program in ("git",)
+        and len(words) > 1
+        and words[0].text == "config"
+        and "--system" in [word.text for word in words]
+    ):
+        return [ExpandedWord("/etc/gitconfig")]
+    return []
+
+
+def archive(call: CommandCall) -> list[ExpandedWord]:
+    value = call.arguments.value("-f", "--file")
+    return [value] if value is not None else []
+
+
+def into_last(call: CommandCall) -> list[ExpandedWord]:
+    arguments = call.arguments
+    if call.program == "rsync" and arguments.has("-n", "--dry-run"):
+        return []
+    directory = arguments.value("-t", "--target-directory")
+    operands = arguments.operands
+    if call.program == "install" and arguments.has("-d", "--directory"):
+        return operands
+    moved = operands[:-1] if call.program == "mv" and directory is None else operands if call.program == "mv" else []
+    if directory is not None:
+        return [directory, *moved]
+    if len(operands) < 2:
+        return []
+    last = operands[-1]
+    remote = re.match(r"[\w.@-]+:", last.text)
+    # A path on another host is judged by the same places, if it is absolute.
+    target = last.with_text(last.text[remote.end() :]) if remote else last
+    return moved if remote and not target.text.startswith("/") else [target, *moved]

@@ -1,263 +1,610 @@
-"""Splits a command line into words, redirections, operators and reserved words, as bash does."""
+"""Reads the words of shell text with their quotes and expansions, its redirections and here-documents, as bash does.
+
+A word keeps its parts (literal text, parameters, nested commands), so nothing is matched as text later. The work is
+bounded: tokens and nesting are counted, and past the limits the answer is NotUnderstood.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Literal, Protocol
 
-from toolcrib.approval.shell.braces import expand_braces
-from toolcrib.approval.shell.model import MAX_DEPTH, NotUnderstood
-from toolcrib.approval.shell.tokens import Budget, Part, Redirection, Script, Token, Word
-from toolcrib.approval.shell.words import REDIRECTION, WordLexer
+import msgspec
+from msgspec.structs import force_setattr
 
-OPERATOR = re.compile(r"\|\||\|&|\||&&|&|;;&|;;|;&|;|\n|\(|\)")
-COPROCESS_NAME = re.compile(r"[ \t]+[A-Za-z_]\w*(?=\s+[{(])")
-TIME_OPTIONS = re.compile(r"(?:[ \t]+(?:-p|--)(?=[ \t]))*")
-END_OF_TEST = re.compile(r"\]\](?=[\s;|&)]|$)")
+from toolcrib.approval.shell.model import NotUnderstood
+from toolcrib.approval.shell.source_text import Budget, Continuations, decode_ansi_quotes, join_lines
+from toolcrib.approval.shell.syntax import (
+    Arithmetic,
+    ArrayLiteral,
+    Assignment,
+    CommandList,
+    ExtendedGlob,
+    LiteralText,
+    ParameterExpansion,
+    Redirection,
+    Substitution,
+    Word,
+    WordPart,
+)
 
-OPENING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{"})
-CLOSING = frozenset({"fi", "done", "esac", "}"})
-NESTING = frozenset({"if", "while", "until", "for", "select", "case", "{", "("})
-RESERVED = OPENING | CLOSING | {"for", "select", "case", "function", "time", "coproc", "!", "[["}
+PLAIN_WORD = re.compile(r"([A-Za-z0-9_./:,@%+^=\-]+)(?=[ \t\n;|&)]|\Z)[ \t]*+")
+"""A word without anything to expand, and the blanks behind it."""
+LITERAL = re.compile(r"[^ \t\n|&;()<>$`\"'\\]+")
+IN_QUOTES = re.compile(r'[^"$`\\]+')
+IN_HEREDOC = re.compile(r"[^$`\\]+")
+IN_BRACES = re.compile(r"[^}$`\\\"']+")
+IN_EXPRESSION = re.compile(r"[^()\[\]$`\\\"']+")
+IN_PATTERN = re.compile(r"[^()$`\\\"']+")
+REDIRECTION = re.compile(r"(?:(\d+)|\{([A-Za-z_]\w*)\})?(&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|<(?!\()|>(?!\())")
+BLANKS = re.compile(r"[ \t]+")
+BLANK_LINES = re.compile(r"(?:[ \t\n]++|#[^\n]*+)++")
+PARAMETER = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])")
+OPERATION = re.compile(r":[-=?+]|##|%%|//|/#|/%|\^\^|,,|[-=?+#%/^,:@*]")
+NAME = re.compile(r"[A-Za-z_]\w*")
+PARENTHESES = re.compile(r"\([ \t]*\)")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[|(\+?)=)")
+ASSIGNS = re.compile(r"(\+?)=")
+BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*+)`", re.DOTALL)
+QUOTING = re.compile(r"[\\'\"]")
+RAW = re.compile(r"['#`]|<<")
+"""What may begin a text in which `\\`-newline is no line continuation."""
+LINE_TABS = re.compile(r"(?<=\n)\t+")
+SPECIAL_PARAMETERS = "@*#?$!-0123456789"
+PATTERN_OPERATIONS = "#%/^,"
 
 
-def tokenize(source: str) -> Script:
-    """The tokens of a whole command line; raises NotUnderstood when it is malformed or beyond the limits."""
-    lexer = Lexer(source, Budget())
-    return Script(lexer.command_list(closing=""), source, 0, len(source))
+class _Heredoc(msgspec.Struct):
+    delimiter: str
+    quoted: bool
+    strip_tabs: bool
+    target: Word
 
 
-class Lexer(WordLexer):
-    def command_list(self, closing: str) -> list[Token]:
-        self.deeper()
-        level = _Level(self, closing)
-        while level.step():
-            pass
-        self.depth -= 1
-        return level.tokens
+class Lexer:
+    """Reads `source` from `position` on; the parser that uses it reads the commands inside substitutions."""
 
-
-class _Level:
-    """One command list being read: where a command word may stand, and which constructs are open."""
-
-    def __init__(self, lexer: Lexer, closing: str) -> None:
-        self.lexer = lexer
-        self.closing = closing
-        self.tokens: list[Token] = []
-        self.command_position = True
+    def __init__(self, source: str, budget: Budget, parser: CommandParser) -> None:
+        self.original = source
+        self.source = join_lines(source)
+        self.position = 0
+        self.end = len(self.source)
+        self.budget = budget
+        self.parser = parser
+        self.heredocs: list[_Heredoc] = []
         self.parentheses = 0
-        self.open = 0
-        self.cases: list[str] = []
-        self.expected = ""
+        """How many substitutions with parentheses are open."""
+        self.not_arithmetic: set[int] = set()
+        self.cut = Continuations(source) if len(source) != self.end and RAW.search(source) else None
+        self.newline_at = -1
+        """Where a comment ended with a newline that was taken for a line continuation."""
 
-    def step(self) -> bool:
-        """Read one token; False at the end of this list."""
-        lexer = self.lexer
-        lexer.skip_blanks()
-        source, at = lexer.source, lexer.position
-        if at >= len(source):
-            if self.closing or self.open > 0 or self.cases:
-                raise NotUnderstood("a parenthesis or a compound command is not closed")
-            last = next((token for token in reversed(self.tokens) if token.text != "\n"), None)
-            if last is not None and last.kind == "operator" and last.text in ("|", "|&", "||", "&&"):
-                raise NotUnderstood(f"nothing follows {last.text!r}")
-            lexer.read_heredocs()
-            return False
-        character = source[at]
-        if character == "#":
-            lexer.skip_comment()
-            return True
-        if character in "<>&{0123456789":
-            redirection = REDIRECTION.match(source, at)
-            if redirection and not self.is_process_substitution(redirection):
-                self.redirection(redirection)
-                return True
-        operator = OPERATOR.match(source, at)
-        if operator:
-            return self.operator(operator.group())
-        self.word()
-        return True
+    # Blanks, comments and lines
 
-    def is_process_substitution(self, match: re.Match[str]) -> bool:
-        return match.group() in "<>" and self.lexer.source.startswith("(", match.end())
-
-    def add(self, token: Token) -> None:
-        self.lexer.budget.spend()
-        self.tokens.append(token)
-
-    def redirection(self, match: re.Match[str]) -> None:
-        lexer, operator = self.lexer, match.group(3)
-        lexer.position = match.end()
-        if operator in ("<<", "<<-"):
-            target = lexer.queue_heredoc(strip_tabs=operator == "<<-")
-        else:
-            lexer.skip_blanks()
-            target = lexer.word()
-            if target.start == target.end:
-                raise NotUnderstood("a redirection has no target")
-        redirection = Redirection(operator, match.group(1) or match.group(2) or "", target)
-        self.add(Token("redirection", operator, match.start(), lexer.position, redirection=redirection))
-
-    def operator(self, text: str) -> bool:
-        lexer, at = self.lexer, self.lexer.position
-        in_pattern = bool(self.cases) and self.cases[-1] == "pattern"
-        if text == "(" and in_pattern:
-            lexer.position += 1
-            return True
-        if text == ")":
-            if in_pattern:
-                self.cases[-1] = "body"
-            elif self.parentheses:
-                self.parentheses -= 1
-                self.open -= 1
-            elif self.closing:
-                lexer.position += 1
-                return False
+    def peek(self) -> str:
+        """The next character after blanks and comments; empty at the end."""
+        source, at, end = self.source, self.position, self.end
+        while at < end and at != self.newline_at:
+            character = source[at]
+            if character in " \t":
+                blanks = BLANKS.match(source, at, end)
+                at = blanks.end() if blanks else end
+            elif character == "#":
+                at = self.comment_end(at)
             else:
-                raise NotUnderstood("unexpected ')'")
-        if text == "(" and self.command_position and self.arithmetic_command():
-            return True
-        self.check_operator(text, in_pattern)
-        lexer.position += len(text)
-        if text == "(":
-            self.parentheses += 1
-            self.nest()
-        if text in (";;", ";&", ";;&") and self.cases:
-            self.cases[-1] = "pattern"
-        self.command_position = True
-        self.expected = ""
-        self.add(Token("operator", text, at, lexer.position))
-        if text == "\n":
-            lexer.read_heredocs()
-        return True
+                self.position = at
+                return character
+        self.position = at
+        return "\n" if at == self.newline_at else ""
 
-    def check_operator(self, text: str, in_pattern: bool) -> None:
-        """Refuse an operator with nothing in front of it; the parser would take long to recover from many."""
-        if text in ("\n", "(", ")") or in_pattern:
+    def comment_end(self, start: int) -> int:
+        """Where the newline behind a comment is; `newline_at` tells of one that was taken for a continuation."""
+        if self.cut is not None:
+            self.budget.spend()
+            newline = self.original.find("\n", self.cut.in_source(start))
+            if self.cut.is_cut(newline - 1):
+                self.newline_at = min(self.end, self.cut.in_text(newline + 1))
+                return self.newline_at
+        newline = self.source.find("\n", start, self.end)
+        return self.end if newline < 0 else newline
+
+    def skip_newlines(self) -> None:
+        """Skip blanks, comments and newlines, and read the here-documents that start after one."""
+        if self.cut is None and not self.heredocs:
+            blank = BLANK_LINES.match(self.source, self.position, self.end)
+            if blank:
+                self.position = blank.end()
             return
-        last = self.tokens[-1] if self.tokens else None
-        if (
-            last is None
-            or (last.kind == "operator" and last.text not in (")", "\n"))
-            or (last.text == "\n" and text not in (";;", ";&", ";;&") and last.kind == "operator")
-        ):
-            if text in (";;", ";&", ";;&") and last is not None and last.text in (";", "&"):
-                return
-            raise NotUnderstood(f"unexpected {text!r}")
+        while self.peek() == "\n":
+            if self.position == self.newline_at:
+                self.newline_at = -1
+            else:
+                self.position += 1
+            if self.heredocs:
+                self.read_heredocs()
 
-    def nest(self) -> None:
-        self.open += 1
-        if self.open > MAX_DEPTH:
-            raise NotUnderstood("the command is nested too deeply")
+    # Words
 
-    def arithmetic_command(self) -> bool:
-        lexer, start = self.lexer, self.lexer.position
-        if not lexer.source.startswith("((", start):
-            return False
-        inner = lexer.arithmetic(start + 2)
-        if inner is None:
-            return False
-        inner.parts = [Part("arithmetic", words=[Word(inner.parts, start, lexer.position)])]
-        if self.expected == "name":
-            self.tokens.append(Token("word", "_", start, start, word=Word([Part("text", "_")], start, start)))
-            self.tokens.append(Token("reserved", "in", start, start))
-            self.add(Token("word", "", start, lexer.position, word=inner))
-            self.expected = ""
-        else:
-            self.add(Token("test", "((", start, lexer.position, word=inner))
-        self.command_position = False
-        return True
-
-    def word(self) -> None:
-        lexer = self.lexer
-        start = lexer.position
-        word = lexer.word(argument=not self.command_position)
-        if lexer.position == start:
-            raise NotUnderstood(f"unexpected {lexer.source[start]!r}")
-        literal = word.literal
-        if self.expected == "in" and literal in ("in", "do"):
-            self.expected = ""
-            self.command_position = literal == "do"
-            if self.cases and self.cases[-1] == "subject":
-                self.cases[-1] = "pattern"
-                self.command_position = True
-            self.add(Token("reserved", literal, start, lexer.position))
-            return
-        if self.command_position and not self.expected and literal in RESERVED and self.reserved(literal, start):
-            return
-        for expanded in expand_braces(word):
-            self.add(Token("word", "", expanded.start, expanded.end, word=expanded))
-        self.command_position = bool(self.cases) and self.cases[-1] == "pattern"
-        self.expected = {"name": "in", "function": "body"}.get(self.expected, "")
-        if self.expected == "body":
-            self.function_parentheses()
-
-    def function_parentheses(self) -> None:
-        """Write `function name {` as `name() {`, so that the grammar sees one form."""
-        lexer = self.lexer
-        match = re.compile(r"[ \t]*\([ \t]*\)").match(lexer.source, lexer.position)
-        if match:
-            lexer.position = match.end()
-        for text in "()":
-            self.tokens.append(Token("operator", text, lexer.position, lexer.position))
-        self.command_position = True
-        self.expected = ""
-
-    def reserved(self, literal: str, start: int) -> bool:
-        """Take a reserved word in command position; False when it turns out to be an ordinary word."""
-        lexer = self.lexer
-        if self.cases and self.cases[-1] == "pattern" and literal != "esac":
-            return False
-        if literal == "[[":
-            self.test_expression(start)
-            return True
-        if literal == "!":
-            return True
-        if literal == "time":
-            options = TIME_OPTIONS.match(lexer.source, lexer.position)
-            lexer.position = options.end() if options else lexer.position
-            return True
-        if literal == "coproc":
-            name = COPROCESS_NAME.match(lexer.source, lexer.position)
-            lexer.position = name.end() if name else lexer.position
-            return True
-        if literal == "function":
-            self.expected = "function"
-            self.command_position = False
-            return True
-        if literal in NESTING:
-            self.nest()
-        if literal in CLOSING:
-            self.open -= 1
-            if self.open < 0:
-                raise NotUnderstood(f"unexpected {literal!r}")
-        if literal == "esac" and self.cases:
-            self.cases.pop()
-        if literal == "case":
-            self.cases.append("subject")
-        self.expected = {"for": "name", "select": "name", "case": "name"}.get(literal, "")
-        # `for ((` is arithmetic although a name is expected, so the position stays one of a command there.
-        self.command_position = literal in OPENING or literal in CLOSING or literal in ("for", "select")
-        self.add(Token("reserved", literal, start, lexer.position))
-        return True
-
-    def test_expression(self, start: int) -> None:
-        """Take `[[ … ]]` as one word that holds the expansions inside it."""
-        lexer, parts = self.lexer, list[Part]()
-        source = lexer.source
-        while True:
-            lexer.budget.spend()
-            at = lexer.position
-            if at >= len(source):
-                raise NotUnderstood("a [[ is not closed")
-            if source[at] == "]" and source[at - 1].isspace() and END_OF_TEST.match(source, at):
-                lexer.position += 2
+    def word(self, *, arrays: bool = False, may_be_function: bool = False) -> Word:
+        """The word at this position; its span is empty when there is none. `arrays` allows `name=(…)` in it."""
+        source, start, end = self.source, self.position, self.end
+        self.budget.spend()
+        plain = PLAIN_WORD.match(source, start, end)
+        if plain:
+            self.position = plain.end()
+            stop = plain.end(1)
+            return Word((LiteralText(plain[1], False, start, stop),), start, stop)
+        parts: list[WordPart] = []
+        while self.position < end:
+            at = self.position
+            literal = LITERAL.match(source, at, end)
+            if literal:
+                self.position = literal.end()
+                parts.append(LiteralText(literal[0], False, at, self.position))
+                continue
+            character = source[at]
+            if character in " \t\n|&;)":
                 break
-            if source[at] == '"':
-                parts.extend(lexer.double_quoted())
-            elif source[at] in "$`'\\":
-                parts.append(lexer.part(source[at]))
+            if character in "<>":
+                if not source.startswith("(", at + 1):
+                    break
+                parts.append(self.substitution("input" if character == "<" else "output", quoted=False))
+            elif character == "(":
+                if may_be_function and PARENTHESES.match(source, at, end):
+                    break
+                part = self.parenthesis_in_word(parts, arrays)
+                if part is None:
+                    break
+                parts.append(part)
             else:
-                lexer.position += 1
-        word = Word([Part("arithmetic", words=[Word(parts, start, lexer.position)])], start, lexer.position)
-        self.add(Token("test", "[[", start, lexer.position, word=word))
-        self.command_position = False
+                self.part(character, parts)
+        return Word(tuple(parts), start, self.position)
+
+    def part(self, character: str, parts: list[WordPart]) -> None:
+        """Read what a quote, a backslash, a `$` or a backtick begins."""
+        self.budget.spend()
+        if character == '"':
+            parts.extend(self.double_quoted())
+        elif character == "'":
+            parts.append(self.single_quoted())
+        elif character == "\\":
+            at = self.position
+            self.position = min(at + 2, self.end)
+            parts.append(LiteralText(self.source[at + 1 : self.position] or "\\", True, at, self.position))
+        elif character == "$" and self.source.startswith('$"', self.position):
+            self.position += 1
+            parts.extend(self.double_quoted())
+        elif character == "$":
+            parts.append(self.dollar(quoted=False))
+        else:
+            parts.append(self.backticks(quoted=False))
+
+    def parenthesis_in_word(self, parts: list[WordPart], arrays: bool) -> WordPart | None:
+        """The `(…)` of an array or an extended glob; None when the parenthesis belongs to the grammar."""
+        before = parts[-1] if parts else None
+        if not isinstance(before, LiteralText) or before.quoted:
+            return None
+        if arrays and len(parts) == 1 and before.text.endswith("=") and ASSIGNMENT.fullmatch(before.text):
+            return self.array()
+        if before.text[-1] not in "?*+@!":
+            return None
+        start = self.position
+        self.position += 1
+        pattern = self.expression(IN_PATTERN, "(", ")")
+        self.position += 1
+        return ExtendedGlob(pattern, start, self.position)
+
+    def pattern(self) -> Word:
+        """The regular expression behind `=~`, in which parentheses and bars are ordinary characters."""
+        start, parts = self.position, list[WordPart]()
+        while True:
+            word = self.word()
+            parts.extend(word.parts)
+            at = self.position
+            if at != word.end or at >= self.end or self.source[at] not in "(|" or self.source.startswith("||", at):
+                break
+            if self.source[at] == "(":
+                self.position += 1
+                inside = self.expression(IN_PATTERN, "(", ")")
+                parts.extend((LiteralText("(", False, at, at + 1), *inside.parts))
+                at = self.position
+            self.position = at + 1
+            parts.append(LiteralText(self.source[at], False, at, at + 1))
+        if not parts:
+            raise NotUnderstood("nothing follows '=~'")
+        return Word(tuple(parts), start, parts[-1].end)
+
+    def array(self) -> ArrayLiteral:
+        start, words = self.position, list[Word]()
+        self.position += 1
+        self.budget.enter()
+        while True:
+            self.skip_newlines()
+            if self.position >= self.end:
+                raise NotUnderstood("an array is not closed")
+            if self.source[self.position] == ")":
+                self.position += 1
+                self.budget.leave()
+                return ArrayLiteral(tuple(words), start, self.position)
+            word = self.array_element()
+            if word.start == word.end:
+                raise NotUnderstood("an array holds something that is not a word")
+            words.append(word)
+
+    def array_element(self) -> Word:
+        """A word, or `[index]=value` where the index may hold blanks."""
+        start = self.position
+        if self.source[start] != "[":
+            return self.word()
+        return self.indexed_word(start, self.subscript())
+
+    def indexed_word(self, start: int, index: Word) -> Word:
+        """The word from `start` on whose subscript was read already."""
+        before = LiteralText(self.source[start : index.start], False, start, index.start)
+        after = LiteralText("]", False, index.end, self.position)
+        rest = self.word() if self.position < self.end and self.source[self.position] not in " \t\n" else None
+        if rest is None:
+            return Word((before, *index.parts, after), start, after.end)
+        return Word((before, *index.parts, after, *rest.parts), start, rest.end)
+
+    def subscript(self) -> Word:
+        """The inside of `[…]`, with the position behind it."""
+        self.position += 1
+        index = self.expression(IN_EXPRESSION, "[", "]")
+        self.position += 1
+        return index
+
+    def assignment(self) -> Assignment | Word | None:
+        """The assignment at this position, or a word that begins like one; None when there is neither."""
+        source, start = self.source, self.position
+        head = ASSIGNMENT.match(source, start, self.end)
+        if head is None:
+            return None
+        index, appends = None, head[2]
+        self.position = head.end()
+        if appends is None:
+            self.position -= 1
+            index = self.subscript()
+            sign = ASSIGNS.match(source, self.position, self.end)
+            if sign is None:
+                return self.indexed_word(start, index)
+            appends = sign[1]
+            self.position = sign.end()
+        at = self.position
+        if source.startswith("(", at) and at < self.end:
+            array = self.array()
+            value = Word((array,), at, array.end)
+        else:
+            value = self.word()
+        return Assignment(head[1], index, appends == "+", value, start, value.end)
+
+    # Quotes
+
+    def single_quoted(self) -> LiteralText:
+        start = self.position
+        if self.cut is not None:
+            text, self.position = self.raw_quoted(start)
+            return LiteralText(text, True, start, self.position)
+        end = self.source.find("'", start + 1, self.end)
+        if end < 0:
+            raise NotUnderstood("a single quote is not closed")
+        self.position = end + 1
+        return LiteralText(self.source[start + 1 : end], True, start, end + 1)
+
+    def raw_quoted(self, start: int) -> tuple[str, int]:
+        """The text in the single quotes at `start` as the source has it, and the position behind them."""
+        assert self.cut is not None
+        first = self.cut.in_source(start) + 1
+        last = self.original.find("'", first)
+        if last < 0 or self.cut.in_text(last) >= self.end:
+            raise NotUnderstood("a single quote is not closed")
+        return self.original[first:last], self.cut.in_text(last) + 1
+
+    def double_quoted(self) -> list[WordPart]:
+        start = self.position
+        self.position += 1
+        parts = self.quoted_parts(IN_QUOTES, '"')
+        return parts or [LiteralText("", True, start, self.position)]
+
+    def quoted_parts(self, literal: re.Pattern[str], closing: str) -> list[WordPart]:
+        """Text with expansions but without word splitting: in double quotes or, without `closing`, a here-document."""
+        source, end, parts = self.source, self.end, list[WordPart]()
+        self.budget.enter()
+        while True:
+            at = self.position
+            if at >= end:
+                if closing:
+                    raise NotUnderstood("a double quote is not closed")
+                break
+            self.budget.spend()
+            match = literal.match(source, at, end)
+            if match:
+                parts.append(LiteralText(match[0], True, at, match.end()))
+                self.position = match.end()
+                continue
+            character = source[at]
+            if character == closing:
+                self.position += 1
+                break
+            if character == "\\":
+                parts.append(self.escape('$`"\\' if closing else "$`\\"))
+            elif character == "$":
+                parts.append(self.dollar(quoted=True))
+            else:
+                parts.append(self.backticks(quoted=True))
+        self.budget.leave()
+        return parts
+
+    def escape(self, escapable: str) -> LiteralText:
+        """A backslash in double quotes or the like, which only quotes some characters."""
+        at = self.position
+        following = self.source[at + 1 : min(at + 2, self.end)]
+        self.position = at + 1 + len(following)
+        text = following if following and following in escapable else "\\" + following
+        return LiteralText(text, True, at, self.position)
+
+    def ansi_quoted(self) -> LiteralText:
+        """`$'…'` with its escapes decoded."""
+        start = self.position
+        if self.cut is None:
+            text, self.position = decode_ansi_quotes(self.source, start + 2)
+        else:
+            text, end = decode_ansi_quotes(self.original, self.cut.in_source(start + 1) + 1)
+            self.position = self.cut.in_text(end - 1) + 1
+        if self.position > self.end:
+            raise NotUnderstood("a $'…' quote is not closed")
+        return LiteralText(text, True, start, self.position)
+
+    # Expansions
+
+    def dollar(self, *, quoted: bool) -> WordPart:
+        source, at = self.source, self.position
+        following = source[at + 1] if at + 1 < self.end else ""
+        if following == "(":
+            if source.startswith("((", at + 1) and at not in self.not_arithmetic:
+                arithmetic = self.arithmetic(at, at + 3, quoted)
+                if arithmetic is not None:
+                    return arithmetic
+            return self.substitution("command", quoted)
+        if following == "{":
+            return self.braced_parameter(quoted)
+        if following == "[":
+            self.position = at + 2
+            expression = self.expression(IN_EXPRESSION, "[", "]")
+            self.position += 1
+            return Arithmetic(expression, quoted, at, self.position)
+        if following == "'" and not quoted:
+            return self.ansi_quoted()
+        name = NAME.match(source, at + 1, self.end)
+        if name:
+            self.position = name.end()
+            return ParameterExpansion(name[0], quoted, at, self.position)
+        if following and following in SPECIAL_PARAMETERS:
+            self.position = at + 2
+            return ParameterExpansion(following, quoted, at, self.position)
+        self.position = at + 1
+        return LiteralText("$", quoted, at, at + 1)
+
+    def substitution(self, kind: SubstitutionKind, quoted: bool) -> Substitution:
+        """`$(…)`, `<(…)` or `>(…)`; here-documents that are still to come belong to the line around it."""
+        start = self.position
+        outer, self.heredocs = self.heredocs, []
+        self.position += 2
+        self.parentheses += 1
+        body = self.parser.commands(")")
+        self.parentheses -= 1
+        self.position += 1
+        self.heredocs = outer + self.heredocs
+        return Substitution(kind, body, quoted, self.source, start, self.position)
+
+    def arithmetic(self, start: int, inside: int, quoted: bool) -> Arithmetic | None:
+        """The `((…))` from `start` on; None, with the position unmoved, when it is two subshells instead."""
+        before, depth = self.position, self.budget.depth
+        self.position = inside
+        try:
+            expression = self.expression(IN_EXPRESSION, "(", ")")
+            if self.source.startswith("))", self.position) and self.position + 2 <= self.end:
+                self.position += 2
+                return Arithmetic(expression, quoted, start, self.position)
+        except NotUnderstood:
+            self.budget.depth = depth
+        # Remembered, because an arithmetic expression around this one would try it again.
+        self.not_arithmetic.add(start)
+        self.position = before
+        return None
+
+    def expression(self, literal: re.Pattern[str], opening: str, closing: str) -> Word:
+        """Text with expansions up to the `closing` that belongs to it; the position stays in front of that."""
+        source, start, end = self.source, self.position, self.end
+        parts: list[WordPart] = []
+        depth = 0
+        self.budget.enter()
+        while self.position < end:
+            self.budget.spend()
+            at = self.position
+            match = literal.match(source, at, end)
+            if match:
+                self.position = match.end()
+                parts.append(LiteralText(match[0], False, at, self.position))
+                continue
+            character = source[at]
+            if character in "$`\\\"'":
+                self.part(character, parts)
+                continue
+            if character == opening:
+                depth += 1
+            elif character == closing:
+                if depth == 0:
+                    self.budget.leave()
+                    return Word(tuple(parts), start, at)
+                depth -= 1
+            self.position = at + 1
+            parts.append(LiteralText(character, False, at, at + 1))
+        raise NotUnderstood(f"a {opening!r} is not closed")
+
+    def braced_parameter(self, quoted: bool) -> ParameterExpansion:
+        source, start, end = self.source, self.position, self.end
+        self.position += 2
+        head = PARAMETER.match(source, self.position, end)
+        if head is None:
+            raise NotUnderstood("a ${…} cannot be read")
+        prefix, name = head[1], head[2]
+        self.position = head.end()
+        index = None
+        if source.startswith("[", self.position):
+            index = self.subscript()
+            if index is None:
+                raise NotUnderstood("a ${…[…]} cannot be read")
+        sign = OPERATION.match(source, self.position, end)
+        operation = sign[0] if sign else ""
+        if sign and prefix != "#":
+            self.position = sign.end()
+        argument_start = self.position
+        parts = self.braced_argument(quoted, operation)
+        if parts and (not operation or prefix == "#"):
+            raise NotUnderstood("a ${…} cannot be read")
+        argument = Word(tuple(parts), argument_start, self.position - 1)
+        return ParameterExpansion(name, quoted, start, self.position, prefix + operation, index, argument)
+
+    def braced_argument(self, quoted: bool, operation: str) -> list[WordPart]:
+        """What stands behind the operator of a `${…}`, up to its brace."""
+        source, end, parts = self.source, self.end, list[WordPart]()
+        # In double quotes a single quote hides no expansion, unless in a pattern, but it does hide a brace.
+        has_quotes = not quoted or operation[:1] in PATTERN_OPERATIONS
+        in_quotes = False
+        self.budget.enter()
+        while True:
+            at = self.position
+            if at >= end:
+                raise NotUnderstood("a ${ is not closed")
+            self.budget.spend()
+            match = IN_BRACES.match(source, at, end)
+            if match:
+                self.position = match.end()
+                parts.append(LiteralText(match[0], False, at, self.position))
+                continue
+            character = source[at]
+            if character == "}" and not in_quotes:
+                self.position += 1
+                break
+            if character == "}" or (character == "'" and not has_quotes) or (quoted and source.startswith("$'", at)):
+                in_quotes = in_quotes ^ (character == "'")
+                self.position += 1
+                parts.append(LiteralText(character, False, at, self.position))
+            else:
+                self.part(character, parts)
+        self.budget.leave()
+        return parts
+
+    def backticks(self, quoted: bool) -> Substitution:
+        start = self.position
+        match = BACKTICKS.match(self.source, start, self.end)
+        if match is None:
+            raise NotUnderstood("a backtick is not closed")
+        if self.cut is None and "\\" not in match[1]:
+            outer = self.end, self.heredocs, self.parentheses
+            self.position, self.end, self.heredocs, self.parentheses = start + 1, match.end() - 1, [], 0
+            body, source = self.parser.commands(""), self.source
+            self.end, self.heredocs, self.parentheses = outer
+        else:
+            inside = match[1]
+            if self.cut is not None:
+                inside = self.original[self.cut.in_source(start) + 1 : self.cut.in_source(match.end() - 1)]
+            inside = re.sub(r"\\([`\\$\"])" if quoted else r"\\([`\\$])", r"\1", inside)
+            body, source = self.parser.nested(inside)
+        self.position = match.end()
+        return Substitution("command", body, quoted, source, start, self.position)
+
+    # Redirections and here-documents
+
+    def redirection(self) -> Redirection | None:
+        """The redirection at this position; None when something else is there."""
+        match = REDIRECTION.match(self.source, self.position, self.end)
+        if match is None:
+            return None
+        self.budget.spend()
+        start, operator = self.position, match[3]
+        self.position = match.end()
+        self.peek()
+        # The digits of `< 2>f` belong to the next redirection.
+        is_missing = operator[-1] != "&" and REDIRECTION.match(self.source, self.position, self.end)
+        target = self.word()
+        if is_missing or target.start == target.end:
+            raise NotUnderstood(f"nothing follows {operator!r}")
+        descriptor = match[1] or match[2] or ""
+        if operator not in ("<<", "<<-"):
+            return Redirection(operator, descriptor, None, target, start, target.end)
+        body = self.queue_heredoc(target, strip_tabs=operator == "<<-")
+        return Redirection(operator, descriptor, target, body, start, target.end)
+
+    def queue_heredoc(self, delimiter: Word, *, strip_tabs: bool) -> Word:
+        """The word of a here-document, whose parts come with the next line."""
+        self.budget.heredocs -= 1
+        if self.budget.heredocs < 0:
+            raise NotUnderstood("there are too many heredocs")
+        written = self.source[delimiter.start : delimiter.end]
+        literals = [part.text for part in delimiter.parts if isinstance(part, LiteralText)]
+        text = "".join(literals) if len(literals) == len(delimiter.parts) else QUOTING.sub("", written)
+        body = Word((), delimiter.end, delimiter.end)
+        self.heredocs.append(_Heredoc(text, bool(QUOTING.search(written)), strip_tabs, body))
+        return body
+
+    def read_heredocs(self) -> None:
+        """Read the bodies that start on this line into their words."""
+        heredocs, self.heredocs = self.heredocs, []
+        for heredoc in heredocs:
+            if heredoc.quoted and self.cut is not None:
+                first = self.cut.in_source(self.position - 1) + 1
+                end, after = self.heredoc_end(heredoc, self.original, first, self.cut.in_source(self.end))
+                body = self.original[first:end]
+                start, end, after = self.position, self.cut.in_text(end), self.cut.in_text(after)
+            else:
+                start = self.position
+                end, after = self.heredoc_end(heredoc, self.source, start, self.end)
+                body = self.source[start:end]
+            parts: list[WordPart]
+            if heredoc.quoted:
+                parts = [LiteralText(body, True, start, end)] if body else []
+            else:
+                outer = self.end, self.parentheses
+                self.end, self.parentheses = end, 0
+                parts = self.quoted_parts(IN_HEREDOC, "")
+                self.end, self.parentheses = outer
+            if heredoc.strip_tabs:
+                parts = [_without_tabs(part, start) for part in parts]
+            # The word is part of a command that was complete before its next line was read.
+            for name, value in (("parts", tuple(parts)), ("start", start), ("end", end)):
+                force_setattr(heredoc.target, name, value)
+            self.position = after
+
+    def heredoc_end(self, heredoc: _Heredoc, source: str, start: int, end: int) -> tuple[int, int]:
+        """Where the body of a here-document ends, and where the text goes on."""
+        if "\n" in heredoc.delimiter:
+            return end, end  # No line can be equal to it.
+        line = (r"\t*" if heredoc.strip_tabs else "") + re.escape(heredoc.delimiter)
+        # In `$(…)` the line with the delimiter may also hold the closing parenthesis.
+        rest = r"(?:\n|\Z|(?=[^\n]*\)))" if self.parentheses else r"(?:\n|\Z)"
+        ending = re.compile(line + rest).match(source, start, end)
+        ending = ending or re.compile(r"(?<=\n)" + line + rest).search(source, start, end)
+        return (ending.start(), ending.end()) if ending else (end, end)
+
+
+class CommandParser(Protocol):
+    """What the lexer asks of the parser that uses it."""
+
+    def commands(self, closing: str) -> CommandList:
+        """Parse from the lexer's position up to `closing`, or to the lexer's end."""
+
+    def nested(self, text: str) -> tuple[CommandList, str]:
+        """Parse another text on the same budget; also gives the text that its spans point into."""
+
+
+SubstitutionKind = Literal["command", "input", "output"]
+
+
+def _without_tabs(part: WordPart, start: int) -> WordPart:
+    """A part of a `<<-` here-document without the tabs in front of its lines."""
+    if not isinstance(part, LiteralText):
+        return part
+    text = LINE_TABS.sub("", part.text)
+    return LiteralText(text.lstrip("\t") if part.start == start else text, True, part.start, part.end)

@@ -46,7 +46,7 @@ class Origin(IntFlag):
     """One thing, or a few, however little is known about it: a fresh file name, the newest of a list."""
 
 
-class Field(msgspec.Struct, frozen=True):
+class ExpandedWord(msgspec.Struct, frozen=True):
     """One word of an argument list after expansion; `text` holds UNKNOWN where a part cannot be known."""
 
     text: str
@@ -57,8 +57,8 @@ class Field(msgspec.Struct, frozen=True):
     def known(self) -> bool:
         return UNKNOWN not in self.text
 
-    def with_text(self, text: str) -> Field:
-        return Field(text, self.glob, self.origin)
+    def with_text(self, text: str) -> ExpandedWord:
+        return ExpandedWord(text, self.glob, self.origin)
 
 
 class Data(msgspec.Struct, frozen=True):

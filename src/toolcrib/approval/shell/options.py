@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from toolcrib.approval.shell.model import UNKNOWN, Field
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
 
 
 class Arguments(msgspec.Struct):
     """The options with their values, in order, and the operands of one command."""
 
-    options: list[tuple[str, Field | None]] = msgspec.field(default_factory=list)
-    operands: list[Field] = msgspec.field(default_factory=list)
+    options: list[tuple[str, ExpandedWord | None]] = msgspec.field(default_factory=list)
+    operands: list[ExpandedWord] = msgspec.field(default_factory=list)
 
     def has(self, *names: str) -> bool:
         """True when one of the options was given, also as an unambiguous abbreviation (`--recurs`)."""
         return any(_names(given, names) for given, _ in self.options)
 
-    def value(self, *names: str) -> Field | None:
+    def value(self, *names: str) -> ExpandedWord | None:
         """The last value of one of these options."""
         for given, value in reversed(self.options):
             if value is not None and _names(given, names):
                 return value
         return None
 
-    def values(self, *names: str) -> list[Field]:
+    def values(self, *names: str) -> list[ExpandedWord]:
         return [value for given, value in self.options if value is not None and _names(given, names)]
 
 
@@ -37,7 +37,7 @@ def _names(given: str, names: tuple[str, ...]) -> bool:
 
 
 def parse_arguments(
-    arguments: list[Field], values: frozenset[str], *, single_dash: bool = False, stop_early: bool = False
+    arguments: list[ExpandedWord], values: frozenset[str], *, single_dash: bool = False, stop_early: bool = False
 ) -> Arguments:
     """Split arguments; `values` are the options that take one, `single_dash` reads `-name` as one option.
 
@@ -64,7 +64,7 @@ def parse_arguments(
     return result
 
 
-def _long(result: Arguments, given: Field, rest: list[Field], number: int, values: frozenset[str]) -> int:
+def _long(result: Arguments, given: ExpandedWord, rest: list[ExpandedWord], number: int, values: frozenset[str]) -> int:
     name, equals, value = given.text.partition("=")
     if equals:
         result.options.append((name, given.with_text(value)))
@@ -76,7 +76,9 @@ def _long(result: Arguments, given: Field, rest: list[Field], number: int, value
     return 0
 
 
-def _cluster(result: Arguments, given: Field, rest: list[Field], number: int, values: frozenset[str]) -> int:
+def _cluster(
+    result: Arguments, given: ExpandedWord, rest: list[ExpandedWord], number: int, values: frozenset[str]
+) -> int:
     text = given.text
     if text in values and number < len(rest):
         result.options.append((text, rest[number]))
@@ -99,6 +101,6 @@ def _cluster(result: Arguments, given: Field, rest: list[Field], number: int, va
     return 0
 
 
-def may_be_option(field_: Field) -> bool:
+def may_be_option(field_: ExpandedWord) -> bool:
     """True for a word that the shell could still turn into an option."""
     return field_.text.startswith(UNKNOWN)

@@ -7,10 +7,19 @@ import binascii
 import codecs
 import re
 
-from toolcrib.approval.shell.ansi_quotes import decode_ansi_quotes
-from toolcrib.approval.shell.model import MAX_DATA_CHARS, NOTHING, UNKNOWN, Data, Field, NotUnderstood, Origin, name_set
-from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.model import (
+    MAX_DATA_CHARS,
+    NOTHING,
+    UNKNOWN,
+    Data,
+    ExpandedWord,
+    NotUnderstood,
+    Origin,
+    name_set,
+)
+from toolcrib.approval.shell.paths import is_private, is_secret, resolve
+from toolcrib.approval.shell.rules.base import CommandCall
+from toolcrib.approval.shell.source_text import decode_ansi_quotes
 
 FROM_NETWORK = name_set(
     "curl wget lynx links w3m elinks fetch http https xh nc ncat netcat telnet socat ftp tftp "
@@ -46,7 +55,7 @@ CODE_PRINTERS = name_set(
 MAX_FILTERED_CHARS = 100_000
 
 
-def output_of(call: Call) -> Data:
+def literal_output(call: CommandCall) -> Data:
     """What this command writes to its standard output."""
     if call.program in ("echo", "printf"):
         return _printed(call)
@@ -87,14 +96,14 @@ def output_of(call: Call) -> Data:
     return Data(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
 
 
-def _answers_git(call: Call) -> bool:
+def _answers_git(call: CommandCall) -> bool:
     """True for the questions to git that have one answer."""
     return call.program == "git" and any(
         word.text in ("rev-parse", "describe", "symbolic-ref", "config", "merge-base") for word in call.words[:3]
     )
 
 
-def _counted(call: Call) -> Data:
+def _counted(call: CommandCall) -> Data:
     """The numbers that `seq` prints: never a command, so they have no origin that matters."""
     bounds = [int(word.text) for word in call.words if re.fullmatch(r"-?\d{1,9}", word.text)]
     if not 1 <= len(bounds) <= 2 or len(bounds) != len(call.words):
@@ -103,7 +112,7 @@ def _counted(call: Call) -> Data:
     return Data("".join(f"{number}\n" for number in range(first, min(last, first + MAX_COUNTED) + 1)))
 
 
-def _prints_code(call: Call) -> bool:
+def _prints_code(call: CommandCall) -> bool:
     if call.program in (
         "ssh-agent",
         "dircolors",
@@ -121,11 +130,11 @@ def _prints_code(call: Call) -> bool:
     return any(PRINTS_CODE.search(word.text) for word in call.words)
 
 
-def _files(call: Call) -> list[Field]:
+def _files(call: CommandCall) -> list[ExpandedWord]:
     return [word for word in call.words if word.text and word.text[0] != "-"]
 
 
-def _printed(call: Call) -> Data:
+def _printed(call: CommandCall) -> Data:
     words = call.words
     if call.program == "printf":
         return _formatted(call)
@@ -148,7 +157,7 @@ def _unescape(text: str) -> str:
         return UNKNOWN
 
 
-def _formatted(call: Call) -> Data:
+def _formatted(call: CommandCall) -> Data:
     words = [word for word in call.words if word.text != "--"]
     origin = 0
     for word in words:
@@ -183,7 +192,7 @@ def _argument(match: re.Match[str], remaining: object) -> str:
     return _unescape(str(value)) if kind == "b" else str(value)
 
 
-def _filtered(call: Call, stdin: Data) -> Data:
+def _filtered(call: CommandCall, stdin: Data) -> Data:
     """What a filter makes of its input; decoding of known text is carried out."""
     data = _read(call, stdin)
     if call.program in ("cat", "tee", "sponge"):
@@ -199,7 +208,7 @@ def _filtered(call: Call, stdin: Data) -> Data:
     return Data(text, data.origin | (decoded | Origin.PROGRAM if text is None else 0))
 
 
-def _read(call: Call, stdin: Data) -> Data:
+def _read(call: CommandCall, stdin: Data) -> Data:
     if call.program not in ("cat", "tac"):
         return stdin
     files = _files(call)
@@ -212,7 +221,7 @@ def _read(call: Call, stdin: Data) -> Data:
     return Data.join(parts)
 
 
-def _decode(call: Call, text: str) -> str | None:
+def _decode(call: CommandCall, text: str) -> str | None:
     flags = {word.text for word in call.words}
     short = "".join(word.text for word in call.words if re.fullmatch(r"-[A-Za-z]+", word.text))
     try:
@@ -237,7 +246,7 @@ def _decode(call: Call, text: str) -> str | None:
     return None
 
 
-def _translated(call: Call, text: str) -> str | None:
+def _translated(call: CommandCall, text: str) -> str | None:
     words = [word.text for word in call.words]
     if len(words) == 2 and words[0] in ("-d", "--delete") and not CHARACTER_CLASS.search(words[1]):
         return text.translate({ord(character): None for character in _set(words[1])})
@@ -259,3 +268,29 @@ def _set(text: str) -> str:
     return re.sub(
         r"(.)-(.)", lambda m: "".join(chr(code) for code in range(ord(m[1]), min(ord(m[2]) + 1, ord(m[1]) + 256))), text
     )
+
+
+_SILENT = name_set(
+    "ls stat wc file test [ md5sum sha1sum sha256sum sha512sum b2sum cksum du chmod chown "
+    "touch mkdir rm cd ssh-keygen ssh-add readlink realpath "
+    "basename dirname find which mv cp ln shred true echo_ kill git"
+)
+"""Programs that look at a file without printing what is in it."""
+
+
+def output_of(call: CommandCall) -> Data:
+    """What a command prints, with the secrets that it may carry."""
+    data = literal_output(call)
+    origin = data.origin
+    for word in call.words:
+        origin |= word.origin
+        path = resolve(word.text.removeprefix("@"), call.state)
+        if word.text and is_secret(path):
+            origin |= Origin.SECRET
+        elif word.text and is_private(path):
+            origin |= Origin.PRIVATE
+        elif path in call.state.files:
+            origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
+    if call.program in _SILENT:
+        origin &= ~(Origin.SECRET | Origin.PRIVATE)
+    return Data(data.text, origin)

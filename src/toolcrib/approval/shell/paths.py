@@ -6,7 +6,7 @@ import re
 from posixpath import normpath
 from typing import Literal
 
-from toolcrib.approval.shell.model import UNKNOWN, Field, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.state import State
 
 Place = Literal[
@@ -85,7 +85,7 @@ MAX_NAME = 256
 TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
-def resolve(field: Field | str, state: State) -> str:
+def resolve(field: ExpandedWord | str, state: State) -> str:
     """The path that a word names: normalised, from the current directory; globs and UNKNOWN stay inside it."""
     text = field if isinstance(field, str) else field.text
     if not text:

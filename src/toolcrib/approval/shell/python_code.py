@@ -6,11 +6,11 @@ import ast
 import re
 import warnings
 
-from toolcrib.approval.shell.flow import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, Field
+from toolcrib.approval.shell.judge import judge_write
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
 from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
 from toolcrib.approval.shell.python_constants import ConstantReader
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.sql import sql_danger
 
@@ -49,7 +49,7 @@ SENDS = re.compile(
 )
 
 
-def judge_python(runner: Runner, code: str, call: Call, site: Site) -> None:
+def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
     """Report what Python code would do; code that does not parse is asked about when it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
         runner.report("unknown_code", "runs Python code that cannot be read", site)
@@ -72,7 +72,7 @@ def judge_python(runner: Runner, code: str, call: Call, site: Site) -> None:
 
 
 class _Reader(ConstantReader):
-    def __init__(self, runner: Runner, call: Call, site: Site) -> None:
+    def __init__(self, runner: Runner, call: CommandCall, site: Site) -> None:
         super().__init__(call.state.home)
         self.runner = runner
         self.call = call
@@ -226,12 +226,14 @@ class _Reader(ConstantReader):
             self.runner.run_text(value, self.call.state.copy(), None, self.site)
         elif isinstance(value, list):
             self.runner.invoke(
-                [Field(str(word)) for word in value], self.call.state.copy(), None, self.site
+                [ExpandedWord(str(word)) for word in value], self.call.state.copy(), None, self.site
             ) if value else None
         elif name in EXEC_CALLS and len(node.args) > 1:
             words = [self.constant(each) for each in node.args]
             if isinstance(words[-1], list):
-                self.runner.invoke([Field(str(word)) for word in words[-1]], self.call.state.copy(), None, self.site)
+                self.runner.invoke(
+                    [ExpandedWord(str(word)) for word in words[-1]], self.call.state.copy(), None, self.site
+                )
         elif self.is_fetched(node.args[0]):
             self.report("remote_code", "runs a command that was fetched or decoded")
         else:
@@ -239,9 +241,9 @@ class _Reader(ConstantReader):
         if name in EXEC_CALLS and isinstance(value, str) and len(node.args) > 1:
             listed = self.constant(node.args[1])
             words = listed if isinstance(listed, list) else [self.constant(each) for each in node.args[1:]]
-            fields = [Field(UNKNOWN if word is None else str(word)) for word in words]
+            fields = [ExpandedWord(UNKNOWN if word is None else str(word)) for word in words]
             if fields:
-                self.runner.invoke([Field(value), *fields[1:]], self.call.state.copy(), None, self.site)
+                self.runner.invoke([ExpandedWord(value), *fields[1:]], self.call.state.copy(), None, self.site)
 
     def run_python(self, name: str, node: ast.Call) -> None:
         if not node.args:
@@ -310,7 +312,7 @@ class _Reader(ConstantReader):
 
     def write(self, path: object) -> None:
         if isinstance(path, str):
-            judge_write(self.runner, self.path(path), Field(path), self.call.state, self.site)
+            judge_write(self.runner, self.path(path), ExpandedWord(path), self.call.state, self.site)
 
     def read(self, path: object) -> None:
         if isinstance(path, str) and is_secret(self.path(path)):

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from toolcrib.approval.shell.model import Data, Field, Severity
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.model import Data, ExpandedWord, Severity
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.state import State
 
 
@@ -23,7 +23,7 @@ class Runner(Protocol):
     hooks: set[tuple[str, str]]
     """The variables that are run as code, with the values that were judged already."""
 
-    def invoke(self, words: list[Field], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         """Judge one command given by its words; gives what it prints."""
 
     def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
@@ -47,5 +47,5 @@ class Runner(Protocol):
         """Add a finding of one class of danger."""
 
 
-Handler = Callable[[Runner, Call, Site], Data | None]
+Handler = Callable[[Runner, CommandCall, Site], Data | None]
 """Looks into one command; gives what it prints, or None when nothing special is known about that."""

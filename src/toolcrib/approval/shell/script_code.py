@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolcrib.approval.shell.flow import judge_write
-from toolcrib.approval.shell.model import UNKNOWN, Field, Severity
+from toolcrib.approval.shell.judge import judge_write
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity
 from toolcrib.approval.shell.paths import is_secret, place, resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Runner, Site
 from toolcrib.approval.shell.sql import sql_danger
 
@@ -108,7 +108,7 @@ COMMAND_ENDINGS: Endings = {
 POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 
 
-def judge_script_code(runner: Runner, language: str, code: str, call: Call, site: Site) -> None:
+def judge_script_code(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> None:
     """Report dangerous calls in a one-liner, and judge the shell commands inside it."""
     if len(code) > MAX_CODE:
         runner.report("unknown_code", f"runs more {language} code than can be read", site)
@@ -151,10 +151,10 @@ def judge_script_code(runner: Runner, language: str, code: str, call: Call, site
     _judge_files(runner, code, call, site)
 
 
-def _run_commands(runner: Runner, language: str, code: str, call: Call, site: Site) -> bool:
+def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> bool:
     ran = False
     for match in ARGUMENT_LIST.finditer(code):
-        words = [Field(a or b) for a, b in re.findall(r"\"([^\"]*)\"|'([^']*)'", match.group(1))]
+        words = [ExpandedWord(a or b) for a, b in re.findall(r"\"([^\"]*)\"|'([^']*)'", match.group(1))]
         if len(words) > 1:
             runner.invoke(words, call.state.copy(), None, site)
             ran = True
@@ -200,11 +200,11 @@ def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 
-def _judge_files(runner: Runner, code: str, call: Call, site: Site) -> None:
+def _judge_files(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
     for match in WRITES.finditer(code):
         path = next((group for group in match.groups() if group), "").strip()
         if path:
-            judge_write(runner, resolve(path, call.state), Field(path), call.state, site)
+            judge_write(runner, resolve(path, call.state), ExpandedWord(path), call.state, site)
     for match in PATHS.finditer(code):
         path = resolve((match.group(1) or match.group(2)).replace("~", call.state.home, 1), call.state)
         if is_secret(path):

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolcrib.approval.shell.model import UNKNOWN, Data, Field
+from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord
 
 if TYPE_CHECKING:
-    from toolcrib.approval.shell.grammar import Command
-    from toolcrib.approval.shell.tokens import Script
+    from toolcrib.approval.shell.syntax import Command, Substitution
 
-Value = list[Field]
+Value = list[ExpandedWord]
 """A variable is a list of fields: one for a string, any number for an array."""
 
-UNKNOWN_VALUE: Value = [Field(UNKNOWN)]
+UNKNOWN_VALUE: Value = [ExpandedWord(UNKNOWN)]
 DESCRIPTOR = re.compile(r"/(?:dev|proc/[^/]+)/fd/(.+)")
 
 
@@ -28,7 +27,7 @@ class State(msgspec.Struct):
     variables: dict[str, Value] = msgspec.field(default_factory=dict)
     functions: dict[str, tuple[Command, str]] = msgspec.field(default_factory=dict)
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
-    positional: list[Field] | None = None
+    positional: list[ExpandedWord] | None = None
     files: dict[str, Data] = msgspec.field(default_factory=dict)
     mounts: tuple[tuple[str, str], ...] = ()
     """Paths inside a container with the host paths behind them; empty outside of containers."""
@@ -39,8 +38,8 @@ class State(msgspec.Struct):
     """Directories that this command line cloned or unpacked from the network."""
     references: dict[str, str] = msgspec.field(default_factory=dict)
     """Variables that stand for others (`declare -n`)."""
-    sinks: dict[str, Script] = msgspec.field(default_factory=dict)
-    """The scripts behind `>( … )`, by the file names that stand for them."""
+    sinks: dict[str, Substitution] = msgspec.field(default_factory=dict)
+    """The processes behind `>( … )`, by the file names that stand for them."""
     descriptors: dict[str, Data] = msgspec.field(default_factory=dict)
     """What can be read from open file descriptors."""
     outputs: dict[str, str] = msgspec.field(default_factory=dict)
@@ -112,7 +111,7 @@ class State(msgspec.Struct):
                 origin = 0
                 for each in (*joined, *value):
                     origin |= each.origin
-                self.variables[name] = [Field(UNKNOWN, origin=origin)]
+                self.variables[name] = [ExpandedWord(UNKNOWN, origin=origin)]
         for name in self.variables.keys() - other.variables.keys():
             self.variables[name] = UNKNOWN_VALUE
         if "OLDPWD" in other.variables:

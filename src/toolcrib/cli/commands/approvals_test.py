@@ -10,7 +10,7 @@ import click
 from toolcrib.approval.approvers.escape import visible
 from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.approval.build import build_policy
-from toolcrib.approval.calls import Reading
+from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.grants import Grant, suggest
 from toolcrib.approval.options import GateOptions
@@ -102,7 +102,7 @@ def _policy(settings: Settings, entry_point: EntryPoint, backend: str, folder: s
     )
 
 
-def _report(line: str, decision: Decision, reading: Reading, used: list[str]) -> JsonObject:
+def _report(line: str, decision: Decision, reading: CommandReading, used: list[str]) -> JsonObject:
     request = ApprovalRequest(id="", tool="terminal", command=line, dangers=decision.dangers)
     return {
         "command": line,

@@ -8,12 +8,12 @@ from functools import cached_property
 
 import msgspec
 
-from toolcrib.approval.shell.model import Data, Field, Severity, name_set
+from toolcrib.approval.shell.model import Data, ExpandedWord, Severity, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.state import State
 
 
-class Danger(msgspec.Struct, frozen=True):
+class DangerClass(msgspec.Struct, frozen=True):
     """A class of danger: its stable key, its name for people, and what one grant of it covers."""
 
     key: str
@@ -24,11 +24,11 @@ class Danger(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Call:
+class CommandCall:
     """One command about to run: its program, its arguments and where it runs."""
 
     program: str
-    words: list[Field]
+    words: list[ExpandedWord]
     state: State
     stdin: Data | None
     text: str
@@ -55,7 +55,7 @@ class Call:
         return all(word.known for word in self.words)
 
 
-Predicate = Callable[[Call], bool]
+Predicate = Callable[[CommandCall], bool]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Rule:
         object.__setattr__(self, "flag_names", tuple(self.flags.split()))
         object.__setattr__(self, "unless_names", tuple(self.unless.split()))
 
-    def matches(self, call: Call) -> bool:
+    def matches(self, call: CommandCall) -> bool:
         if self.sub_words and not self.matches_sub(call.arguments.operands):
             return False
         if self.flag_names and not call.arguments.has(*self.flag_names):
@@ -90,7 +90,7 @@ class Rule:
             return False
         return self.where is None or self.where(call)
 
-    def matches_sub(self, operands: list[Field]) -> bool:
+    def matches_sub(self, operands: list[ExpandedWord]) -> bool:
         """True when the operands start with the sub-command; `*` stands for any word."""
         if len(operands) < len(self.sub_words):
             return False

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, after_sub
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "cloud",
         "cloud resource change",
         "this cloud account",
         r"\baws\b.*\b(?:rb|rm|delete-|terminate-)|\b(?:gcloud|az)\b.*\bdelete\b",
         "aws s3 rb s3://b --force",
     ),
-    Danger(
+    DangerClass(
         "terraform",
         "infrastructure destruction",
         "this infrastructure",
@@ -45,14 +45,14 @@ CLOUD_VERB = re.compile(
 CLOUD_OPENS = re.compile(r"^(?:add-iam-policy-binding|set-iam-policy|create-for-rbac|grant|set-policy)$")
 
 
-def aws_deletes(call: Call) -> bool:
+def aws_deletes(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     if any(word.text in ("--dry-run", "--dryrun") for word in call.words):
         return False
     return len(words) > 1 and bool(AWS_VERB.match(words[1]) or AWS_OPENS.match(words[1]))
 
 
-def aws_storage(call: Call) -> bool:
+def aws_storage(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     if any(word.text in ("--dryrun",) for word in call.words) or words[:1] != ["s3"]:
         return False
@@ -70,7 +70,7 @@ def aws_storage(call: Call) -> bool:
     )
 
 
-def says_delete(call: Call) -> bool:
+def says_delete(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     if any(
         word.text in ("--dry-run", "--validate-only", "--help", "-h", "--what-if", "--dryrun") for word in call.words
@@ -79,17 +79,17 @@ def says_delete(call: Call) -> bool:
     return any(CLOUD_VERB.match(word) or CLOUD_OPENS.match(word) for word in words[:4])
 
 
-def destroys_terraform(call: Call) -> bool:
+def destroys_terraform(call: CommandCall) -> bool:
     texts = [word.text.lstrip("-") for word in call.words if word.text.startswith("-")]
     return "destroy" in texts or "auto-approve" in texts or any(text.startswith("replace=") for text in texts)
 
 
-def changes_state(call: Call) -> bool:
+def changes_state(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     return words[:1] == ["state"] and words[1:2] in (["rm"], ["push"], ["mv"], ["replace-provider"])
 
 
-def deletes_object(call: Call) -> bool:
+def deletes_object(call: CommandCall) -> bool:
     words = [word.text for word in call.words]
     return (
         any(word in ("rm", "rb", "del", "rsync", "mv") for word in words[:4])
@@ -98,12 +98,12 @@ def deletes_object(call: Call) -> bool:
     )
 
 
-def calls_api(call: Call) -> bool:
+def calls_api(call: CommandCall) -> bool:
     method = call.arguments.value("-X", "--method")
     return method is not None and method.text.upper() in ("DELETE", "PUT", "PATCH")
 
 
-def sends_delete(call: Call) -> bool:
+def sends_delete(call: CommandCall) -> bool:
     """A DELETE request to another machine removes something there."""
     method = call.arguments.value("-X", "--request", "--method")
     addresses = " ".join(each.text for each in call.arguments.operands)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "container",
         "container removal or stop",
         "this container engine",
@@ -19,12 +19,12 @@ DANGERS = (
 ENGINES = "docker podman nerdctl finch"
 
 
-def composes_down(call: Call) -> bool:
+def composes_down(call: CommandCall) -> bool:
     texts = [each.text for each in call.arguments.operands]
     return call.program.endswith("-compose") or texts[:1] == ["compose"]
 
 
-def mounts_engine_socket(call: Call) -> bool:
+def mounts_engine_socket(call: CommandCall) -> bool:
     return any(re.search(r"docker\.sock|containerd\.sock|podman\.sock", word.text) for word in call.words)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, after_sub, operands_at_least
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub, operands_at_least
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "sql",
         "destructive SQL",
         "this database",
@@ -15,7 +15,7 @@ DANGERS = (
         r"delete\s+from\s+\w+\s*(?:;|'|\"|$))",
         "psql -c 'DROP TABLE users'",
     ),
-    Danger(
+    DangerClass(
         "database",
         "destructive database command",
         "this database",
@@ -32,7 +32,7 @@ MONGO = re.compile(
 )
 
 
-def redis_destroys(call: Call) -> bool:
+def redis_destroys(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     text = call.stdin.text if call.stdin is not None and call.stdin.text is not None else ""
     lines = [words, *[line.split() for line in text.splitlines()[:200]]]
@@ -60,14 +60,14 @@ def _redis_line(words: list[str]) -> bool:
     return words[0].lower() in ("del", "unlink") and any("*" in word or "\ufdd0" in word for word in words[1:])
 
 
-def mongo_destroys(call: Call) -> bool:
+def mongo_destroys(call: CommandCall) -> bool:
     texts = [each.text for each in call.arguments.values("--eval")]
     if call.stdin is not None and call.stdin.text is not None:
         texts.append(call.stdin.text)
     return any(MONGO.search(text) for text in texts)
 
 
-def migrates_back(call: Call) -> bool:
+def migrates_back(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     return (
         any(
@@ -90,7 +90,7 @@ def migrates_back(call: Call) -> bool:
     )
 
 
-def restores_over(call: Call) -> bool:
+def restores_over(call: CommandCall) -> bool:
     return call.arguments.has("-c", "--clean", "--create", "-C", "--if-exists")
 
 

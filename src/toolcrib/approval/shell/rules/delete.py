@@ -6,10 +6,10 @@ import re
 
 from toolcrib.approval.shell.model import Origin
 from toolcrib.approval.shell.paths import place, resolve, trimmed
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "recursive_delete", "recursive delete", "inside the workspace", r"\brm\s+(?:-\w+\s+)*-\w*[rR]", "rm -rf build"
     ),
 )
@@ -18,17 +18,17 @@ CATASTROPHIC = ("root", "home", "system_root")
 WHOLE_DIRECTORY = re.compile(r"(?:^|/)(?:\*|\.\*|\*\*|\.\[!\.\]\*)$")
 
 
-def catastrophic_operand(call: Call) -> bool:
+def catastrophic_operand(call: CommandCall) -> bool:
     return any(
         place(resolve(each, call.state), call.state) in CATASTROPHIC for each in call.arguments.operands if each.text
     )
 
 
-def empties_directory(call: Call) -> bool:
+def empties_directory(call: CommandCall) -> bool:
     return any(each.glob and WHOLE_DIRECTORY.search(each.text) for each in call.arguments.operands)
 
 
-def empties_system_directory(call: Call) -> bool:
+def empties_system_directory(call: CommandCall) -> bool:
     return any(
         each.glob
         and WHOLE_DIRECTORY.search(each.text)
@@ -37,7 +37,7 @@ def empties_system_directory(call: Call) -> bool:
     )
 
 
-def finds_from_the_top(call: Call) -> bool:
+def finds_from_the_top(call: CommandCall) -> bool:
     """`find / -delete` without a test that narrows it down."""
     texts = [word.text for word in call.words]
     roots = [word for word in call.words if not word.text.startswith("-")][:1]
@@ -64,40 +64,40 @@ def finds_from_the_top(call: Call) -> bool:
     return bool(roots) and not tests and place(resolve(roots[0], call.state), call.state) in CATASTROPHIC
 
 
-def takes_what_is_found(call: Call) -> bool:
+def takes_what_is_found(call: CommandCall) -> bool:
     """True behind `find | xargs`, and with what another command lists, unless `-i` asks about each."""
     if call.arguments.has("-i") and not call.arguments.has("-f", "--force"):
         return False
     return call.state.many or any(each.origin & Origin.LISTED and not each.known for each in call.arguments.operands)
 
 
-def mirrors_onto_the_top(call: Call) -> bool:
+def mirrors_onto_the_top(call: CommandCall) -> bool:
     target = call.arguments.operands[-1:]
     return mirrors_with_delete(call) and any(
         place(resolve(each, call.state), call.state) in CATASTROPHIC for each in target
     )
 
 
-def mirrors_with_delete(call: Call) -> bool:
+def mirrors_with_delete(call: CommandCall) -> bool:
     return any(name.startswith(("--del", "--remove-source")) for name, _ in call.arguments.options)
 
 
-def moves_the_top(call: Call) -> bool:
+def moves_the_top(call: CommandCall) -> bool:
     return any(place(resolve(each, call.state), call.state) in CATASTROPHIC for each in call.arguments.operands[:-1])
 
 
-def moves_to_nowhere(call: Call) -> bool:
+def moves_to_nowhere(call: CommandCall) -> bool:
     return bool(call.arguments.operands) and call.arguments.operands[-1].text == "/dev/null"
 
 
-def copies_nothing(call: Call) -> bool:
+def copies_nothing(call: CommandCall) -> bool:
     texts = [each.text for each in call.arguments.operands]
     if call.program == "dd":
         return "if=/dev/null" in texts and any(text.startswith("of=") for text in texts) and "conv=notrunc" not in texts
     return len(texts) > 1 and "/dev/null" in texts[:-1]
 
 
-def empties_file(call: Call) -> bool:
+def empties_file(call: CommandCall) -> bool:
     size = call.arguments.value("-s", "--size")
     return size is not None and size.text in ("0", "=0", "0K", "0M") and bool(call.arguments.operands)
 

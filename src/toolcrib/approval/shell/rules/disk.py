@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.paths import DISK, resolve
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand, operands_at_least
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "disk_write", "raw disk write", "this host", r"\bdd\b.*\bof=/dev/|>\s*/dev/[sh]d", "dd if=/dev/zero of=/dev/sda"
     ),
-    Danger("format", "filesystem format", "this host", r"\bmkfs\b|\bmkswap\b|\bwipefs\b", "mkfs.ext4 /dev/sda1"),
+    DangerClass("format", "filesystem format", "this host", r"\bmkfs\b|\bmkswap\b|\bwipefs\b", "mkfs.ext4 /dev/sda1"),
 )
 
 
-def names_disk(call: Call) -> bool:
+def names_disk(call: CommandCall) -> bool:
     return any(DISK.match(resolve(each.text.partition("=")[2] or each.text, call.state)) for each in call.words)
 
 
-def changes_partitions(call: Call) -> bool:
+def changes_partitions(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     reads = any(
         re.fullmatch(r"-l|-lu?|--list|-x|-s|-p|--print|-L|--dump|-d|-J|print|-v|--verify|-i.*", text) for text in texts
@@ -27,7 +27,7 @@ def changes_partitions(call: Call) -> bool:
     return names_disk(call) and not reads
 
 
-def rewrites_table(call: Call) -> bool:
+def rewrites_table(call: CommandCall) -> bool:
     texts = " ".join(word.text for word in call.words)
     return bool(re.search(r"\b(?:mklabel|mkpart|rm|mktable|resizepart|name|set|toggle)\b", texts))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import Origin
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, after_sub
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "kubernetes",
         "cluster change",
         "this cluster",
@@ -20,19 +20,19 @@ DANGERS = (
 KUBECTL = "kubectl oc k kubecolor"
 
 
-def is_rehearsal(call: Call) -> bool:
+def is_rehearsal(call: CommandCall) -> bool:
     return any(
         name.startswith("--dry-run") and (value is None or value.text != "none")
         for name, value in call.arguments.options
     )
 
 
-def scales_down(call: Call) -> bool:
+def scales_down(call: CommandCall) -> bool:
     replicas = call.arguments.value("--replicas")
     return not is_rehearsal(call) and (replicas is None or not re.fullmatch(r"[1-9]\d*", replicas.text))
 
 
-def applies_foreign(call: Call) -> bool:
+def applies_foreign(call: CommandCall) -> bool:
     sources = call.arguments.values("-f", "--filename", "-k", "--kustomize")
     foreign_input = call.stdin is not None and bool(call.stdin.origin & Origin.NETWORK)
     return not is_rehearsal(call) and (
@@ -40,7 +40,7 @@ def applies_foreign(call: Call) -> bool:
     )
 
 
-def for_real(call: Call) -> bool:
+def for_real(call: CommandCall) -> bool:
     return not is_rehearsal(call)
 
 

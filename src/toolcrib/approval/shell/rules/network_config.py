@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand, operands_at_least
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "network_config",
         "network or firewall change",
         "this host",
@@ -20,13 +20,13 @@ IPTABLES_READS = ("-L", "-S", "--list", "--list-rules", "-C", "--check", "-V", "
 LOOKS = ("list", "show", "ls", "get", "info", "status", "monitor", "-l", "help")
 
 
-def changes_firewall(call: Call) -> bool:
+def changes_firewall(call: CommandCall) -> bool:
     return bool(call.words) and not any(
         word.text in IPTABLES_READS or re.fullmatch(r"-[nvx]*[LS][nvx]*", word.text) for word in call.words
     )
 
 
-def changes_network(call: Call) -> bool:
+def changes_network(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     return any(
         text in ("set", "add", "del", "delete", "flush", "change", "replace", "append", "prepend", "change_")

@@ -6,10 +6,10 @@ import re
 from itertools import pairwise
 
 from toolcrib.approval.shell.model import name_set
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "tool_delete",
         "deletion through a tool",
         "this tool",
@@ -34,7 +34,7 @@ TEXT_PROGRAMS = name_set(
 """Programs whose words are text, files or names of tests."""
 
 
-def destroys_by_its_words(call: Call) -> bool:
+def destroys_by_its_words(call: CommandCall) -> bool:
     """`tool noun delete x`: a verb that destroys, behind nothing but nouns."""
     if call.program in TEXT_PROGRAMS or any(word.text in LOOKS_ONLY for word in call.words):
         return False
@@ -55,11 +55,11 @@ def runs_module(*names: str) -> re.Pattern[str]:
 POWER_MODULE = runs_module("reboot", "shutdown", "win_reboot", "win_shutdown")
 
 
-def switches_hosts_off(call: Call) -> bool:
+def switches_hosts_off(call: CommandCall) -> bool:
     return any(POWER_MODULE.match(value.text) for value in call.arguments.values("-m", "--module-name"))
 
 
-def makes_key(call: Call) -> bool:
+def makes_key(call: CommandCall) -> bool:
     words = [each.text for each in call.arguments.operands]
     return any(pair in (("keys", "create"), ("credential", "reset")) for pair in pairwise(words))
 

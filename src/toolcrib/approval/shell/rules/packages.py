@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, after_sub
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "package",
         "package change",
         "this host",
@@ -17,7 +17,7 @@ DANGERS = (
 )
 
 
-def from_elsewhere(call: Call) -> bool:
+def from_elsewhere(call: CommandCall) -> bool:
     """A package that comes from an address instead of the registry."""
     texts = [word.text for word in call.words]
     return any(
@@ -31,19 +31,19 @@ def from_elsewhere(call: Call) -> bool:
     )
 
 
-def breaks_system(call: Call) -> bool:
+def breaks_system(call: CommandCall) -> bool:
     return any(word.text in ("--break-system-packages",) for word in call.words)
 
 
-def upgrades(call: Call) -> bool:
+def upgrades(call: CommandCall) -> bool:
     return any(word.text in ("dist-upgrade", "full-upgrade", "do-release-upgrade") for word in call.words)
 
 
-def pacman_removes(call: Call) -> bool:
+def pacman_removes(call: CommandCall) -> bool:
     return any(re.match(r"-R|-Sc|-Syu.*--noconfirm|--remove|-D", word.text) for word in call.words)
 
 
-def dpkg_removes(call: Call) -> bool:
+def dpkg_removes(call: CommandCall) -> bool:
     return any(
         re.match(
             r"-[rPi]$|--remove|--purge|--force|--install|-e$|--erase|-U$|-i\w*|--nodeps|--configure|"
@@ -54,7 +54,7 @@ def dpkg_removes(call: Call) -> bool:
     ) and not any(word.text in ("-l", "-L", "-qa", "-qi", "-q") for word in call.words)
 
 
-def unsafe_repository(call: Call) -> bool:
+def unsafe_repository(call: CommandCall) -> bool:
     return any(
         re.match(
             r"--allow-unauthenticated|--allow-downgrades|--force-yes|--nogpgcheck|--no-gpg-checks|"

@@ -6,10 +6,10 @@ import re
 
 from toolcrib.approval.shell.model import UNKNOWN
 from toolcrib.approval.shell.paths import place, resolve
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "permissions",
         "weaker permissions",
         "this host",
@@ -22,13 +22,13 @@ OF_THE_SYSTEM = ("root", "home", "system_root", "system", "home_config", "secret
 SYMBOLIC = re.compile(r"(?:^|,)(?P<who>[ugoa]*)(?P<op>[+=])(?P<what>[rwxXst]*)")
 
 
-def mode_of(call: Call) -> str:
+def mode_of(call: CommandCall) -> str:
     """The mode that chmod is given: an operand, or an option-like `-w`."""
     words = [word.text for word in call.words if not re.fullmatch(r"-[Rvcfh]+|--\w.*", word.text)]
     return words[0] if words else ""
 
 
-def weakens(call: Call) -> bool:
+def weakens(call: CommandCall) -> bool:
     mode = mode_of(call)
     if UNKNOWN in mode:
         return True
@@ -44,7 +44,7 @@ def weakens(call: Call) -> bool:
     return bool(re.search(r"(?:^|,)[ug]*+[oa][ugoa]*+[+=][ugo]", mode))
 
 
-def targets_top(call: Call) -> bool:
+def targets_top(call: CommandCall) -> bool:
     return any(place(resolve(each, call.state), call.state) == "root" for each in call.arguments.operands[1:]) or any(
         place(resolve(each, call.state), call.state) == "root"
         for each in call.arguments.operands[:1]
@@ -52,13 +52,13 @@ def targets_top(call: Call) -> bool:
     )
 
 
-def targets_system(call: Call) -> bool:
+def targets_system(call: CommandCall) -> bool:
     return any(
         place(resolve(each, call.state), call.state) in OF_THE_SYSTEM for each in call.arguments.operands[1:]
     ) and not tightens_own(call)
 
 
-def tightens_own(call: Call) -> bool:
+def tightens_own(call: CommandCall) -> bool:
     """`chmod 600 ~/.ssh/id_rsa` makes things safer."""
     mode = mode_of(call)
     own = all(
@@ -68,18 +68,18 @@ def tightens_own(call: Call) -> bool:
     return own and call.program == "chmod" and bool(re.fullmatch(r"0?[4-7]00|go[-=]\w*|og[-=]\w*|u=\w+,go=", mode))
 
 
-def gives_to_root(call: Call) -> bool:
+def gives_to_root(call: CommandCall) -> bool:
     return bool(call.arguments.operands) and bool(re.match(r"(?:root|0)(?:[:.]|$)", call.arguments.operands[0].text))
 
 
-def recursive_outside(call: Call) -> bool:
+def recursive_outside(call: CommandCall) -> bool:
     return call.arguments.has("-R", "--recursive") and any(
         place(resolve(each, call.state), call.state) in (*OF_THE_SYSTEM, "outside")
         for each in call.arguments.operands[1:]
     )
 
 
-def given_mode(call: Call) -> str:
+def given_mode(call: CommandCall) -> str:
     """The value of `-m` as install and mkdir take it."""
     texts = [word.text for word in call.words]
     for number, text in enumerate(texts):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import UNKNOWN, Origin
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand, operands_at_least
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 
 DANGERS = (
-    Danger("kill", "process kill", "this host", r"\bkill\s+-(?:9|KILL)\b|\bpkill\b|\bkillall\b", "pkill -9 node"),
-    Danger("system_power", "system power", "this host", r"\b(?:shutdown|reboot|halt|poweroff)\b", "sudo reboot"),
-    Danger("fork_bomb", "fork bomb", "this host", r":\s*\(\s*\)\s*\{\s*:\s*\|\s*:\s*&", ":(){ :|:& };:"),
+    DangerClass("kill", "process kill", "this host", r"\bkill\s+-(?:9|KILL)\b|\bpkill\b|\bkillall\b", "pkill -9 node"),
+    DangerClass("system_power", "system power", "this host", r"\b(?:shutdown|reboot|halt|poweroff)\b", "sudo reboot"),
+    DangerClass("fork_bomb", "fork bomb", "this host", r":\s*\(\s*\)\s*\{\s*:\s*\|\s*:\s*&", ":(){ :|:& };:"),
 )
 
 
-def signal_and_targets(call: Call) -> tuple[str, list[str]]:
+def signal_and_targets(call: CommandCall) -> tuple[str, list[str]]:
     """The signal of a kill and whom it is for; `-1` alone is a signal, behind one it is everybody."""
     signal, targets = "", list[str]()
     words = [word.text for word in call.words]
@@ -37,12 +37,12 @@ def signal_and_targets(call: Call) -> tuple[str, list[str]]:
     return signal.upper().removeprefix("SIG"), targets
 
 
-def kills_everything(call: Call) -> bool:
+def kills_everything(call: CommandCall) -> bool:
     signal, targets = signal_and_targets(call)
     return "-1" in targets and signal not in ("0", "L")
 
 
-def kills_others(call: Call) -> bool:
+def kills_others(call: CommandCall) -> bool:
     """PID 1, a whole group, or processes that another command picked."""
     signal, targets = signal_and_targets(call)
     if signal in ("0", "L", "EXIT"):
@@ -56,11 +56,11 @@ def kills_others(call: Call) -> bool:
     return False
 
 
-def picked(call: Call) -> bool:
+def picked(call: CommandCall) -> bool:
     return any(word.origin & Origin.PROGRAM for word in call.words)
 
 
-def sends_signal(call: Call) -> bool:
+def sends_signal(call: CommandCall) -> bool:
     """pkill and killall act by name; `-0` and listing only look."""
     texts = [word.text for word in call.words]
     return not any(text in ("-0", "-l", "--list", "-L", "--version", "-V", "--signal=0") for text in texts) and bool(
@@ -68,7 +68,7 @@ def sends_signal(call: Call) -> bool:
     )
 
 
-def powers_off(call: Call) -> bool:
+def powers_off(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     return not any(text in ("-c", "--help", "-k", "--wtmp-only", "-w", "--show", "-V", "--version") for text in texts)
 

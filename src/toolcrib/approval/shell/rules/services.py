@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from toolcrib.approval.shell.rules.base import Danger, Rule, after_sub, operand
+from toolcrib.approval.shell.rules.base import DangerClass, Rule, after_sub, operand
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "service",
         "service manipulation",
         "this host",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, operand, operands_at_least
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, operand, operands_at_least
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "system_config",
         "system configuration change",
         "this host",
@@ -19,17 +19,17 @@ DANGERS = (
 LOOKS = ("list", "show", "ls", "get", "info", "status", "monitor", "-l", "help")
 
 
-def changes_schedule(call: Call) -> bool:
+def changes_schedule(call: CommandCall) -> bool:
     """`crontab file`, `crontab -`, `-r` and `-e` change it; `-l` shows it."""
     return not call.arguments.has("-l") and (bool(call.words) or call.stdin is not None)
 
 
-def remounts(call: Call) -> bool:
+def remounts(call: CommandCall) -> bool:
     operands = call.arguments.operands
     return bool(operands) or call.arguments.has("-a", "--all", "-o", "--options", "--bind", "--move")
 
 
-def sets_dangerous_git(call: Call) -> bool:
+def sets_dangerous_git(call: CommandCall) -> bool:
     texts = [word.text for word in call.words]
     writes = not any(
         text in ("--get", "--list", "-l", "--get-all", "--get-regexp", "get", "list", "--show-origin") for text in texts

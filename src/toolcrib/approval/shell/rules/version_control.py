@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.model import UNKNOWN
-from toolcrib.approval.shell.rules.base import Call, Danger, Rule, after_sub
+from toolcrib.approval.shell.rules.base import CommandCall, DangerClass, Rule, after_sub
 
 DANGERS = (
-    Danger(
+    DangerClass(
         "git_history",
         "git history rewrite or loss of work",
         "this repository",
@@ -18,11 +18,11 @@ DANGERS = (
 )
 
 
-def cleans(call: Call) -> bool:
+def cleans(call: CommandCall) -> bool:
     return call.arguments.has("-f", "--force") and not call.arguments.has("-n", "--dry-run")
 
 
-def discards_checkout(call: Call) -> bool:
+def discards_checkout(call: CommandCall) -> bool:
     """`git checkout -- .` and `git checkout .` throw changes away; a branch name does not."""
     texts = [word.text for word in call.words]
     behind = texts[texts.index("checkout") + 1 :] if "checkout" in texts else []
@@ -35,27 +35,27 @@ def discards_checkout(call: Call) -> bool:
     return len(call.arguments.operands) > 2 and not makes_branch
 
 
-def discards_restore(call: Call) -> bool:
+def discards_restore(call: CommandCall) -> bool:
     staged_only = call.arguments.has("--staged", "-S") and not call.arguments.has("--worktree", "-W")
     return not staged_only and len(call.arguments.operands) > 1
 
 
-def deletes_remote(call: Call) -> bool:
+def deletes_remote(call: CommandCall) -> bool:
     return any(re.match(r"[+:].", each.text) for each in call.arguments.operands[1:])
 
 
-def drops_reflog(call: Call) -> bool:
+def drops_reflog(call: CommandCall) -> bool:
     return [each.text for each in call.arguments.operands[1:2]] in (["expire"], ["delete"])
 
 
-def prunes_now(call: Call) -> bool:
+def prunes_now(call: CommandCall) -> bool:
     value = call.arguments.value("--prune")
     return (value is not None and value.text in ("now", "all")) or (
         call.arguments.has("--aggressive") and value is not None
     )
 
 
-def hard_reset(call: Call) -> bool:
+def hard_reset(call: CommandCall) -> bool:
     return call.arguments.has("--hard", "--merge") or any(UNKNOWN in word.text[:1] for word in call.words[1:2])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.flow import judge_write
-from toolcrib.approval.shell.interpreters import code_from, report_foreign
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin
+from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
+from toolcrib.approval.shell.judge import judge_write
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin
 from toolcrib.approval.shell.paths import is_private, resolve
-from toolcrib.approval.shell.rules.base import Call
-from toolcrib.approval.shell.rules.table import BY_PROGRAM
+from toolcrib.approval.shell.rules import BY_PROGRAM
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
@@ -55,14 +55,14 @@ EXECUTING_SUBSTITUTION = re.compile(
 POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
 
 
-def sql_client(runner: Runner, call: Call, site: Site) -> Data:
+def sql_client(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge the SQL that a client is given in options, operands or on its input."""
     texts = option_values(call.words, SQL_OPTIONS[call.program])
     if call.program in POSITIONAL_SQL:
         texts += call.arguments.operands[1:]
     stdin = call.stdin
     if stdin is not None and stdin.text is not None and not texts:
-        texts.append(Field(stdin.text))
+        texts.append(ExpandedWord(stdin.text))
     elif stdin is not None and stdin.origin & (Origin.NETWORK | Origin.DECODED):
         runner.report("remote_code", "runs SQL from the network", site)
     elif (
@@ -75,13 +75,13 @@ def sql_client(runner: Runner, call: Call, site: Site) -> Data:
     for value in call.arguments.values("-f", "--file", "-i"):
         data = call.state.files.get(resolve(value, call.state))
         if data is not None and data.text is not None:
-            texts.append(Field(data.text))
+            texts.append(ExpandedWord(data.text))
     for text in texts:
         judge_sql(runner, call, text.text, site)
     return Data(None, Origin.PROGRAM)
 
 
-def judge_sql(runner: Runner, call: Call, text: str, site: Site) -> None:
+def judge_sql(runner: Runner, call: CommandCall, text: str, site: Site) -> None:
     if text.strip() == UNKNOWN or len(text) > MAX_SQL:
         runner.report("sql", "runs SQL that is only known at run time", site)
         return
@@ -93,9 +93,9 @@ def judge_sql(runner: Runner, call: Call, text: str, site: Site) -> None:
         runner.run_text(escape, call.state.copy(), None, site)
 
 
-def option_values(words: list[Field], names: tuple[str, ...]) -> list[Field]:
+def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[ExpandedWord]:
     """The values of some options in their three spellings: `-c x`, `-cx`, `--command=x`, also at a cluster's end."""
-    found: list[Field] = []
+    found: list[ExpandedWord] = []
     for number, word in enumerate(words):
         text = word.text
         for name in names:
@@ -111,7 +111,7 @@ def option_values(words: list[Field], names: tuple[str, ...]) -> list[Field]:
     return found
 
 
-def git(runner: Runner, call: Call, site: Site) -> Data | None:
+def git(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge commands hidden in git's configuration, and what it runs for each commit or module."""
     aliases: dict[str, str] = {}
     for setting in call.arguments.values("-c"):
@@ -149,7 +149,7 @@ def git(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def remember_git(runner: Runner, call: Call, site: Site) -> None:
+def remember_git(runner: Runner, call: CommandCall, site: Site) -> None:
     """Follow what git commands in one line prepare for each other: aliases, remotes, fresh clones."""
     words = [each.text for each in call.arguments.operands]
     texts = [word.text for word in call.words]
@@ -164,11 +164,11 @@ def remember_git(runner: Runner, call: Call, site: Site) -> None:
         runner.report("exfiltration", f"pushes the repository to the new address {words[1]}", site)
 
 
-def is_new_remote(name: str, call: Call) -> bool:
+def is_new_remote(name: str, call: CommandCall) -> bool:
     return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name))
 
 
-def framework_shell(runner: Runner, call: Call, site: Site) -> Data | None:
+def framework_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge code that is handed to a web framework's console."""
     texts = [word.text for word in call.words]
     for verb in ("runner", "r", "tinker", "--execute"):
@@ -177,14 +177,14 @@ def framework_shell(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def sed(runner: Runner, call: Call, site: Site) -> Data | None:
+def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge sed scripts that write files or run commands."""
     arguments = call.arguments
     scripts = arguments.values("-e", "--expression")
     for file in arguments.values("-f", "--file"):
         data = code_from(call, file)
         if data is not None and data.text is not None:
-            scripts.append(Field(data.text))
+            scripts.append(ExpandedWord(data.text))
         elif data is not None:
             report_foreign(runner, data, site)
     if not scripts and not arguments.has("-f", "--file"):
@@ -196,7 +196,7 @@ def sed(runner: Runner, call: Call, site: Site) -> Data | None:
             continue
         runner.spend(len(text) // 60)
         for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
-            judge_write(runner, resolve(target, call.state), Field(target), call.state, site)
+            judge_write(runner, resolve(target, call.state), ExpandedWord(target), call.state, site)
         for command in re.findall(r"(?:^|[;{}\d$!/])\s*e\s+([^\n]+)", text):
             runner.run_text(command, call.state.copy(), None, site)
         if EXECUTING_SUBSTITUTION.match(text):
@@ -204,7 +204,7 @@ def sed(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def editor(runner: Runner, call: Call, site: Site) -> Data | None:
+def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what vim is told to do: shell escapes and writes."""
     commands = [word.text for word in call.arguments.values("-c", "--cmd")]
     commands += [word.text[1:] for word in call.words if word.text.startswith("+") and len(word.text) > 1]
@@ -229,7 +229,7 @@ def editor(runner: Runner, call: Call, site: Site) -> Data | None:
             judge_write(
                 runner,
                 resolve(write.group(1).replace("~", call.state.home, 1), call.state),
-                Field(write.group(1)),
+                ExpandedWord(write.group(1)),
                 call.state,
                 site,
             )
@@ -238,7 +238,7 @@ def editor(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def archiver(runner: Runner, call: Call, site: Site) -> Data | None:
+def archiver(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the commands that tar, rsync and zip run on the side."""
     for word in call.arguments.values(
         "--to-command",
@@ -261,7 +261,7 @@ def archiver(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def download(_runner: Runner, call: Call, _site: Site) -> Data | None:
+def download(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     """Remember the files that curl and wget write: running one of them later is code from the network."""
     arguments = call.arguments
     targets = (
@@ -291,7 +291,7 @@ def download(_runner: Runner, call: Call, _site: Site) -> Data | None:
     return network if not local or len(local) < len(addresses) else Data(None, Origin.NETWORK)
 
 
-def copy_data(_runner: Runner, call: Call, _site: Site) -> Data | None:
+def copy_data(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     """Carry what is known about a file over to its copy."""
     operands = call.arguments.operands
     if len(operands) == 2:
@@ -308,14 +308,14 @@ def copy_data(_runner: Runner, call: Call, _site: Site) -> Data | None:
     return None
 
 
-def tee(_runner: Runner, call: Call, _site: Site) -> Data | None:
+def tee(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     for each in call.arguments.operands:
         if call.stdin is not None:
             call.state.files[resolve(each, call.state)] = call.stdin
     return call.stdin
 
 
-def network_shell(runner: Runner, call: Call, site: Site) -> Data | None:
+def network_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge netcat and socat when they hand a connection to a program."""
     for value in option_values(call.words, ("-e", "-c", "--exec", "--sh-exec")) if call.program != "socat" else []:
         runner.report("remote_code", "gives the network a program to talk to", site)
@@ -329,14 +329,14 @@ def network_shell(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def splitter(runner: Runner, call: Call, site: Site) -> Data | None:
+def splitter(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the command that split gives each piece to."""
     for value in option_values(call.words, ("--filter",)):
         runner.run_text(value.text, call.state.copy(), call.stdin or Data(None, Origin.PROGRAM), site)
     return None
 
 
-def macro_processor(runner: Runner, call: Call, site: Site) -> Data | None:
+def macro_processor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the commands that m4 runs while it expands macros."""
     inputs = [call.state.written(resolve(each, call.state)) for each in call.arguments.operands] or [call.stdin]
     for data in inputs:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.flow import STANDARD_INPUT
-from toolcrib.approval.shell.model import ANYTHING, Data, Field, Origin
+from toolcrib.approval.shell.judge import STANDARD_INPUT
+from toolcrib.approval.shell.model import ANYTHING, Data, ExpandedWord, Origin
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.python_code import judge_python
-from toolcrib.approval.shell.rules.base import SPECS, Call
+from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.state import State
@@ -88,7 +88,7 @@ SAME = {
 }
 
 
-def shell(runner: Runner, call: Call, site: Site) -> Data:
+def shell(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge `sh -c 'code'`, `sh file` and `… | sh`."""
     words = call.words
     inner = call.state.copy()
@@ -126,14 +126,14 @@ def shell(runner: Runner, call: Call, site: Site) -> Data:
     return piped_code(runner, inner, call, site)
 
 
-def inline_code(runner: Runner, code: Field, state: State, call: Call, site: Site) -> Data:
+def inline_code(runner: Runner, code: ExpandedWord, state: State, call: CommandCall, site: Site) -> Data:
     if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
         runner.report("remote_code", "runs code that was fetched or decoded", site)
         return ANYTHING
     return runner.run_text(code.text, state, call.stdin, site)
 
 
-def script_file(runner: Runner, script: Field, state: State, call: Call, site: Site) -> Data:
+def script_file(runner: Runner, script: ExpandedWord, state: State, call: CommandCall, site: Site) -> Data:
     data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         return runner.run_text(data.text, state, call.stdin, site)
@@ -144,7 +144,7 @@ def script_file(runner: Runner, script: Field, state: State, call: Call, site: S
     return ANYTHING
 
 
-def piped_code(runner: Runner, state: State, call: Call, site: Site) -> Data:
+def piped_code(runner: Runner, state: State, call: CommandCall, site: Site) -> Data:
     stdin = call.stdin
     if stdin is None:
         return ANYTHING
@@ -164,7 +164,7 @@ def report_foreign(runner: Runner, data: Data, site: Site) -> None:
         runner.report("unknown_code", "runs the output of another program as code", site)
 
 
-def python(runner: Runner, call: Call, site: Site) -> Data:
+def python(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge `python -c`, a heredoc or pipe into Python, and a module that is run."""
     arguments = parse_arguments(call.words, SPECS["python"].values, stop_early=True)
     code = arguments.value("-c")
@@ -198,7 +198,7 @@ def python(runner: Runner, call: Call, site: Site) -> Data:
     return Data(None, Origin.PROGRAM)
 
 
-def python_file(runner: Runner, script: Field, call: Call, site: Site) -> Data:
+def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: Site) -> Data:
     data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         judge_python(runner, data.text, call, site)
@@ -211,7 +211,7 @@ def python_file(runner: Runner, script: Field, call: Call, site: Site) -> Data:
     return Data(None, Origin.PROGRAM)
 
 
-def scripting_language(runner: Runner, call: Call, site: Site) -> Data:
+def scripting_language(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge one-liners of perl, ruby, node and the like."""
     language = SAME.get(call.program, call.program)
     codes = inline_values(call.words, INLINE[language])
@@ -228,11 +228,11 @@ def scripting_language(runner: Runner, call: Call, site: Site) -> Data:
         if any(re.match(r"https?://", word.text) for word in operands):
             runner.report("remote_code", "runs code from the network", site)
         return Data(None, Origin.PROGRAM)
-    judge_source(runner, language, code_from(call, operands[0] if operands else Field("-")), call, site)
+    judge_source(runner, language, code_from(call, operands[0] if operands else ExpandedWord("-")), call, site)
     return Data(None, Origin.PROGRAM)
 
 
-def script_operands(language: str, call: Call) -> list[Field]:
+def script_operands(language: str, call: CommandCall) -> list[ExpandedWord]:
     """The script file and its arguments; empty where the script comes over the input."""
     known = SPECS.get(language)
     operands = parse_arguments(call.words, known.values if known else frozenset(), stop_early=True).operands
@@ -240,7 +240,7 @@ def script_operands(language: str, call: Call) -> list[Field]:
     return [] if language == "php" and [word.text for word in call.words[:1]] == ["--"] else operands
 
 
-def code_from(call: Call, file: Field) -> Data | None:
+def code_from(call: CommandCall, file: ExpandedWord) -> Data | None:
     """What is known about the code in a file: the input, or what this line wrote; None for a file from elsewhere."""
     if file.text in ("-", *STANDARD_INPUT):
         return call.stdin
@@ -248,16 +248,16 @@ def code_from(call: Call, file: Field) -> Data | None:
     return Data(None, file.origin) if data is None and file.origin & Origin.NETWORK else data
 
 
-def judge_source(runner: Runner, language: str, data: Data | None, call: Call, site: Site) -> None:
+def judge_source(runner: Runner, language: str, data: Data | None, call: CommandCall, site: Site) -> None:
     if data is not None and data.text is not None:
         judge_script_code(runner, language, data.text, call, site)
     elif data is not None:
         report_foreign(runner, data, site)
 
 
-def inline_values(words: list[Field], options: tuple[str, ...]) -> list[Field]:
+def inline_values(words: list[ExpandedWord], options: tuple[str, ...]) -> list[ExpandedWord]:
     """The code behind `-e`, also at the end of a cluster (`-ne`) or joined (`-e'code'`)."""
-    found: list[Field] = []
+    found: list[ExpandedWord] = []
     letters = {option[1] for option in options if len(option) == 2}
     for number, word in enumerate(words):
         text = word.text
@@ -273,7 +273,7 @@ def inline_values(words: list[Field], options: tuple[str, ...]) -> list[Field]:
     return found
 
 
-def awk(runner: Runner, call: Call, site: Site) -> Data | None:
+def awk(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     arguments = call.arguments
     files = arguments.values("-f", "--file", "-E", "--exec", "-i", "--include")
     for file in files:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 
-from toolcrib.approval.shell.interpreters import scripting_language
-from toolcrib.approval.shell.model import Data, Field, Origin, name_set
+from toolcrib.approval.shell.handlers.interpreters import scripting_language
+from toolcrib.approval.shell.handlers.wrappers import run_project_command
+from toolcrib.approval.shell.model import Data, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.python_code import judge_python
-from toolcrib.approval.shell.rules.base import SPECS, Call
+from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.script_code import judge_script_code
-from toolcrib.approval.shell.wrappers import run_project_command
 
 MAKE = name_set("make gmake bmake")
 FILES: dict[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ MAKE_VARIABLE = re.compile(r"\$(?:\$|[({](\w+)[)}]|[@<^*?+%]|[({][@<^*?+%][DF]?[
 MAKE_VARIABLES = {"CC": "cc", "CXX": "c++", "AR": "ar", "LD": "ld", "MAKE": "make", "RM": "rm -f", "SHELL": "/bin/sh"}
 
 
-def build(runner: Runner, call: Call, site: Site) -> Data | None:
+def build(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge recipes that a build tool reads from its input, from `--eval`, or from a file that was just written."""
     arguments = parse_arguments(call.words, frozenset((*FILE_OPTIONS, *DIRECTORY_OPTIONS, "--eval")))
     for value in arguments.values("--eval"):
@@ -54,7 +54,7 @@ def build(runner: Runner, call: Call, site: Site) -> Data | None:
     if call.stdin is not None and any(each.text in ("-", "/dev/stdin") for each in named):
         read_build_file(runner, call.stdin, call, site)
     directory = arguments.value(*DIRECTORY_OPTIONS)
-    names = named or [Field(name) for name in FILES[call.program]]
+    names = named or [ExpandedWord(name) for name in FILES[call.program]]
     for name in names if call.state.files or call.state.descriptors else []:
         inside = directory is not None and not name.text.startswith("/")
         path = f"{directory.text}/{name.text}" if directory is not None and inside else name.text
@@ -64,7 +64,7 @@ def build(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def read_build_file(runner: Runner, data: Data, call: Call, site: Site) -> None:
+def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -> None:
     if data.text is None:
         if data.origin & Origin.NETWORK:
             runner.report("remote_code", f"runs what {call.program} finds in a file from the network", site)
@@ -86,7 +86,7 @@ def read_build_file(runner: Runner, data: Data, call: Call, site: Site) -> None:
         runner.report("unknown_code", f"runs what {call.program} finds in a file that was just written", site)
 
 
-def run_recipes(runner: Runner, text: str, call: Call, site: Site) -> None:
+def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> None:
     """Judge the recipe lines of a makefile or justfile, each of which a shell runs."""
     lines = text.replace("\\\n", " ").splitlines()
     if len(lines) > MAX_LINES:
@@ -120,7 +120,7 @@ def expand(text: str, variables: dict[str, str]) -> str:
     return MAKE_VARIABLE.sub(value, text)
 
 
-def packages(runner: Runner, call: Call, site: Site) -> Data | None:
+def packages(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge scripts of a package.json that this command line wrote or changed, when npm and the like run them."""
     arguments = parse_arguments(call.words, SPECS["npm"].values | {"--cwd", "--dir"})
     operands = [each.text for each in arguments.operands]
@@ -139,7 +139,7 @@ def packages(runner: Runner, call: Call, site: Site) -> Data | None:
     return (scripting_language if call.program == "bun" else run_project_command)(runner, call, site)
 
 
-def run_package_scripts(runner: Runner, operands: list[str], directory: str, call: Call, site: Site) -> None:
+def run_package_scripts(runner: Runner, operands: list[str], directory: str, call: CommandCall, site: Site) -> None:
     verb = operands[0] if operands else "install"
     name = operands[1] if verb in ("run", "run-script", "rum") and len(operands) > 1 else verb
     name = "test" if verb in ("t", "tst") else name
@@ -160,7 +160,7 @@ def scripts_of(text: str) -> dict[str, str]:
     """The scripts in the text of a package.json; empty for text that npm could not read either."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     scripts = content.get("scripts") if isinstance(content, dict) else None
     return {name: code for name, code in scripts.items() if isinstance(code, str)} if isinstance(scripts, dict) else {}

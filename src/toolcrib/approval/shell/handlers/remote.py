@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, Origin, name_set
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import SPECS, Call
+from toolcrib.approval.shell.rules.base import SPECS, CommandCall
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.state import State
 
@@ -20,7 +20,7 @@ DOCKER_RUN_VALUES = SPECS["docker"].values | name_set(
 KUBECTL_EXEC = ("exec", "run", "debug")
 
 
-def secure_shell(runner: Runner, call: Call, site: Site) -> Data:
+def secure_shell(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what runs on the other host, and commands hidden in options."""
     arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
     for option in arguments.values("-o"):
@@ -39,7 +39,7 @@ def secure_shell(runner: Runner, call: Call, site: Site) -> Data:
     return without_origin(runner.run_text(" ".join(word.text for word in words[1:]), inner, call.stdin, site))
 
 
-def remote_state(call: Call, host: str) -> State:
+def remote_state(call: CommandCall, host: str) -> State:
     state = call.state.copy()
     state.remote = host
     state.cwd, state.cwd_known = "", True
@@ -50,7 +50,7 @@ def without_origin(data: Data) -> Data:
     return Data(None, data.origin | Origin.NETWORK | Origin.PROGRAM)
 
 
-def run_piped(runner: Runner, call: Call, site: Site, host: str) -> None:
+def run_piped(runner: Runner, call: CommandCall, site: Site, host: str) -> None:
     """Judge a script on the standard input of a login shell."""
     stdin = call.stdin
     if stdin is None:
@@ -61,7 +61,7 @@ def run_piped(runner: Runner, call: Call, site: Site, host: str) -> None:
         runner.report("remote_code", "runs data from elsewhere as code on another host", site)
 
 
-def container(runner: Runner, call: Call, site: Site) -> Data | None:
+def container(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what `docker run` and `docker exec` run, with host paths behind their mounts."""
     words = call.words
     outer = parse_arguments(words, SPECS["docker"].values, stop_early=True).operands
@@ -74,7 +74,7 @@ def container(runner: Runner, call: Call, site: Site) -> Data | None:
     state = call.state.copy()
     state.container = True
     state.mounts = (*mounts(arguments.values("-v", "--volume"), call), *bind_mounts(arguments.values("--mount"), call))
-    state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or Field("/")).text, True
+    state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or ExpandedWord("/")).text, True
     if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
         runner.report("container", "gives a container the whole machine", site)
     entrypoint = arguments.value("--entrypoint")
@@ -85,7 +85,7 @@ def container(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(inner, state, call.stdin, site)
 
 
-def mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
+def mounts(values: list[ExpandedWord], call: CommandCall) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for value in values:
         outside, _, inside = value.text.partition(":")
@@ -95,7 +95,7 @@ def mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
     return found
 
 
-def bind_mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
+def bind_mounts(values: list[ExpandedWord], call: CommandCall) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for value in values:
         options = dict(part.partition("=")[::2] for part in value.text.split(","))
@@ -106,7 +106,7 @@ def bind_mounts(values: list[Field], call: Call) -> list[tuple[str, str]]:
     return found
 
 
-def cluster(runner: Runner, call: Call, site: Site) -> Data | None:
+def cluster(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what `kubectl exec … -- command` runs."""
     texts = [word.text for word in call.words]
     if not any(verb in texts for verb in KUBECTL_EXEC) or "--" not in texts:
@@ -117,7 +117,7 @@ def cluster(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(inner, state, call.stdin, site) if inner else None
 
 
-def bundled(runner: Runner, call: Call, site: Site) -> Data | None:
+def bundled(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge `k3s kubectl …`, where one program carries another."""
     if call.words and call.words[0].text in ("kubectl", "crictl", "ctr", "helm"):
         inner = [word for word in call.words if word.text != "--"] if call.program == "minikube" else call.words
@@ -125,14 +125,14 @@ def bundled(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def salt(runner: Runner, call: Call, site: Site) -> Data | None:
+def salt(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     texts = [word.text for word in call.words]
     if "cmd.run" in texts and texts.index("cmd.run") + 1 < len(texts):
         runner.run_text(texts[texts.index("cmd.run") + 1], call.state.copy(), None, site)
     return None
 
 
-def after_dashes(runner: Runner, call: Call, site: Site) -> Data | None:
+def after_dashes(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the command behind `--`, as in `lxc exec c -- rm …`."""
     texts = [word.text for word in call.words]
     if "--" in texts and texts.index("--") + 1 < len(texts):
@@ -153,7 +153,7 @@ def after_dashes(runner: Runner, call: Call, site: Site) -> Data | None:
 def script_option(names: tuple[str, ...]) -> Handler:
     """A handler for programs that take a command line in an option."""
 
-    def handle(runner: Runner, call: Call, site: Site) -> Data | None:
+    def handle(runner: Runner, call: CommandCall, site: Site) -> Data | None:
         spec = SPECS.get(call.program)
         values = frozenset(names) | (spec.values if spec is not None else frozenset())
         for value in parse_arguments(call.words, values).values(*names):
@@ -163,14 +163,14 @@ def script_option(names: tuple[str, ...]) -> Handler:
     return handle
 
 
-def nix(runner: Runner, call: Call, site: Site) -> Data | None:
+def nix(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge `nix develop -c command …`, which takes the rest of the line."""
     at = next((at for at, word in enumerate(call.words) if word.text in ("-c", "--command")), None)
     inner = call.words[at + 1 :] if at is not None else []
     return runner.invoke(inner, call.state.copy(), call.stdin, site) if inner else None
 
 
-def aws(runner: Runner, call: Call, site: Site) -> Data | None:
+def aws(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the commands that `aws ssm send-command` runs on other machines."""
     if any(word.text == "send-command" for word in call.words):
         given = parse_arguments(call.words, frozenset({"--parameters"})).value("--parameters")
@@ -181,7 +181,7 @@ def aws(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def file_transfer(runner: Runner, call: Call, site: Site) -> Data | None:
+def file_transfer(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the commands that lftp, sftp and ftp are given in options, in a batch file or on their input."""
     arguments = parse_arguments(call.words, SPECS["sftp"].values | {"-e"})
     texts = [value.text for value in arguments.values("-e", "-c")] if call.program == "lftp" else []
@@ -196,7 +196,7 @@ def file_transfer(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def ansible(runner: Runner, call: Call, site: Site) -> Data | None:
+def ansible(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     module = call.arguments.value("-m", "--module-name")
     text = call.arguments.value("-a", "--args")
     if text is not None and (module is None or module.text.rpartition(".")[2] in ("shell", "command", "raw", "script")):
@@ -206,7 +206,7 @@ def ansible(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def later(runner: Runner, call: Call, site: Site) -> Data | None:
+def later(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge a command line that `at`, `batch` or `crontab -` reads from its input."""
     stdin = call.stdin
     if stdin is None:
@@ -222,7 +222,7 @@ def later(runner: Runner, call: Call, site: Site) -> Data | None:
     return None
 
 
-def terminal(runner: Runner, call: Call, site: Site) -> Data | None:
+def terminal(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what tmux and screen start or type."""
     values = SPECS[call.program].values
     typed = any(word.text in ("send-keys", "send", "stuff", "-X") for word in call.words)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
-from toolcrib.approval.shell.flow import STANDARD_INPUT
-from toolcrib.approval.shell.fold import ASSIGNMENT, previous_directory
-from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, Field, Origin
+from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
+from toolcrib.approval.shell.judge import STANDARD_INPUT
+from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, ExpandedWord, Origin
 from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.outputs import output_of
+from toolcrib.approval.shell.outputs import literal_output
 from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.state import State
 
 
-def change_directory(_runner: Runner, call: Call, _site: Site) -> Data:
+def change_directory(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     operands = [word for word in call.words if not re.fullmatch(r"-[LPe@n]+|--", word.text)]
     if not operands and call.program == "pushd":
-        go_to(call.state, Field(call.state.stack[-1] if call.state.stack else UNKNOWN))
+        go_to(call.state, ExpandedWord(call.state.stack[-1] if call.state.stack else UNKNOWN))
     elif not operands:
-        go_to(call.state, Field(call.state.home))
+        go_to(call.state, ExpandedWord(call.state.home))
     elif operands[0].text == "-":
         go_to(call.state, previous_directory(call.state))
     elif call.program == "pushd" and re.match(r"[-+]\d", operands[0].text):
-        go_to(call.state, Field(UNKNOWN))
+        go_to(call.state, ExpandedWord(UNKNOWN))
     else:
         if call.program == "pushd":
             call.state.stack = (*call.state.stack, here(call.state))
@@ -33,14 +33,14 @@ def change_directory(_runner: Runner, call: Call, _site: Site) -> Data:
     return NOTHING
 
 
-def pop_directory(_runner: Runner, call: Call, _site: Site) -> Data:
+def pop_directory(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     stack = call.state.stack
-    go_to(call.state, Field(stack[-1] if stack and not call.words else UNKNOWN))
+    go_to(call.state, ExpandedWord(stack[-1] if stack and not call.words else UNKNOWN))
     call.state.stack = stack[:-1]
     return NOTHING
 
 
-def go_to(state: State, target: Field) -> None:
+def go_to(state: State, target: ExpandedWord) -> None:
     """Change the directory, and remember where `cd -` leads back to."""
     before = here(state)
     if target.known:
@@ -49,7 +49,7 @@ def go_to(state: State, target: Field) -> None:
     else:
         path = resolve(target, state) if target.text.startswith("/") else ""
         state.cwd, state.cwd_known = path, bool(path)
-    state.variables["OLDPWD"] = [Field(before)]
+    state.variables["OLDPWD"] = [ExpandedWord(before)]
 
 
 def here(state: State) -> str:
@@ -57,7 +57,7 @@ def here(state: State) -> str:
     return state.cwd if state.cwd_known and state.cwd.startswith("/") else UNKNOWN
 
 
-def declare(_runner: Runner, call: Call, _site: Site) -> Data | None:
+def declare(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     if not call.words:
         return Data(None, Origin.SECRET)
     for word in call.words:
@@ -69,14 +69,14 @@ def declare(_runner: Runner, call: Call, _site: Site) -> Data | None:
     return NOTHING
 
 
-def unset(_runner: Runner, call: Call, _site: Site) -> Data:
+def unset(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     for word in call.words:
         call.state.variables.pop(word.text, None)
         call.state.functions.pop(word.text, None)
     return NOTHING
 
 
-def set_options(_runner: Runner, call: Call, _site: Site) -> Data:
+def set_options(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     words = call.words
     names = [word.text for word in words]
     if "--" in names:
@@ -86,14 +86,14 @@ def set_options(_runner: Runner, call: Call, _site: Site) -> Data:
     return NOTHING
 
 
-def shift(_runner: Runner, call: Call, _site: Site) -> Data:
+def shift(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     count = int(call.words[0].text) if call.words and call.words[0].text.isdecimal() else 1
     if call.state.positional is not None:
         call.state.positional = call.state.positional[count:]
     return NOTHING
 
 
-def read(_runner: Runner, call: Call, _site: Site) -> Data:
+def read(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     """`read a b <<< 'x y'` assigns from known text; anything else is unknown."""
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
     names = [each.text for each in arguments.operands]
@@ -105,24 +105,24 @@ def read(_runner: Runner, call: Call, _site: Site) -> Data:
         origin |= Origin.LISTED
     if array is not None:
         parts = text.split() if text is not None else [UNKNOWN]
-        call.state.assign(array.text, [Field(part, origin=origin) for part in parts])
+        call.state.assign(array.text, [ExpandedWord(part, origin=origin) for part in parts])
         return NOTHING
     line = text.partition("\n")[0] if text is not None else None
     pieces = line.split(None, max(0, len(names) - 1)) if line is not None else []
     for number, name in enumerate(names or ["REPLY"]):
         value = UNKNOWN if line is None else pieces[number].strip() if number < len(pieces) else ""
-        call.state.assign(name, [Field(value, origin=origin)])
+        call.state.assign(name, [ExpandedWord(value, origin=origin)])
     return NOTHING
 
 
-def source_of_lines(call: Call, descriptor: Field | None) -> Data | None:
+def source_of_lines(call: CommandCall, descriptor: ExpandedWord | None) -> Data | None:
     """What `read` and `mapfile` read: their input, or the descriptor behind `-u`."""
     if descriptor is None or descriptor.text == "0":
         return call.stdin
     return call.state.descriptors.get(descriptor.text, Data(None))
 
 
-def map_file(runner: Runner, call: Call, site: Site) -> Data:
+def map_file(runner: Runner, call: CommandCall, site: Site) -> Data:
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}))
     for hook in arguments.values("-C"):
         runner.run_text(hook.text, call.state.copy(), None, site)
@@ -131,21 +131,21 @@ def map_file(runner: Runner, call: Call, site: Site) -> Data:
     text = data.text if data is not None else None
     lines = text.splitlines() if text is not None else [UNKNOWN]
     origin = data.origin if data is not None else 0
-    call.state.assign(name, [Field(line, origin=origin) for line in lines])
+    call.state.assign(name, [ExpandedWord(line, origin=origin) for line in lines])
     return NOTHING
 
 
-def printf(_runner: Runner, call: Call, _site: Site) -> Data | None:
+def printf(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
-        inner = Call("printf", call.words[2:], call.state, None, call.text, call.span)
-        data = output_of(inner)
+        inner = CommandCall("printf", call.words[2:], call.state, None, call.text, call.span)
+        data = literal_output(inner)
         text = UNKNOWN if data.text is None else data.text
-        call.state.assign(call.words[1].text, [Field(text, origin=data.origin)])
+        call.state.assign(call.words[1].text, [ExpandedWord(text, origin=data.origin)])
         return NOTHING
     return None
 
 
-def alias(runner: Runner, call: Call, site: Site) -> Data:
+def alias(runner: Runner, call: CommandCall, site: Site) -> Data:
     for word in call.words:
         name, equals, value = word.text.partition("=")
         if equals:
@@ -154,18 +154,18 @@ def alias(runner: Runner, call: Call, site: Site) -> Data:
     return NOTHING
 
 
-def unalias(_runner: Runner, call: Call, _site: Site) -> Data:
+def unalias(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     for word in call.words:
         call.state.aliases.pop(word.text, None)
     return NOTHING
 
 
-def evaluate(runner: Runner, call: Call, site: Site) -> Data:
+def evaluate(runner: Runner, call: CommandCall, site: Site) -> Data:
     words = call.words[1:] if call.words[:1] and call.words[0].text == "--" else call.words
     return run_code(runner, words, call, site)
 
 
-def run_code(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
+def run_code(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: Site) -> Data:
     """Judge words that the shell joins and reads again as code."""
     text = " ".join(word.text for word in words)
     origin = 0
@@ -185,7 +185,7 @@ def run_code(runner: Runner, words: list[Field], call: Call, site: Site) -> Data
     return runner.run_text(text, call.state, call.stdin, site)
 
 
-def source(runner: Runner, call: Call, site: Site) -> Data:
+def source(runner: Runner, call: CommandCall, site: Site) -> Data:
     if not call.words:
         return NOTHING
     word = call.words[0]
@@ -203,28 +203,28 @@ def source(runner: Runner, call: Call, site: Site) -> Data:
     return ANYTHING
 
 
-def trap(runner: Runner, call: Call, site: Site) -> Data:
+def trap(runner: Runner, call: CommandCall, site: Site) -> Data:
     words = [word for word in call.words if word.text not in ("--", "-p", "-l")]
     if len(words) > 1 and words[0].text not in ("-", ""):
         runner.run_text(words[0].text, call.state.copy(), None, site)
     return NOTHING
 
 
-def execute(runner: Runner, call: Call, site: Site) -> Data:
+def execute(runner: Runner, call: CommandCall, site: Site) -> Data:
     arguments = parse_arguments(call.words, frozenset({"-a"}), stop_early=True)
     if not arguments.operands:
         return NOTHING
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 
-def command(runner: Runner, call: Call, site: Site) -> Data | None:
+def command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     arguments = parse_arguments(call.words, frozenset(), stop_early=True)
     if arguments.has("-v", "-V") or not arguments.operands:
-        return output_of(call)
+        return literal_output(call)
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 
-def complete(runner: Runner, call: Call, site: Site) -> Data:
+def complete(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what `compgen -C`, `complete -C` run to complete a word."""
     arguments = parse_arguments(call.words, frozenset({"-o", "-A", "-G", "-W", "-F", "-C", "-X", "-P", "-S", "-V"}))
     for value in arguments.values("-C"):
@@ -232,7 +232,7 @@ def complete(runner: Runner, call: Call, site: Site) -> Data:
     return ANYTHING
 
 
-def bind(runner: Runner, call: Call, site: Site) -> Data:
+def bind(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what `bind -x '"key": command'` ties to a key."""
     for value in parse_arguments(call.words, frozenset({"-m", "-q", "-u", "-r", "-f", "-x"})).values("-x"):
         bound = re.match(r'\s*"(?:[^"\\]|\\.)*"\s*[:\s]\s*(.*)', value.text, re.DOTALL)
@@ -241,7 +241,7 @@ def bind(runner: Runner, call: Call, site: Site) -> Data:
     return NOTHING
 
 
-def remember_program(runner: Runner, call: Call, site: Site) -> Data:
+def remember_program(runner: Runner, call: CommandCall, site: Site) -> Data:
     """`hash -p file name` makes a name run another program."""
     arguments = parse_arguments(call.words, frozenset({"-p"}))
     program = arguments.value("-p")
@@ -251,7 +251,7 @@ def remember_program(runner: Runner, call: Call, site: Site) -> Data:
     return NOTHING
 
 
-def enable(runner: Runner, call: Call, site: Site) -> Data:
+def enable(runner: Runner, call: CommandCall, site: Site) -> Data:
     if parse_arguments(call.words, frozenset({"-f"})).has("-f"):
         runner.report("unknown_code", "loads a library into the shell", site)
     return NOTHING

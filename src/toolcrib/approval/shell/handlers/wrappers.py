@@ -1,21 +1,24 @@
-"""Programs that run another command: their options are stepped over and the command inside is judged."""
+"""Opens the commands that run other commands: `sudo`, `env`, `xargs`, `find` and the like."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 
 import msgspec
 
 from toolcrib.approval.shell.assignments import judge_environment
-from toolcrib.approval.shell.fold import ASSIGNMENT
-from toolcrib.approval.shell.interpreters import report_foreign
-from toolcrib.approval.shell.lexer import tokenize
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, Field, NotUnderstood, Origin
-from toolcrib.approval.shell.options import parse_arguments
-from toolcrib.approval.shell.paths import resolve
-from toolcrib.approval.shell.rules.base import Call
+from toolcrib.approval.shell.expansion import ASSIGNMENT
+from toolcrib.approval.shell.handlers.interpreters import report_foreign
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.options import Arguments, parse_arguments
+from toolcrib.approval.shell.parser import split_words
+from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
+from toolcrib.approval.shell.rules.base import CommandCall
+from toolcrib.approval.shell.rules.delete import finds_from_the_top
 from toolcrib.approval.shell.runner import Handler, Runner, Site
 from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
 ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
 """`env` and `sudo` take every name, also the one under which bash passes a function on."""
@@ -177,7 +180,7 @@ RUNNERS: dict[str, re.Pattern[str]] = {
 }
 
 
-def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
+def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge the command inside a wrapper."""
     shape = WRAPPERS[call.program]
     arguments = parse_arguments(call.words, shape.values, stop_early=True)
@@ -206,11 +209,11 @@ def unwrap(runner: Runner, call: Call, site: Site) -> Data | None:
 
 
 def run_assigned(
-    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
 ) -> Data | None:
     """Judge a command with the variables that a wrapper is told to set for it."""
     # Only some wrappers take assignments; behind the others they mean the same to the person who writes them.
-    assigned: dict[str, list[Field]] = {}
+    assigned: dict[str, list[ExpandedWord]] = {}
     pattern = ANY_ASSIGNMENT if call.program in ("env", "sudo") else ASSIGNMENT
     while words and pattern.match(words[0].text):
         name, _, value = words[0].text.partition("=")
@@ -227,7 +230,7 @@ def run_assigned(
 
 
 def run_wrapped(
-    runner: Runner, call: Call, shape: Wrapper, words: list[Field], state: State, site: Site
+    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
 ) -> Data | None:
     if words and words[0].text == "--":
         words = words[1:]
@@ -242,7 +245,7 @@ def run_wrapped(
     return runner.invoke(words, state, call.stdin, site)
 
 
-def run_lines(runner: Runner, call: Call, site: Site) -> Data:
+def run_lines(runner: Runner, call: CommandCall, site: Site) -> Data:
     """Judge what `parallel` without a command runs: every line that it reads."""
     if call.stdin is not None and call.stdin.text is not None:
         return runner.run_text(call.stdin.text, call.state.copy(), None, site)
@@ -250,7 +253,7 @@ def run_lines(runner: Runner, call: Call, site: Site) -> Data:
     return ANYTHING
 
 
-def run_joined(runner: Runner, words: list[Field], call: Call, site: Site) -> Data:
+def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: Site) -> Data:
     if call.program == "parallel":
         texts = [word.text for word in words]
         inputs = next((at for at, text in enumerate(texts) if text in (":::", "::::", ":::+")), len(texts))
@@ -281,12 +284,12 @@ def first_of(given: list[str]) -> list[str]:
     return [*given[:MAX_INPUTS], UNKNOWN] if len(given) > MAX_INPUTS else given or [UNKNOWN]
 
 
-def standard_input_lines(call: Call) -> list[str]:
+def standard_input_lines(call: CommandCall) -> list[str]:
     text = call.stdin.text if call.stdin is not None else None
     return text.splitlines() if text else []
 
 
-def env_split(words: list[Field]) -> list[Field] | None:
+def env_split(words: list[ExpandedWord]) -> list[ExpandedWord] | None:
     """The words of `env -S 'a b c'`; None when the option is not there."""
     for number, word in enumerate(words):
         match = re.match(r"-[iv0]*S(.*)|--split-string(?:=(.*))?$", word.text, re.DOTALL)
@@ -295,20 +298,20 @@ def env_split(words: list[Field]) -> list[Field] | None:
             rest = words[number + 1 :]
             if not value:
                 value, rest = (rest[0].text if rest else ""), rest[1:]
-            try:
-                tokens = tokenize(value).tokens
-            except NotUnderstood:
-                return [Field(UNKNOWN)]
-            split = [
-                Field("".join(part.text for part in token.word.parts)) for token in tokens if token.word is not None
-            ]
-            return [*split, *rest]
+            split = split_words(value)
+            if split is None:
+                return [ExpandedWord(UNKNOWN)]
+            return [*(ExpandedWord("".join(map(part_text, each.parts))) for each in split), *rest]
         if not word.text.startswith("-") and not ASSIGNMENT.match(word.text):
             return None
     return None
 
 
-def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
+def part_text(part: WordPart) -> str:
+    return part.text if isinstance(part, LiteralText) else UNKNOWN
+
+
+def run_project_command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge what `poetry run`, `bundle exec` and the like start."""
     operands = parse_arguments(
         call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
@@ -327,15 +330,155 @@ def run_project_command(runner: Runner, call: Call, site: Site) -> Data | None:
     return runner.invoke(words, call.state, call.stdin, site) if words else None
 
 
-def substitute_user(runner: Runner, call: Call, site: Site) -> Data | None:
+def substitute_user(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge `su -c 'command'`."""
     arguments = call.arguments
     script = arguments.value("-c", "--command", "--session-command")
     return runner.run_text(script.text, call.state, call.stdin, site) if script is not None else None
 
 
+MAX_WORDS = 256
+
+
+def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
+    """Judge what xargs runs, with the words that it reads where they are known."""
+    values = name_set(
+        "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
+        "--max-chars --replace_ --process-slot-var"
+    )
+    arguments = parse_arguments(call.words, values, stop_early=True)
+    words = arguments.operands
+    if not words:
+        return call.stdin or ANYTHING
+    listed = arguments.value("-a", "--arg-file")
+    stdin = call.stdin if listed is None else call.state.written(resolve(listed, call.state), listed.text)
+    text = stdin.text if stdin is not None else None
+    origin = stdin.origin if stdin is not None else Origin.PROGRAM
+    inputs = [ExpandedWord(part, origin=origin) for part in input_parts(text, arguments)]
+    replace = arguments.value("-I")
+    state = call.state.copy()
+    state.many = text is None
+    if origin & Origin.ENDLESS and arguments.has("-P", "--max-procs"):
+        runner.report("fork_bomb", "starts processes without end", site)
+    marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
+    if marker and any(marker in word.text for word in words):
+        for line in first_of(
+            [line.strip() for line in text.split(separator_of(arguments) or "\n") if line.strip()] if text else []
+        ):
+            replaced = [
+                ExpandedWord(word.text.replace(marker, line), word.glob, word.origin | origin)
+                if marker in word.text
+                else word
+                for word in words
+            ]
+            runner.invoke(replaced, state, None, site)
+        return ANYTHING
+    inner = [*words, *inputs]
+    printed = runner.invoke(inner, state, None, site)
+    return Data(printed.text, printed.origin | origin)
+
+
+def separator_of(arguments: Arguments) -> str:
+    """What stands between the words that xargs reads; empty for blanks."""
+    if arguments.has("-0", "--null"):
+        return "\0"
+    given = arguments.value("-d", "--delimiter")
+    return {"": "", "\\n": "\n", "\\0": "\0", "\\t": "\t"}.get(given.text, given.text[:1]) if given is not None else ""
+
+
+def input_parts(text: str | None, arguments: Arguments) -> list[str]:
+    if text is None:
+        return [UNKNOWN]
+    separator = separator_of(arguments)
+    parts = (
+        [part for part in text.split(separator) if part.strip()]
+        if separator
+        else [part.strip("'\"") for part in text.split()]
+    )
+    return [*parts[:MAX_WORDS], UNKNOWN] if len(parts) > MAX_WORDS else parts
+
+
+def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+    """Judge the commands that find runs on what it finds."""
+    words = call.words
+    roots = []
+    for word in words:
+        if word.text.startswith(("-", "(", "!", "\\(")) and word.text not in ("-H", "-L", "-P"):
+            break
+        if not word.text.startswith("-"):
+            roots.append(word)
+    root = roots[0] if roots else ExpandedWord(".")
+    from_the_top, secrets = finds_from_the_top(call), looks_for_secrets(call)
+    ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
+    for number, word in enumerate(words):
+        if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
+            continue
+        following = bisect(ends, number)
+        end = ends[following] if following < len(ends) else len(words)
+        found = ExpandedWord(root.text.rstrip("/") + "/" + UNKNOWN if root.text != "." else "./" + UNKNOWN)
+        inner = [each.with_text(each.text.replace("{}", found.text)) for each in words[number + 1 : end]]
+        if secrets:
+            inner = [
+                ExpandedWord(each.text, each.glob, Origin.SECRET) if UNKNOWN in each.text else each for each in inner
+            ]
+        if not inner:
+            continue
+        if inner[0].text.rpartition("/")[2] in ("rm", "unlink", "shred", "srm") and from_the_top:
+            reason = "deletes everything under the root or a system directory"
+            runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
+        if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
+            reason = "changes the permissions of the whole machine"
+            runner.report("permissions", reason, site, severity="block", paths=("/",))
+        state = call.state.copy()
+        state.many = True
+        runner.invoke(inner, state, None, site)
+        if end == len(words):
+            # Without its terminator find runs nothing; judging the rest once is enough.
+            break
+    return None
+
+
+def changes_the_whole_machine(call: CommandCall, program: str, root: ExpandedWord) -> bool:
+    return (
+        program in ("chmod", "chown", "chgrp") and call.known and place(resolve(root, call.state), call.state) == "root"
+    )
+
+
+def looks_for_secrets(call: CommandCall) -> bool:
+    texts = [word.text for word in call.words]
+    named = [texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-name", "-iname", "-path")]
+    return any(
+        is_secret("/" + name.replace("*", "x")) or is_private(name) or name.endswith((".pem", ".key")) for name in named
+    )
+
+
+def fd(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+    texts = [word.text for word in call.words]
+    for flag in ("-x", "-X", "--exec", "--exec-batch"):
+        if flag in texts:
+            inner = call.words[texts.index(flag) + 1 :]
+            inner = inner[: next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))]
+            inner = [word.with_text(re.sub(r"\{[./]*\}", UNKNOWN, word.text)) for word in inner]
+            state = call.state.copy()
+            state.many = True
+            if inner:
+                runner.invoke([*inner, ExpandedWord(UNKNOWN)], state, None, site)
+    return None
+
+
+FINDERS: dict[str, Handler] = {
+    "xargs": xargs,
+    "gxargs": xargs,
+    "find": find,
+    "gfind": find,
+    "fd": fd,
+    "fdfind": fd,
+}
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(WRAPPERS, unwrap),
     **dict.fromkeys(RUNNERS, run_project_command),
     "su": substitute_user,
+    **FINDERS,
 }

@@ -1,0 +1,461 @@
+"""Expands words to what the shell would pass on, as far as that can be known without running anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin
+from toolcrib.approval.shell.parser import parse
+from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
+from toolcrib.approval.shell.syntax import (
+    Arithmetic,
+    ArrayLiteral,
+    ExtendedGlob,
+    LiteralText,
+    ParameterExpansion,
+    Substitution,
+    Word,
+    WordPart,
+)
+
+RunSubstitution = Callable[[Substitution, State], Data]
+GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
+BLANKS = re.compile(r"[ \t\n]+")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
+PROMPT_ESCAPE = re.compile(r"\\[^$`]")
+MAX_TEXT = 20_000
+# An array that is added to itself doubles with every step.
+MAX_FIELDS = 20_000
+MAX_LOOP_VALUES = 16
+
+
+class Expander:
+    """Turns words into fields; `run` gives the output of a substitution, `spend` counts work."""
+
+    def __init__(self, run: RunSubstitution, spend: Callable[[int], None]) -> None:
+        self.run = run
+        self.spend = spend
+
+    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
+        result: list[ExpandedWord] = []
+        for word in words:
+            literal = word.literal
+            if literal is not None and literal[0] != "~" and "{" not in literal:
+                result.append(ExpandedWord(literal, bool(GLOB.search(literal))))
+            else:
+                for expanded in expand_braces(word):
+                    result.extend(self.word(expanded, state))
+            if len(result) > MAX_FIELDS:
+                raise NotUnderstood("a list of words grows too long")
+        return result
+
+    def text(self, word: Word, state: State) -> ExpandedWord:
+        """The one field of a word that is not split, as in an assignment or a redirection."""
+        literal = word.literal
+        if literal is not None and literal[0] != "~":
+            return ExpandedWord(literal, bool(GLOB.search(literal)))
+        parts = self.word(word, state, split=False)
+        if len(parts) == 1:
+            return parts[0]
+        origin = 0
+        for part in parts:
+            origin |= part.origin
+        return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
+
+    def word(self, word: Word, state: State, split: bool = True) -> list[ExpandedWord]:
+        builder = _WordBuilder(separator(state))
+        for number, part in enumerate(word.parts):
+            if isinstance(part, LiteralText):
+                text = part.text
+                if number == 0 and not part.quoted and text.startswith("~"):
+                    text = tilde(text, state)
+                builder.add(text, quoted=part.quoted, glob=not part.quoted and bool(GLOB.search(text)))
+            elif isinstance(part, ParameterExpansion):
+                self.add_parameter(part, builder, state, split)
+            elif isinstance(part, Substitution):
+                builder.add_value(self.substitution(part, state), part.quoted or not split)
+            elif isinstance(part, Arithmetic):
+                builder.add_value(self.arithmetic(part, state), part.quoted or not split)
+            elif isinstance(part, ArrayLiteral):
+                for field in self.fields(part.words, state):
+                    builder.add_field(field)
+            elif isinstance(part, ExtendedGlob):
+                self.text(part.pattern, state)
+                # Any name is more than what the pattern fits.
+                builder.add("*", quoted=False, glob=True)
+        return builder.finish()
+
+    def add_parameter(self, part: ParameterExpansion, builder: _WordBuilder, state: State, split: bool) -> None:
+        index = part.index.literal if part.index is not None else None
+        if not part.operation and part.name in ("@", "*"):
+            self.spread(state.positional, part.quoted, part.name == "@", builder, split)
+        elif not part.operation and index in ("@", "*"):
+            values = state.variables.get(state.target(part.name))
+            self.spread(values, part.quoted, index == "@", builder, split)
+        else:
+            builder.add_value(self.parameter(part, state), part.quoted or not split)
+
+    def spread(self, values: Value | None, quoted: bool, separate: bool, builder: _WordBuilder, split: bool) -> None:
+        """Add `"$@"` or `"${a[@]}"`: one field for each value."""
+        if values is None:
+            builder.add_value(ExpandedWord(UNKNOWN, origin=Origin.LISTED), quoted=True)
+            return
+        if quoted:
+            builder.add("", quoted=True, glob=False)
+        for number, value in enumerate(values):
+            if number:
+                if split and (not quoted or separate):
+                    builder.end_field()
+                else:
+                    builder.add(" ", quoted=True, glob=False)
+            builder.add_value(value, quoted)
+
+    def substitution(self, part: Substitution, state: State) -> ExpandedWord:
+        data = self.run(part, state.copy())
+        if part.kind == "command":
+            if data.text is None:
+                return ExpandedWord(UNKNOWN, origin=data.origin)
+            return ExpandedWord(data.text.rstrip("\n"), origin=data.origin)
+        # Far above the descriptors that people choose.
+        name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
+        if part.kind == "output":
+            state.sinks[name] = part
+            return ExpandedWord(name)
+        state.files[name] = data
+        return ExpandedWord(name, origin=data.origin)
+
+    def arithmetic(self, part: Arithmetic, state: State) -> ExpandedWord:
+        """The value of a single number; a calculation counts as zero, once what it runs was looked at."""
+        text = self.text(part.expression, state).text
+        return ExpandedWord(str(int(text)) if text.isdecimal() else "0")
+
+    def parameter(self, part: ParameterExpansion, state: State) -> ExpandedWord:
+        """The value of `$name` or `${name…}`."""
+        values = lookup(state.target(part.name) if state.references else part.name, state)
+        value = element(values, self.text(part.index, state).text if part.index is not None else "")
+        operation, argument = part.operation, part.argument
+        if not operation or argument is None:
+            return value if value is not None else ExpandedWord(UNKNOWN)
+        if operation[0] == "!":
+            self.text(argument, state)
+            names = value.text if value is not None and value.known else ""
+            return element(lookup(names, state), "") or ExpandedWord(UNKNOWN)
+        if operation == "#" and not argument.parts:
+            return ExpandedWord(str(len(value.text)) if value is not None and value.known else "0")
+        if operation in (":-", "-", ":=", "="):
+            if value is not None and value.known and (value.text or operation[0] != ":"):
+                return value
+            default = self.text(argument, state)
+            if value is not None and not value.known:
+                return value
+            if "=" in operation:
+                state.assign(part.name, [default])
+            return default
+        if operation in (":+", "+"):
+            # What is not set here may be set in the environment.
+            alternative = self.text(argument, state)
+            return alternative if value is not None else ExpandedWord("")
+        if operation == "@" and self.text(argument, state).text == "P":
+            code = prompt_code(value.text) if value is not None and value.known else f'eval "{UNKNOWN}"'
+            script = parse(code)
+            if script.error:
+                raise NotUnderstood(script.error)
+            self.run(Substitution("command", script.body, False, script.text, 0, 0), state.copy())
+        if operation in (":?", "?") or value is None:
+            self.text(argument, state)
+            return value if value is not None else ExpandedWord(UNKNOWN)
+        if operation[0] in "#%":
+            # The pattern is held against every place in the text.
+            self.spend(len(value.text) // 64)
+        return transform(value, operation, self.text(argument, state))
+
+
+class _WordBuilder:
+    def __init__(self, separator: re.Pattern[str]) -> None:
+        self.separator = separator
+        self.fields: list[ExpandedWord] = []
+        self.pieces: list[str] = []
+        self.started = False
+        self.glob = False
+        self.origin = 0
+        self.splits = False
+
+    def add(self, text: str, *, quoted: bool, glob: bool) -> None:
+        self.pieces.append(text)
+        self.started = self.started or quoted or bool(text)
+        self.glob = self.glob or glob
+
+    def add_field(self, field: ExpandedWord) -> None:
+        self.end_field()
+        self.fields.append(field)
+
+    def add_value(self, value: ExpandedWord, quoted: bool) -> None:
+        if quoted:
+            self.origin |= value.origin
+            self.add(capped(value.text), quoted=True, glob=False)
+            return
+        self.splits = True
+        pieces = self.separator.split(capped(value.text))
+        for number, piece in enumerate(pieces):
+            if number:
+                self.end_field()
+            self.origin |= value.origin
+            self.add(piece, quoted=False, glob=bool(GLOB.search(piece)))
+
+    def end_field(self) -> None:
+        if self.started:
+            text, origin = "".join(self.pieces), self.origin
+            if text == UNKNOWN and self.splits and is_list(origin):
+                origin |= Origin.LISTED
+            self.fields.append(ExpandedWord(text, self.glob, origin))
+        self.pieces, self.started, self.glob, self.origin, self.splits = [], False, False, 0, False
+
+    def finish(self) -> list[ExpandedWord]:
+        self.end_field()
+        return self.fields
+
+
+def is_list(origin: int) -> bool:
+    """True for text of a file or a program that, unquoted, may become any number of words."""
+    return bool(origin & (Origin.FILE | Origin.PROGRAM)) and not origin & Origin.ONE
+
+
+def capped(text: str) -> str:
+    """The text, or as much of it as is kept; what is cut off becomes UNKNOWN, so that nothing hides behind it."""
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + UNKNOWN
+
+
+def prompt_code(text: str) -> str:
+    """The command that expands a prompt, which is read like a string in double quotes."""
+    return ': "' + PROMPT_ESCAPE.sub("", text).replace('"', '\\"') + '"'
+
+
+def separator(state: State) -> re.Pattern[str]:
+    """What splits an unquoted value: blanks, or the characters that IFS was set to."""
+    given = state.variables.get("IFS")
+    if not given or not given[0].known or not given[0].text:
+        return BLANKS
+    return re.compile("[" + re.escape(given[0].text[:16]) + "]+")
+
+
+def tilde(text: str, state: State) -> str:
+    name, slash, rest = text[1:].partition("/")
+    if not name:
+        return state.home + slash + rest
+    if name == "+":
+        return (state.cwd or ".") + slash + rest
+    if name == "-":
+        return previous_directory(state).text + slash + rest
+    return ("/root" if name == "root" else "/home/" + name) + slash + rest
+
+
+def previous_directory(state: State) -> ExpandedWord:
+    """Where `cd -` and `$OLDPWD` lead to; UNKNOWN when this command line has not been there."""
+    return (state.variables.get("OLDPWD") or UNKNOWN_VALUE)[0]
+
+
+def lookup(name: str, state: State) -> Value | None:
+    """The value of a variable; None when it is unset here, UNKNOWN when only the running shell has it."""
+    if name in state.variables:
+        return state.variables[name]
+    if name.isdecimal() and name != "0":
+        if state.positional is None:
+            return UNKNOWN_VALUE
+        number = int(name) - 1
+        return [state.positional[number]] if number < len(state.positional) else [ExpandedWord("")]
+    standard = {"HOME": state.home, "IFS": " \t\n", "SHELL": "/bin/bash", "BASH": "/bin/bash", "0": "bash"}
+    if name in standard:
+        return [ExpandedWord(standard[name])]
+    if name == "PROMPT_COMMAND":
+        # What was in it before has been judged when it was set.
+        return [ExpandedWord("")]
+    if name == "PWD":
+        return [ExpandedWord(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
+    if name in ("$", "!"):
+        return [ExpandedWord("$" + name)]
+    if name in ("EUID", "UID", "PPID", "RANDOM", "SECONDS", "LINENO", "?", "#"):
+        return [ExpandedWord("1")]
+    return None
+
+
+def element(values: Value | None, index: str) -> ExpandedWord | None:
+    if values is None:
+        return None
+    if index in ("@", "*"):
+        return ExpandedWord(" ".join(value.text for value in values))
+    try:
+        return values[int(index or 0)]
+    except (ValueError, IndexError):
+        return ExpandedWord(UNKNOWN) if index else ExpandedWord("")
+
+
+def transform(value: ExpandedWord, operation: str, argument: ExpandedWord) -> ExpandedWord:
+    """Apply `${x:1:2}`, `${x,,}`, `${x%…}`, `${x/…/…}`; what cannot be computed is UNKNOWN."""
+    if not value.known or not argument.known or len(value.text) > MAX_TEXT:
+        return value.with_text(UNKNOWN)
+    text = value.text
+    if operation == ":":
+        return value.with_text(substring(text, argument.text))
+    if operation in (",,", "^^", ",", "^") and not argument.text:
+        cased = text.lower() if "," in operation else text.upper()
+        return value.with_text(cased if len(operation) == 2 else cased[:1] + text[1:])
+    if operation in ("#", "##", "%", "%%"):
+        return value.with_text(strip_pattern(text, operation, argument.text))
+    if operation in ("/", "//", "/#", "/%"):
+        return value.with_text(replace(text, operation, argument.text))
+    return value.with_text(UNKNOWN)
+
+
+def substring(text: str, bounds: str) -> str:
+    offset, _, length = bounds.partition(":")
+    try:
+        start = int(offset.strip(" ()") or 0)
+        size = int(length.strip(" ()")) if length.strip() else None
+    except ValueError:
+        return UNKNOWN
+    start = max(0, start + len(text)) if start < 0 else start
+    if size is None:
+        return text[start:]
+    return text[start:size] if size < 0 else text[start : start + size]
+
+
+def strip_pattern(text: str, operation: str, pattern: str) -> str:
+    if len(text) > 256 or len(pattern) > 64 or pattern.count("*") > 2:
+        return UNKNOWN
+    ends = range(len(text) + 1) if operation in ("#", "%%") else range(len(text), -1, -1)
+    for at in ends:
+        removed, kept = (text[:at], text[at:]) if operation[0] == "#" else (text[at:], text[:at])
+        if fnmatchcase(removed, pattern):
+            return kept
+    return text
+
+
+def replace(text: str, operation: str, argument: str) -> str:
+    pattern, _, replacement = argument.partition("/")
+    if GLOB.search(pattern) or "\\" in pattern or operation in ("/#", "/%"):
+        return UNKNOWN
+    return text.replace(pattern, replacement, -1 if operation == "//" else 1)
+
+
+_FIRST_OPAQUE = 0xF0000
+_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?$")
+
+
+def expand_braces(word: Word) -> list[Word]:
+    """The words that a word stands for; most words stand for themselves."""
+    if not any(type(part) is LiteralText and not part.quoted and "{" in part.text for part in word.parts):
+        return [word]
+    opaque: list[WordPart] = []
+    pieces: list[str] = []
+    for part in word.parts:
+        if isinstance(part, LiteralText) and not part.quoted:
+            pieces.append(part.text)
+        else:
+            pieces.append(chr(_FIRST_OPAQUE + len(opaque)))
+            opaque.append(part)
+    texts = _expand("".join(pieces))
+    if len(texts) == 1:
+        return [word]
+    words = [Word(tuple(_parts(text, opaque, word)), word.start, word.end) for text in texts]
+    # An unquoted empty alternative, as in `{/,}`, is no word at all.
+    return [expanded for expanded in words if expanded.parts]
+
+
+def _parts(text: str, opaque: list[WordPart], word: Word) -> list[WordPart]:
+    parts: list[WordPart] = []
+    for piece in re.split(r"([\U000F0000-\U000FFFFD])", text):
+        if len(piece) == 1 and ord(piece) >= _FIRST_OPAQUE:
+            parts.append(opaque[ord(piece) - _FIRST_OPAQUE])
+        elif piece:
+            parts.append(LiteralText(piece, False, word.start, word.end))
+    return parts
+
+
+def _expand(text: str) -> list[str]:
+    if text.count("{") > MAX_BRACE_WORDS:
+        raise NotUnderstood("there are too many braces in one word")
+    results: list[str] = []
+    pending = [text]
+    while pending:
+        current = pending.pop(0)
+        group = _first_group(current)
+        if group is None:
+            results.append(current)
+        else:
+            start, end, alternatives = group
+            pending[:0] = [current[:start] + alternative + current[end:] for alternative in alternatives]
+        if len(pending) + len(results) > MAX_BRACE_WORDS:
+            raise NotUnderstood("braces stand for too many words")
+    return results
+
+
+def _first_group(text: str) -> tuple[int, int, list[str]] | None:
+    """Start, end and alternatives of the first `{…}` that expands; None when there is none."""
+    start = text.find("{")
+    while start >= 0:
+        depth, commas = 0, []
+        for at in range(start, min(len(text), start + 4096)):
+            character = text[at]
+            depth += {"{": 1, "}": -1}.get(character, 0)
+            if character == "," and depth == 1:
+                commas.append(at)
+            if depth == 0:
+                inner = _alternatives(text, start, at, commas)
+                if inner is not None:
+                    return start, at + 1, inner
+                break
+        start = text.find("{", start + 1)
+        if start > 4096:
+            return None
+    return None
+
+
+def _alternatives(text: str, start: int, end: int, commas: list[int]) -> list[str] | None:
+    if commas:
+        edges = [start, *commas, end]
+        return [text[left + 1 : right] for left, right in pairwise(edges)]
+    sequence = _RANGE.match(text[start + 1 : end])
+    return _sequence(*sequence.groups()) if sequence else None
+
+
+def _sequence(first: str, last: str, step: str | None) -> list[str] | None:
+    if first.lstrip("-").isdigit() != last.lstrip("-").isdigit():
+        return None
+    numeric = first.lstrip("-").isdigit()
+    low, high = (int(first), int(last)) if numeric else (ord(first), ord(last))
+    stride = abs(int(step or 1)) or 1
+    values = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
+    if len(values) > MAX_BRACE_WORDS:
+        # Numbers alone cannot make a harmless word dangerous: a few of them stand for all.
+        values = values[:4]
+    return [str(value) if numeric else chr(value) for value in values]
+
+
+def further_input(stdin: Data | None) -> Iterator[Data]:
+    """What is left to read in each further round of a loop that takes one line after another."""
+    if stdin is None or stdin.text is None:
+        return
+    lines = stdin.text.split("\n")
+    seen = {lines[0]}
+    for at, line in enumerate(lines[1:], start=1):
+        if line in seen or (not line and at == len(lines) - 1):
+            continue
+        if len(seen) >= MAX_LOOP_VALUES:
+            yield Data(None, stdin.origin)
+            return
+        seen.add(line)
+        yield Data("\n".join(lines[at:]), stdin.origin)
+
+
+def loop_values(values: list[ExpandedWord]) -> list[ExpandedWord | None]:
+    """The values that a loop is judged with; what another command lists is marked as such."""
+    kept: list[ExpandedWord | None] = [
+        ExpandedWord(value.text, value.glob, value.origin | Origin.LISTED)
+        if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)
+        else value
+        for value in values[:MAX_LOOP_VALUES]
+    ]
+    return [*kept, ExpandedWord(UNKNOWN)] if len(values) > MAX_LOOP_VALUES else kept

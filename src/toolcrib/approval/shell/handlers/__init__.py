@@ -1,0 +1,16 @@
+"""What is known about single programs: each handler looks into the commands of one program."""
+
+from __future__ import annotations
+
+from toolcrib.approval.shell.handlers import build_tools, builtins, interpreters, programs, remote, wrappers
+from toolcrib.approval.shell.runner import Handler
+
+HANDLERS: dict[str, Handler] = {
+    **builtins.HANDLERS,
+    **wrappers.HANDLERS,
+    **remote.HANDLERS,
+    **interpreters.HANDLERS,
+    **programs.HANDLERS,
+    **build_tools.HANDLERS,
+}
+"""The handlers by program."""
