@@ -7,14 +7,12 @@ import random
 import re
 from collections import Counter
 
-import generated_shell
 import pytest
-import shell_definitions
-import shell_detours
 import test_shell_traps
-from other_parsers import BASH, SHFMT, bash_accepts, shfmt_commands
 from test_shell_fuzz_corpus import CORPUS
 
+from tests.approval.shell import generated_shell, shell_definitions, shell_detours
+from tests.approval.shell.other_parsers import BASH, SHFMT, bash_accepts, shfmt_commands
 from tests.approval.shell.shell_rows import read_rows, tables
 from toolcrib.approval.analyse import analyse
 from toolcrib.approval.shell.parser import parse
