@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.syntax import PYTHON, with_language_suffix, problem_in
+from toolcrib.files.syntax import PYTHON, problem_in, with_language_suffix
 
 GOOD = [
     ("a.py", "x = 1\n"),

@@ -162,7 +162,7 @@ def test_one_turn_is_taken_back_alone(work: Work) -> None:
     assert work.undo("t1") == [("a", "removed")]
 
 
-def test_what_somebody_else_changed_is_left_alone_unless_he_says_so(work: Work) -> None:
+def test_what_has_changed_since_is_left_alone_unless_forced(work: Work) -> None:
     """A file that is not as the call left it is refused; with force it is put back, and what was there can return."""
     work.path("a").write_text("0")
     work.write("a", "1")
@@ -172,7 +172,7 @@ def test_what_somebody_else_changed_is_left_alone_unless_he_says_so(work: Work) 
     first, second = work.history.undo(SESSION)
 
     assert (first.what, second.what) == ("refused", "removed")
-    assert "somebody else" in first.reason
+    assert "changed since" in first.reason
     assert work.path("a").read_text() == "by hand"
     assert work.history.undo_calls(SESSION, force=True).refused == []
     assert work.path("a").read_text() == "0"

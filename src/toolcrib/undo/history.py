@@ -21,12 +21,12 @@ from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
 from toolcrib.undo.journal import (
     REDO,
     UNDO,
-    CallFinished,
-    CallStarted,
     ChangesRedone,
     ChangesUndone,
     JournalEntry,
     PathState,
+    SnapshotAfter,
+    SnapshotBefore,
 )
 from toolcrib.undo.records import (
     CHANGED_SINCE,
@@ -414,7 +414,7 @@ class _Restoration:
         steps, refused = self._plan(present, force=force)
         if dry_run or pack is None:
             return self._in_order([_would(step) for step in steps] + refused)
-        started = CallStarted(
+        started = SnapshotBefore(
             id=pack.name,
             at=self._store.clock(),
             tool=self._tool,
@@ -430,7 +430,7 @@ class _Restoration:
         self._store.end(self._session_id, started.id, present, after)
         for one in self._resumed:
             seen = tuple(PathState(path=path, state=after.states[path]) for path in one.before if path in after.states)
-            self._store.append(self._session_id, CallFinished(id=one.id, files=seen))
+            self._store.append(self._session_id, SnapshotAfter(id=one.id, files=seen))
         self._mark([one.path for one in done if one.what == "refused"])
         return self._in_order(done)
 
