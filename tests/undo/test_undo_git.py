@@ -1,4 +1,4 @@
-"""Commands of git that throw away changes are taken back; what git keeps stays as it is."""
+"""Commands of git that throw away changes are undone; what git keeps stays as it is."""
 
 from __future__ import annotations
 
