@@ -1,4 +1,4 @@
-"""Times searches of one tree in turn: bare rg, the tool, and our own walk. Prints one JSON object."""
+"""Times searches of one tree: bare rg, the tool with ripgrep, and the tool without it. Prints one JSON object."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def main() -> None:
             def best(pattern: str = pattern) -> None:
                 check(asyncio.run(search_files({"pattern": pattern}, ctx)), "ripgrep")
 
-            def walk(pattern: str = pattern) -> None:
-                check(asyncio.run(search_files({"pattern": pattern}, ctx, way="walk")), "walk")
+            def python(pattern: str = pattern) -> None:
+                check(asyncio.run(search_files({"pattern": pattern}, ctx, engine="python")), "python")
 
-            taken: dict[str, list[float]] = {"bare": [], "best": [], "walk": []}
+            taken: dict[str, list[float]] = {"bare": [], "best": [], "python": []}
             for _ in range(ROUNDS):
-                for one in (bare, best, walk):
+                for one in (bare, best, python):
                     taken[one.__name__].append(timed(one))
             found[name] = taken
     print(json.dumps(found))

@@ -92,8 +92,8 @@ def test_a_fence_and_windows_line_ends_around_a_patch_do_no_harm() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no patch"),
-        ("hello", "no patch"),
+        ("", "not a patch"),
+        ("hello", "not a patch"),
         ("*** Begin Patch\n*** Update File: a\n-b\n", "cut off"),
         (v4a(), "changes no file"),
         (v4a("*** Update File: "), "path is missing"),

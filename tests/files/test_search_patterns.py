@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolcrib.files.search_query import GlobError, PatternError, path_test, shorten_line
 from toolcrib.files.search_walk import IgnoreFile
-from toolcrib.files.search_worker import ContentSearch
+from toolcrib.files.search_worker import ContentSearch, required_text
 
 
 def matching(pattern: str, content: str | bytes) -> list[int]:
@@ -88,6 +88,28 @@ def test_escaped_text_is_found_as_it_is(text: str) -> None:
     pattern = pattern.replace("\r", " ")
 
     assert matching(pattern, f"\n{line}\n") == [2]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("needle", "needle"),
+        (r"\w+ = \d+$", " = "),
+        (r"foo\(bar", "foo(bar"),
+        ("colou?r", "colo"),
+        ("ab+c", "ab"),
+        ("ab*c", "a"),
+        ("a{2}bc", "bc"),
+        ("interface{}", "interfac"),
+        ("[abc]de", "de"),
+        ("foo|bar", ""),
+        ("(foo)?bar", ""),
+        (r"\bclass\b", "class"),
+    ],
+)
+def test_text_that_every_match_contains_is_found(pattern: str, text: str) -> None:
+    """Files without this text need no search; in doubt it is empty, and all are searched."""
+    assert required_text(pattern) == text
 
 
 ATOMS = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -127,3 +129,15 @@ def searching() -> set[int]:
         except OSError:
             continue
     return found
+
+
+def test_the_ignore_rules_are_only_imported_by_a_search_that_needs_them() -> None:
+    """Neither the definitions of all tools nor the file service import pathspec."""
+    program = (
+        "import sys; from toolcrib import get_tool_definitions; get_tool_definitions(quiet_mode=True); "
+        "import toolcrib.files.service; print('pathspec' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "False"

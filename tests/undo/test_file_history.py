@@ -1,4 +1,4 @@
-"""What files were before calls changed them, what became of them, and how that is taken back."""
+"""What files were before calls changed them, what became of them, and how that is undone."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import resource
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-
 import pytest
-
-from tests.undo.undo_work import SESSION, Work, working_in
+from tests.undo.undo_work import SESSION
+from tests.undo.undo_work import Work
+from tests.undo.undo_work import working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.undo import journal
 from toolcrib.undo.files import LocalFiles
-from toolcrib.undo.history import FileHistory, UnknownCall
-from toolcrib.undo.snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
+from toolcrib.undo.history import FileHistory
+from toolcrib.undo.history import UnknownCall
+from toolcrib.undo.snapshot import GUESSED_FILES
+from toolcrib.undo.snapshot import FileSnapshot
+from toolcrib.undo.snapshot import SnapshotLimits
+from toolcrib.undo.snapshot import TargetPath
+from toolcrib.undo.snapshot import UndoScope
 from toolcrib.undo.store import MAX_SESSIONS
-
 
 def test_a_session_is_shown_as_a_whole(work: Work) -> None:
     """Created, changed and deleted files are named with the calls that did it; folders only where they are all."""
@@ -35,7 +39,7 @@ def test_a_session_is_shown_as_a_whole(work: Work) -> None:
 
 
 def test_undo_restores_content_and_mode(work: Work) -> None:
-    """After an undo the files are what they were, and nothing is left to take back."""
+    """After an undo the files are what they were, and nothing is left to undo."""
     work.path("run.sh").write_text("before")
     work.path("run.sh").chmod(0o755)
     work.path("gone").write_text("was here")
@@ -84,8 +88,8 @@ def test_calls_are_listed_with_what_they_did(work: Work) -> None:
     assert [one.finished for one in calls] == [True, True]
 
 
-def test_the_latest_calls_are_taken_back_one_after_the_other(work: Work) -> None:
-    """Each undo goes one call further back; what was taken back is not taken back again."""
+def test_the_latest_calls_are_undone_one_after_the_other(work: Work) -> None:
+    """Each undo goes one call further back; what was undone is not undone again."""
     work.write("a", "1")
     work.write("a", "2")
     work.write("a", "3")
@@ -102,7 +106,7 @@ def test_the_latest_calls_are_taken_back_one_after_the_other(work: Work) -> None
     assert work.history.undo_calls(SESSION).calls == ()
 
 
-def test_everything_back_to_a_call_is_taken_back(work: Work) -> None:
+def test_everything_back_to_a_call_is_undone(work: Work) -> None:
     """The named call goes too, and an id that nobody knows is refused."""
     work.write("a", "1")
     second = work.write("b", "2")
@@ -146,7 +150,7 @@ def test_a_trial_changes_nothing(work: Work) -> None:
     assert [one.what for one in trial.files] == ["restored", "removed"]
 
 
-def test_one_turn_is_taken_back_alone(work: Work) -> None:
+def test_one_turn_is_undone_alone(work: Work) -> None:
     """Earlier turns stay; a turn before the last one that touched the file is refused."""
     work.write("a", "one", "t1")
     work.write("a", "two", "t2")
@@ -162,7 +166,7 @@ def test_one_turn_is_taken_back_alone(work: Work) -> None:
     assert work.undo("t1") == [("a", "removed")]
 
 
-def test_what_somebody_else_changed_is_left_alone_unless_he_says_so(work: Work) -> None:
+def test_what_has_changed_since_is_left_alone_unless_forced(work: Work) -> None:
     """A file that is not as the call left it is refused; with force it is put back, and what was there can return."""
     work.path("a").write_text("0")
     work.write("a", "1")
@@ -172,7 +176,7 @@ def test_what_somebody_else_changed_is_left_alone_unless_he_says_so(work: Work) 
     first, second = work.history.undo(SESSION)
 
     assert (first.what, second.what) == ("refused", "removed")
-    assert "somebody else" in first.reason
+    assert "changed since" in first.reason
     assert work.path("a").read_text() == "by hand"
     assert work.history.undo_calls(SESSION, force=True).refused == []
     assert work.path("a").read_text() == "0"
@@ -212,7 +216,7 @@ def test_a_folder_is_not_removed_with_what_somebody_else_put_in_it(work: Work) -
     assert work.path("new/other").read_text() == "mine"
 
 
-def test_a_tool_that_calls_another_is_taken_back_as_one(work: Work) -> None:
+def test_a_tool_that_calls_another_is_undone_as_one(work: Work) -> None:
     """Calls inside a call carry its id; what the outer one did after them counts too."""
 
     async def outer(args: dict[str, str], ctx: object) -> str:
@@ -255,7 +259,7 @@ def test_links_are_not_followed_out_of_the_folder(work: Work, tmp_path: Path) ->
 
 
 def test_a_folder_that_became_a_link_is_not_written_through(work: Work, tmp_path: Path) -> None:
-    """An undo never lands in another place than the change did, whatever the person says."""
+    """An undo never lands in another environment than the change did, whatever the person says."""
     work.path("d").mkdir()
     work.path("d/a").write_text("before")
     work.write("d/a", "after")
@@ -405,7 +409,7 @@ def test_a_large_file_that_was_moved_is_moved_back(tmp_path: Path) -> None:
 
 
 def test_a_session_drops_its_oldest_copies_when_it_is_full(tmp_path: Path) -> None:
-    """The newest calls can be taken back; for the oldest the reason is told."""
+    """The newest calls can be undone; for the oldest the reason is told."""
     with working_in(tmp_path, "undo:\n  max_session_mb: 0.01\n") as work:
         for name in "abcdef":
             work.path(name).write_text(name * 3_000)
@@ -500,7 +504,7 @@ def test_half_a_line_is_passed_over(work: Work) -> None:
 
 
 def test_what_a_power_cut_takes_from_the_journal_is_found_in_the_packs(work: Work) -> None:
-    """A call whose line is lost is one that was cut short, and can be taken back by whoever says so."""
+    """A call whose line is lost is one that was cut short, and can be undone by whoever says so."""
     work.path("a").write_text("before")
     work.write("a", "after")
     (work.history.store.folder / SESSION / "index.jsonl").unlink()
@@ -530,7 +534,7 @@ def test_a_large_file_goes_through_several_undos(work: Work) -> None:
 
 
 def test_a_journal_that_grew_too_long_loses_its_older_half(work: Work) -> None:
-    """The newest calls can still be taken back, and copies that nobody speaks of are gone."""
+    """The newest calls can still be undone, and copies that nobody speaks of are gone."""
     for number in range(4):
         work.path(f"f{number}").write_text(f"before {number}")
         work.write(f"f{number}", "after")

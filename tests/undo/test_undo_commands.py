@@ -1,4 +1,4 @@
-"""Commands are taken back: what they delete, overwrite, move or make is kept before they run."""
+"""Commands are undone: what they delete, overwrite, move or make is kept before they run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
 import pytest
-
-from tests.undo.undo_work import SESSION, Work
-from toolcrib.undo.commands import may_change_files, targets_of_command
+from tests.undo.undo_work import SESSION
+from tests.undo.undo_work import Work
+from toolcrib.undo.commands import may_change_files
+from toolcrib.undo.commands import targets_of_command
 from toolcrib.undo.files import LocalFiles
 from toolcrib.undo.snapshot import UndoScope
-
 
 def fill(folder: Path) -> None:
     """Files of all kinds: text, bytes, modes, links, nested and empty folders, odd names."""
@@ -171,7 +170,7 @@ DIFF = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-alpha\n+patched\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_taken_back_byte_for_byte(work: Work, command: str) -> None:
+def test_a_command_is_undone_byte_for_byte(work: Work, command: str) -> None:
     """After an undo everything in the folder is what it was: contents, modes, links, empty folders."""
     fill(work.folder)
     (work.folder / "p.diff").write_text(DIFF)
@@ -276,7 +275,7 @@ def test_a_command_in_another_folder_of_the_workspace_is_kept(work: Work) -> Non
 
 
 @pytest.mark.parametrize("arguments", [{"command": "{line}", "background": True}, {"command": "({line}) & true"}])
-def test_a_command_that_goes_on_in_the_background_is_shown_and_taken_back_by_force(
+def test_a_command_that_goes_on_in_the_background_is_shown_and_undone_by_force(
     work: Work, arguments: dict[str, Any]
 ) -> None:
     """What it does after its call is seen at the file itself; whose doing that is, nobody knows."""

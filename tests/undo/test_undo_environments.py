@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
 import pytest
-
 from tests.environments import engines
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -84,7 +83,7 @@ def make_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
         "sed -i s/alpha/omega/ a.txt; chmod 600 a.txt; ln -sfn sub link",
     ],
 )
-def test_commands_are_taken_back_there(make_there: MakeThere, environment: str, command: str) -> None:
+def test_commands_are_undone_there(make_there: MakeThere, environment: str, command: str) -> None:
     """Contents, modes, links and folders are what they were before the command."""
     there = make_there(environment)
     before = there.run(LOOK)
@@ -101,8 +100,8 @@ def test_commands_are_taken_back_there(make_there: MakeThere, environment: str, 
 
 
 @pytest.mark.parametrize("environment", ["docker", "ssh"])
-def test_a_file_that_a_tool_wrote_there_is_taken_back(make_there: MakeThere, environment: str) -> None:
-    """The tools that edit files work in the place, and so does undo."""
+def test_a_file_that_a_tool_wrote_there_is_undone(make_there: MakeThere, environment: str) -> None:
+    """The tools that edit files work in the environment, and so does undo."""
     there = make_there(environment)
     before = there.run(LOOK)
 
@@ -116,7 +115,7 @@ def test_a_file_that_a_tool_wrote_there_is_taken_back(make_there: MakeThere, env
 
 
 def test_a_container_that_is_gone_is_named_as_the_reason(make_there: MakeThere) -> None:
-    """What was done in a container cannot be taken back when the container is gone; the reason is told."""
+    """What was done in a container cannot be undone when the container is gone; the reason is told."""
     there = make_there("docker")
     there.run("rm a.txt", "c1")
 
@@ -127,7 +126,7 @@ def test_a_container_that_is_gone_is_named_as_the_reason(make_there: MakeThere) 
 
 
 def test_a_host_is_reached_again_by_another_process(make_there: MakeThere) -> None:
-    """What was done over ssh is taken back by whoever comes later: the host is still there."""
+    """What was done over ssh is undone by whoever comes later: the host is still there."""
     there = make_there("ssh")
     before = there.run(LOOK)
     there.run("rm a.txt", "c1")

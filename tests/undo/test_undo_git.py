@@ -1,15 +1,13 @@
-"""Commands of git that throw away changes are taken back; what git keeps stays as it is."""
+"""Commands of git that throw away changes are undone; what git keeps stays as it is."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
-
 import pytest
-
-from tests.undo.undo_work import SESSION, Work
-
+from tests.undo.undo_work import SESSION
+from tests.undo.undo_work import Work
 
 def git(folder: Path, *words: str) -> str:
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}

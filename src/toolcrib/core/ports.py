@@ -61,18 +61,18 @@ class Recorder(Protocol):
 
 
 class FileSnapshots(Protocol):
-    """Keeps what files are before a call changes them, so that they can be put back. No call fails for it."""
+    """Snapshots files before a call changes them, so that they can be restored. Never makes a call fail."""
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
-        """Whether there may be something to keep. Quick: asked before every call that has effects."""
+        """Whether there may be anything to snapshot. Quick: asked before every call that has effects."""
         ...
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
-        """Keep what the call is about to touch; returns when that is safe on the disk."""
+        """Snapshot what the call may change; from then on, no end of the process loses it."""
         ...
 
     async def after(self, ctx: ToolContext, /) -> None:
-        """Take down what the call left. `ctx` is the very object that `before` was given."""
+        """Record what the call left. `ctx` is the same object that `before` got."""
         ...
 
 

@@ -33,7 +33,11 @@ SMALL_BYTES = 64 * 1024
 BLOCK_BYTES = 1024 * 1024
 LONGEST_LINE_BYTES = 64 * 1024 * 1024
 UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_SPECIAL = frozenset(r".^$*+?()[]{}|\\")
+_TOKENS = re.compile(
+    r"(?P<literal>\\[^\w\s]|[^\\\[\](){}.^$*+?|])|(?P<quantifier>[*+?]|\{\d*,?\d*\})"
+    r"|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.",
+    re.DOTALL,
+)
 # What may match a line break, look past the end of a line, or refuse to go back once it has passed one. Such a pattern
 # is tried on each line; any other on many lines at once, which is several times as fast.
 _NEEDS_SINGLE_LINES = re.compile(r"\[\^|\\[sDWAZ]|\(\?(?!:|P<|i\))|[*+?}]\+")
@@ -71,9 +75,10 @@ class ContentSearch:
             raise PatternError(pattern, str(error)) from error
         self._in_blocks = _NEEDS_SINGLE_LINES.search(pattern) is None
         self._any_case = pattern.startswith("(?i)")
-        text = pattern.removeprefix("(?i)").lower() if self._any_case else pattern
-        is_literal = not _SPECIAL.intersection(text) and (text.isascii() or not self._any_case)
-        self._literal = text.encode(errors="surrogateescape") if is_literal else b""
+        required = required_text(pattern.removeprefix("(?i)"))
+        if self._any_case:
+            required = required.lower() if required.isascii() else ""
+        self._required = required.encode(errors="surrogateescape")
 
     def matches(self, blocks: Iterable[bytes], first: int = 0, last: int = sys.maxsize) -> LineMatches | None:
         """The matching lines of a file that comes in pieces, with the positions of the matches `first` to `last - 1`.
@@ -91,13 +96,11 @@ class ContentSearch:
         return found if found.count else None
 
     def _may_match(self, block: bytes) -> bool:
-        """A quick test for patterns that are plain text."""
-        if not self._literal:
-            return True
+        """A quick test, which saves most blocks the slow one."""
         if not self._any_case:
-            return self._literal in block
-        # Some letters beyond ASCII are the same as ASCII letters but for their case.
-        return self._literal in block.lower() or not block.isascii()
+            return self._required in block
+        # Some letters beyond ASCII are the same as ASCII letters except for their case.
+        return self._required in block.lower() or not block.isascii()
 
     def _search(self, text: str, line: int, found: LineMatches, first: int, last: int) -> None:
         if "\r" in text:
@@ -135,6 +138,21 @@ class ContentSearch:
             number += text.count("\n", counted, start)
             counted = start
             yield number, lambda begin=begin, start=start: text[begin:start]  # type: ignore[misc]
+
+
+def required_text(pattern: str) -> str:
+    """The longest text that is certainly in every match of a pattern; empty when nothing is certain."""
+    runs, run = [""], ""
+    for token in _TOKENS.finditer(pattern):
+        if token["literal"]:
+            run += token["literal"][-1]
+            continue
+        if token[0] in "()|":
+            return ""
+        # A quantifier may make the character before it optional.
+        runs.append(run[:-1] if token["quantifier"] and token[0] != "+" else run)
+        run = ""
+    return max(*runs, run, key=len)
 
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -163,7 +163,7 @@ class PathState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: FileState
 
 
-class CallStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="before", tag_field="event"):
+class SnapshotBefore(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="before", tag_field="event"):
     """A call that is about to run, with the state of the paths that it may change."""
 
     id: str
@@ -183,7 +183,7 @@ class CallStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """For an undo: the changes that it undoes, each as entry and path."""
 
 
-class CallFinished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="after", tag_field="event"):
+class SnapshotAfter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="after", tag_field="event"):
     """The same paths after the call, and those that it created."""
 
     id: str
@@ -209,14 +209,14 @@ class ChangesRedone(msgspec.Struct, frozen=True, kw_only=True, tag="redone", tag
     changes: tuple[tuple[str, str], ...]
 
 
-JournalEvent = CallStarted | CallFinished | CallDetached | ChangesUndone | ChangesRedone
+JournalEvent = SnapshotBefore | SnapshotAfter | CallDetached | ChangesUndone | ChangesRedone
 
 
 @dataclass(slots=True)
 class JournalEntry:
     """One call, as the journal describes it."""
 
-    started: CallStarted
+    started: SnapshotBefore
     order: int
     before: dict[str, FileState]
     after: dict[str, FileState] | None = None
@@ -303,9 +303,9 @@ def read(folder: Path) -> list[JournalEntry]:
 def _position_of(lost: JournalEvent, events: Sequence[JournalEvent]) -> int:
     """Where an event belongs: before calls that started later, and before other events of its call."""
     for environment, event in enumerate(events):
-        if isinstance(event, CallStarted) and isinstance(lost, CallStarted) and event.at > lost.at:
+        if isinstance(event, SnapshotBefore) and isinstance(lost, SnapshotBefore) and event.at > lost.at:
             return environment
-        if isinstance(event, CallFinished | CallDetached) and isinstance(lost, CallStarted) and event.id == lost.id:
+        if isinstance(event, SnapshotAfter | CallDetached) and isinstance(lost, SnapshotBefore) and event.id == lost.id:
             return environment
     return len(events)
 
@@ -313,12 +313,12 @@ def _position_of(lost: JournalEvent, events: Sequence[JournalEvent]) -> int:
 def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
     entries: dict[str, JournalEntry] = {}
     for order, event in enumerate(events):
-        if isinstance(event, CallStarted):
+        if isinstance(event, SnapshotBefore):
             before = {one.path: one.state for one in event.files}
             entries[event.id] = JournalEntry(event, order, before, notes=event.notes)
         elif isinstance(event, ChangesUndone | ChangesRedone):
             _mark(entries, event)
-        elif event.id in entries and isinstance(event, CallFinished):
+        elif event.id in entries and isinstance(event, SnapshotAfter):
             _end(entries[event.id], event, order)
         elif event.id in entries:
             entries[event.id].runs_on = True
@@ -339,7 +339,7 @@ def _complete(entries: dict[str, JournalEntry]) -> None:
                 seen[path, state.stamp, state.size] = state.digest
 
 
-def _end(entry: JournalEntry, event: CallFinished, order: int) -> None:
+def _end(entry: JournalEntry, event: SnapshotAfter, order: int) -> None:
     entry.after = {one.path: one.state for one in event.files}
     entry.ended_order = order
     entry.notes = (*entry.notes, *event.notes)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import attempt
 from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
 from toolcrib.undo.files import LocalFiles, SnapshotFiles
-from toolcrib.undo.journal import CallDetached, CallStarted
+from toolcrib.undo.journal import CallDetached, SnapshotBefore
 from toolcrib.undo.remote_files import AssumedFiles, RemoteFiles, environment_as_json
 from toolcrib.undo.snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import UndoStore
@@ -124,7 +124,7 @@ class Snapshotter:
         pack = self.store.new_pack(ctx.session_id)
         before = FileSnapshot(scope, limits, pack=pack, kept=self.store.kept(ctx.session_id))
         before.notes.update(dict.fromkeys(targets_found.notes))
-        started = CallStarted(
+        started = SnapshotBefore(
             id=pack.name,
             at=self.store.clock(),
             tool=entry.name,
@@ -192,8 +192,9 @@ class Snapshotter:
 
 def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
     """Call the function; a tool call must not fail because its files cannot be saved."""
-    _, error = attempt(function, *arguments)
-    if error is not None:
+    try:
+        function(*arguments)
+    except (OSError, ToolcribError) as error:
         logger.warning("cannot snapshot the files that %s changes: %s", name, error, exc_info=error)
 
 

@@ -11,27 +11,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
 from msgspec.structs import replace
-
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import UndoSettings
 from toolcrib.undo import journal
 from toolcrib.undo.files import FileState
-from toolcrib.undo.journal import (
-    INDEX,
-    SUFFIX,
-    CallFinished,
-    CallStarted,
-    JournalEntry,
-    JournalEvent,
-    PackWriter,
-    PathState,
-    packs_of,
-    read_content,
-    size_of,
-)
-from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
+from toolcrib.undo.journal import INDEX
+from toolcrib.undo.journal import SUFFIX
+from toolcrib.undo.journal import JournalEntry
+from toolcrib.undo.journal import JournalEvent
+from toolcrib.undo.journal import PackWriter
+from toolcrib.undo.journal import PathState
+from toolcrib.undo.journal import packs_of
+from toolcrib.undo.journal import read_content
+from toolcrib.undo.journal import size_of
+from toolcrib.undo.snapshot import FileSnapshot
+from toolcrib.undo.snapshot import SnapshotLimits
+from toolcrib.undo.snapshot import StoredContents
+from toolcrib.undo.journal import SnapshotAfter
+from toolcrib.undo.journal import SnapshotBefore
 
 DIRECT = "direct"
 """The session of calls that belong to no other."""
@@ -88,7 +86,7 @@ class UndoStore:
     def begin(
         self,
         session_id: str,
-        started: CallStarted,
+        started: SnapshotBefore,
         before: FileSnapshot,
         pack: PackWriter,
         *,
@@ -122,13 +120,13 @@ class UndoStore:
         ]
         notes = tuple(note for note in after.notes if note not in before.notes)
         # No wait: a power cut that loses this line leaves a call that was cut short, and its copies.
-        line = journal.line_for(CallFinished(id=entry_id, files=tuple(changed), notes=notes))
+        line = journal.line_for(SnapshotAfter(id=entry_id, files=tuple(changed), notes=notes))
         journal.append(self._opened(session_id).folder, line, durable=False)
 
-    def say(self, session_id: str, started: CallStarted, note: str) -> None:
+    def say(self, session_id: str, started: SnapshotBefore, note: str) -> None:
         """Record that nothing was saved for a call, and why."""
         self.append(session_id, replace(started, notes=(note,)))
-        self.append(session_id, CallFinished(id=started.id))
+        self.append(session_id, SnapshotAfter(id=started.id))
 
     def append(self, session_id: str, event: JournalEvent) -> None:
         journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
