@@ -18,8 +18,7 @@ from engine_runs import bash, run
 from toolcrib.core.environments import Leftover, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.containers import Client, find_program, is_alive, this_process
-from toolcrib.environments.backends.docker import DockerEngine, DockerOptions, leftovers, probe, remove
-from toolcrib.environments.backends.docker_options import run_arguments
+from toolcrib.environments.backends.docker import DockerEngine, DockerOptions, leftovers, probe, remove, run_arguments
 
 Open = Callable[..., Any]
 

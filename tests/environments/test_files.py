@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.environments import BackendPath, FileStatus, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments import archives
-from toolcrib.environments.files import BackendFiles
+from toolcrib.environments.files import BackendFiles, unpack
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
 
@@ -175,7 +174,7 @@ async def test_what_is_closed_to_the_user_is_a_permission_error(public: Path) ->
 
 FULL_DISK = """
 import os, resource, signal, sys
-from toolcrib.environments.host_writing import fill_with, replace_file
+from toolcrib.environments.host_paths import fill_with, replace_file
 os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -360,11 +359,11 @@ def test_nothing_is_unpacked_outside_of_its_folder(tmp_path: Path, escape: str) 
     target = tmp_path / "target"
 
     if escape.startswith("/"):
-        archives.unpack(archive, target)
+        unpack(archive, target)
         assert not Path(escape).exists()
     else:
         with pytest.raises(OSError, match="leads out of"):
-            archives.unpack(archive, target)
+            unpack(archive, target)
 
     assert (target / "fine").read_bytes() == b"text"
     assert not (tmp_path / "out").exists()

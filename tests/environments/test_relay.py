@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.relay import RelayedProcess, input_lines, relayed
+from toolcrib.environments.backends.hosted import TextRelayProcess, input_lines, relayed
 
 
 def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -24,7 +24,7 @@ def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subpr
     return subprocess.run(command, input=typed, capture_output=True, env=environ, timeout=20, check=False)
 
 
-class Told(RelayedProcess):
+class Told(TextRelayProcess):
     """A program of which only the script's words are known."""
 
     def __init__(self) -> None:

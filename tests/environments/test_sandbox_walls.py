@@ -20,8 +20,7 @@ from sandboxes import MECHANISMS, SECRET, OpenSandbox, UserFolders, make_folders
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine
-from toolcrib.environments.backends.sandbox_policy import closed_parts, open_parts
-from toolcrib.environments.backends.sandbox_seccomp import REFUSED_CALLS, seccomp_program
+from toolcrib.environments.backends.sandbox_policy import REFUSED_CALLS, closed_parts, open_parts, seccomp_program
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -262,7 +261,7 @@ import asyncio, ctypes, json, os, platform, sys
 from pathlib import Path
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.sandbox_landlock import install_filter
-from toolcrib.environments.backends.sandbox_seccomp import seccomp_program
+from toolcrib.environments.backends.sandbox_policy import seccomp_program
 
 async def main():
     use, home, without_namespaces = sys.argv[1:]

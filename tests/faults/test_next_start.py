@@ -18,7 +18,7 @@ from places import Place
 
 from toolcrib.process_identity import Identity
 from toolcrib.processes.ledger import Ledger
-from toolcrib.processes.record import ProcessRecord
+from toolcrib.processes.process import ProcessRecord
 from toolcrib.runtime import Runtime
 
 # Processes are killed again and again, which takes time.

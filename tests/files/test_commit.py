@@ -14,7 +14,7 @@ import pytest
 
 from toolcrib.core.environments import BackendPath
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import SessionOptions
 from toolcrib.files.commit import Step, commit
 from toolcrib.files.editing import EditRefused, Present
 from toolcrib.files.writing import put

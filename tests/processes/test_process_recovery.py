@@ -15,7 +15,7 @@ import pytest
 from toolcrib.core.environments import CommandRequest, Environment
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import SessionOptions
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
 from toolcrib.processes.host_tree import end_tree, processes_of
 from toolcrib.processes.recovery import recover

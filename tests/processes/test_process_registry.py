@@ -15,10 +15,9 @@ from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.process_identity import is_alive
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.host_tree import processes_of
-from toolcrib.processes.record import InputRefused, ProcessLimits, UnknownProcess
+from toolcrib.processes.output import WatchLimits
+from toolcrib.processes.process import Adoption, InputRefused, ProcessLimits, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.session import Adoption, TrackedProcess
-from toolcrib.processes.watch import WatchLimits
 from toolcrib.testing.environments import FakeEnvironment, FakeExecution, Reply
 
 WAIT_SECONDS = 20.0

@@ -12,7 +12,7 @@ import pytest
 
 from toolcrib.core.environments import CommandRequest, TerminalSize
 from toolcrib.core.types import JsonObject
-from toolcrib.processes.record import ProcessLimits
+from toolcrib.processes.process import ProcessLimits
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService
 from toolcrib.testing.environments import FakeEnvironment, FakeExecution

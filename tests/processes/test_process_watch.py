@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.processes.watch import Breaker, LineMatcher, Watch, WatchLimits
+from toolcrib.processes.output import Breaker, LineMatcher, Watch, WatchLimits
 
 LIMITS = WatchLimits()
 

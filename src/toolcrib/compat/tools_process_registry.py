@@ -21,13 +21,11 @@ from toolcrib.compat.tools_terminal_tool import run_terminal
 from toolcrib.core.environments import BackendPath, CommandRequest
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.backends.bash_runner import BashRunnerEngine
-from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.record import UnknownProcess
+from toolcrib.processes.process import TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry as OurRegistry
 from toolcrib.processes.service import DEFAULT_SESSION
-from toolcrib.processes.session import TrackedProcess
 from toolcrib.terminal.service import TerminalService
 
 READER = "completion_queue"

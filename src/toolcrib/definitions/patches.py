@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
+from toolcrib.code_execution import EXECUTE_CODE, script_tools
 from toolcrib.core.types import JsonObject
 
 OFTEN_NAMED = ("web_search", "web_extract", "read_file", "write_file", "search_files", "patch", "terminal")

@@ -20,8 +20,7 @@ from toolcrib.environments.backend_options import (
     make_engine,
 )
 from toolcrib.environments.backends.bash_runner import BashRunner, BashRunnerEngine
-from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.environments.specs import BUILT_IN, ON_THIS_MACHINE, backend_name, resolve, third_party
 
 __all__ = [

@@ -19,7 +19,7 @@ from toolcrib.core.environments import (
 )
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.process_tree import A_SHELL, ProcessTree, read_left_behind
-from toolcrib.environments.trailer import DONE, NO_FOLDER
+from toolcrib.environments.shell_pool import DONE, NO_FOLDER
 
 LOST = 255
 TERMINATED = 143

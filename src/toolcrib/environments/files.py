@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import os
 import posixpath
 import secrets
 import stat
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import IO
 
 from toolcrib.core.environments import BackendPath, Engine, EngineProcess, FileSlice, FileStatus
 from toolcrib.core.errors import EnvironmentFailed, PathChanged
-from toolcrib.environments import archives, file_programs
+from toolcrib.environments import file_programs
 from toolcrib.environments.host_paths import links_in_the_way
 
 STALLED_SECONDS = 120.0
@@ -81,7 +83,7 @@ class BackendFiles:
         plain: bool = False,
     ) -> None:
         """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept."""
-        chunks = (data[at : at + archives.CHUNK_BYTES] for at in range(0, len(data), archives.CHUNK_BYTES))
+        chunks = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
         await self._write(path, chunks, len(data), mode, expected, plain=plain)
 
     async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
@@ -121,10 +123,10 @@ class BackendFiles:
         about = _about(source)
         mode = about.st_mode & 0o777
         if stat.S_ISDIR(about.st_mode):
-            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], archives.packed(source))
+            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], packed(source))
             return
         with source.open("rb") as file:
-            chunks = iter(lambda: file.read(archives.CHUNK_BYTES), b"")
+            chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
             await self._write(target, chunks, about.st_size, mode)
 
     async def download(self, source: BackendPath, target: Path) -> None:
@@ -138,7 +140,7 @@ class BackendFiles:
             content.flush()
             if kind == "folder":
                 content.seek(0)
-                await asyncio.to_thread(archives.unpack, content, target)
+                await asyncio.to_thread(unpack, content, target)
             else:
                 _install(name, target, int(mode, 8) & 0o777)
 
@@ -336,3 +338,72 @@ class _Answer:
             return None
         self._content.truncate(start + at)
         return [text.decode(errors="surrogateescape") for text in last[at + len(self._mark) :].split(b"\0")]
+
+
+CHUNK_BYTES = 256 * 1024
+
+
+def packed(folder: Path) -> Iterator[bytes]:
+    """What is in a folder, as the chunks of a tar archive; links stay links, devices and sockets are left out."""
+    with tarfile.open(fileobj=io.BytesIO(), mode="w", format=tarfile.GNU_FORMAT) as maker:
+        for path in _everything_in(folder):
+            member = maker.gettarinfo(path, arcname=f"./{path.relative_to(folder)}")
+            if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+                continue
+            # Names of our users mean nothing in the place; the archive is unpacked as its user's own.
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            yield member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            if member.isreg():
+                yield from _content(path, member.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _everything_in(folder: Path) -> Iterator[Path]:
+    """Each file and folder below, a folder before what is in it."""
+    for above, folders, files in os.walk(folder, onerror=_raise):
+        for name in sorted([*folders, *files]):
+            yield Path(above, name)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    left = size
+    with path.open("rb") as file:
+        while left:
+            chunk = file.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                raise OSError(f"{str(path)!r} became shorter while it was copied")
+            left -= len(chunk)
+            yield chunk
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+def unpack(archive: IO[bytes], target: Path) -> None:
+    """Write what an archive holds into the folder `target`, modes kept, owned by us.
+
+    A member that would land outside of it, or a link that points out of it, is left out; when all the others are
+    written, that is raised as an OSError.
+    """
+    refused: list[str] = []
+    is_new = not target.exists()
+
+    def safe(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        if member.name in (".", "./") and not is_new:
+            return None  # a folder that was there keeps its own mode
+        try:
+            checked = tarfile.data_filter(member, folder)
+        except tarfile.FilterError as error:
+            refused.append(f"{member.name!r} ({error})")
+            return None
+        # The filter also takes permissions away; these are the user's own files, only set-user-id bits are not kept.
+        return checked.replace(mode=member.mode & 0o777, deep=False)
+
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=archive, mode="r:") as opened:
+        opened.extractall(target, filter=safe)
+    if refused:
+        raise OSError(f"not copied, because it leads out of {str(target)!r}: {', '.join(refused[:5])}")

@@ -7,16 +7,24 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from toolcrib.core.environments import BackendPath, FileSlice, FileStatus
-from toolcrib.environments import host_copies, host_lines
-from toolcrib.environments.host_paths import has_link, open_regular, spot_of
-from toolcrib.environments.host_writing import check_expected, fill_with, replace_file
+from toolcrib.environments.host_paths import (
+    Fill,
+    check_expected,
+    fill_with,
+    has_link,
+    open_regular,
+    replace_file,
+    spot_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +75,10 @@ class HostFiles:
         return await asyncio.to_thread(_status, self._on_host(path), follow_links)
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        await asyncio.to_thread(host_copies.copy, source, Path(self._on_host(target)))
+        await asyncio.to_thread(copy_on_host, source, Path(self._on_host(target)))
 
     async def download(self, source: BackendPath, target: Path) -> None:
-        await asyncio.to_thread(host_copies.copy, Path(self._on_host(source)), target)
+        await asyncio.to_thread(copy_on_host, Path(self._on_host(source)), target)
 
     def _on_host(self, path: BackendPath) -> str:
         if "\0" in path:
@@ -136,10 +144,10 @@ def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
     with spot_of(path) as spot:
         descriptor, about = open_regular(spot)
     try:
-        data, at_end = host_lines.take_lines(descriptor, first, count, max_bytes)
+        data, at_end = take_lines(descriptor, first, count, max_bytes)
         total = None
-        if about.st_size <= host_lines.COUNTED_BYTES:
-            total = host_lines.count_lines(descriptor)
+        if about.st_size <= COUNTED_BYTES:
+            total = count_lines(descriptor)
         elif at_end and data:
             total = first - 1 + data.count(b"\n") + (not data.endswith(b"\n"))
     finally:
@@ -197,3 +205,151 @@ def _make_link(path: str, target: str) -> None:
                 os.unlink(copy, dir_fd=spot.folder)
             raise
         spot.sync_folder()
+
+
+SKIP_BYTES = 1024 * 1024
+COUNTED_BYTES = 1024 * 1024
+"""Of a file that is no larger, all lines are counted."""
+LARGE_BYTES = 64 * 1024 * 1024
+"""From this size on the system's `tail` passes over lines: it finds their ends with instructions that Python lacks."""
+ENDLESS_BYTES = 256 * 1024 * 1024
+"""A file that the kernel makes up says no size; one that gives this much has no end worth waiting for."""
+SYSTEM_PROGRAMS = "/usr/bin:/bin"
+
+
+def take_lines(descriptor: int, first: int, count: int, max_bytes: int) -> tuple[bytes, bool]:
+    """Lines `first` to `first + count - 1`, cut at `max_bytes`, and whether the file ends there."""
+    with _from_line(descriptor, first) as (source, data):
+        pieces: list[bytes] = []
+        size = lines = 0
+        while True:
+            data = data or os.read(source, min(SKIP_BYTES, max_bytes - size + 1))
+            if not data:
+                return b"".join(pieces), True
+            if lines == count or size == max_bytes:
+                return b"".join(pieces), False
+            taken, found = _take_first_lines(data, count - lines)
+            taken = taken[: max_bytes - size]
+            pieces.append(taken)
+            size += len(taken)
+            lines += found
+            data = data[len(taken) :]
+
+
+@contextlib.contextmanager
+def _from_line(descriptor: int, first: int) -> Iterator[tuple[int, bytes]]:
+    """A descriptor to read on from, and what of the wanted lines was read already."""
+    tail = shutil.which("tail", path=SYSTEM_PROGRAMS) if first > 1 and _is_large(descriptor) else None
+    if tail is None:
+        yield descriptor, _skipped(descriptor, first - 1)
+        return
+    # It is given the open file, not the path, which may be another one by now.
+    process = subprocess.Popen(
+        [tail, "-n", f"+{first}"], stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.fileno(), b""
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def _is_large(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_size >= LARGE_BYTES
+
+
+def count_lines(descriptor: int) -> int | None:
+    """How many lines a small file has, the last one maybe without an end; None when it turns out to be large."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    total, size, last = 0, 0, b"\n"
+    while data := os.read(descriptor, COUNTED_BYTES):
+        size += len(data)
+        if size > COUNTED_BYTES:
+            return None
+        total += data.count(b"\n")
+        last = data[-1:]
+    return total + (last != b"\n")
+
+
+def _skipped(descriptor: int, lines: int) -> bytes:
+    """Pass over so many lines; gives what was read beyond them."""
+    if lines <= 0:
+        return b""
+    buffer = bytearray(SKIP_BYTES)
+    view = memoryview(buffer)
+    left = max(ENDLESS_BYTES, os.fstat(descriptor).st_size)
+    while left > 0 and (size := os.readv(descriptor, [view])):
+        found = buffer.count(b"\n", 0, size)
+        if found >= lines:
+            return bytes(view[_end_of_line(buffer, lines, found, size) : size])
+        lines -= found
+        left -= size
+    return b""
+
+
+def _end_of_line(buffer: bytes | bytearray, number: int, found: int, size: int) -> int:
+    """Where the line of that number ends; looked for from the nearer end."""
+    if number > found // 2:
+        at = size
+        for _ in range(found - number + 1):
+            at = buffer.rfind(b"\n", 0, at)
+        return at + 1
+    at = -1
+    for _ in range(number):
+        at = buffer.find(b"\n", at + 1)
+    return at + 1
+
+
+def _take_first_lines(data: bytes, count: int) -> tuple[bytes, int]:
+    """At most so many lines of the data, and how many ends of lines they have."""
+    found = data.count(b"\n")
+    if found < count:
+        return data, found
+    return data[: _end_of_line(data, count, found, len(data))], count
+
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+def copy_on_host(source: Path, target: Path) -> None:
+    """Copy a file or folder to exactly that path, modes kept."""
+    if not source.is_dir():
+        _copy_file(source, target)
+        return
+    if target.resolve().is_relative_to(source.resolve()):
+        raise OSError(f"cannot copy {str(source)!r} into itself ({str(target)!r})")
+    _copy_folder(source, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    mode = stat.S_IMODE(source.stat().st_mode) & 0o777
+    replace_file(os.path.realpath(target), _content_of(source), mode)
+
+
+def _content_of(source: Path) -> Fill:
+    def fill(descriptor: int) -> None:
+        with source.open("rb") as file, os.fdopen(descriptor, "wb", closefd=False) as copy_on_host:
+            while chunk := file.read(_CHUNK_BYTES):
+                copy_on_host.write(chunk)
+
+    return fill
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy what is in a folder; links stay links, devices and sockets are left out, as in every other place."""
+    is_new = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    for found in sorted(source.iterdir()):
+        twin = target / found.name
+        if found.is_symlink():
+            twin.unlink(missing_ok=True)
+            twin.symlink_to(found.readlink())
+        elif found.is_dir():
+            _copy_folder(found, twin)
+        elif found.is_file():
+            _copy_file(found, twin)
+    if is_new:
+        # Last, because it may be a mode that lets nobody write.
+        target.chmod(stat.S_IMODE(source.stat().st_mode) & 0o777)

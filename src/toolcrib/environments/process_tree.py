@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from toolcrib.core.environments import BackendPath, Engine, LeftBehind
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_process import on_exit
 from toolcrib.environments.programs import answer_of
 from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 

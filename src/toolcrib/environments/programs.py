@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from toolcrib.core.environments import Engine
@@ -64,3 +66,16 @@ def _fields(output: bytes, kind: str) -> list[str]:
         said = noise.decode(errors="replace").strip() or "it said nothing"
         raise EnvironmentFailed(f"a shell in the {kind} environment failed: {said}")
     return answer[: -len(END)].decode(errors="surrogateescape").split("\0")
+
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def assignments(values: Mapping[str, str]) -> str:
+    """One assignment a line."""
+    return "\n".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """One exported variable a line; what is no name for a variable is left out."""
+    return "\n".join(f"export {name}={quote(value)}" for name, value in variables.items() if VARIABLE_NAME.match(name))

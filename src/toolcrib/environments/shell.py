@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 from toolcrib.core.environments import (
     BackendPath,
@@ -16,6 +19,9 @@ from toolcrib.core.environments import (
     Engine,
     EngineProcess,
     Execution,
+    FileSlice,
+    FileStatus,
+    LeftBehind,
     OnOutput,
 )
 from toolcrib.core.errors import EnvironmentFailed, UsageError
@@ -24,16 +30,137 @@ from toolcrib.environments.background import (
     BackendWatcher,
     BackgroundExecution,
     LeftBehindExecution,
+    LogWatcher,
 )
 from toolcrib.environments.executions import ForegroundExecution, TerminalExecution
 from toolcrib.environments.files import BackendFiles
-from toolcrib.environments.place_files import PlaceFiles
-from toolcrib.environments.process_tree import ALL, BackendTree
-from toolcrib.environments.programs import answer_of
-from toolcrib.environments.quoting import assignments, exports
+from toolcrib.environments.process_tree import ALL, BackendTree, ProcessTree
+from toolcrib.environments.programs import answer_of, assignments, exports
 from toolcrib.environments.scripts import ENTRY, RUNNER, SERVING, SERVING_ENTRY, runner_text, script
-from toolcrib.environments.session_parts import PlaceParts, RunningCommand, SessionOptions
-from toolcrib.environments.spares import Shell, SpareShells
+from toolcrib.environments.shell_pool import Shell, SpareShells
+
+MAX_LOG_BYTES = 64 * 1024 * 1024
+
+
+class RunningCommand(Execution, Protocol):
+    """What an execution of ours can do beyond the port."""
+
+    def when_ended(self, callback: Callable[[Ended], None]) -> None: ...
+
+
+class Files(Protocol):
+    """The files of a place; see Environment."""
+
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes: ...
+
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice: ...
+
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None: ...
+
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None: ...
+
+    async def remove_folder(self, path: BackendPath) -> None: ...
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None: ...
+
+    async def make_link(self, path: BackendPath, target: str) -> None: ...
+
+    async def list_folder(self, path: BackendPath) -> list[str]: ...
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None: ...
+
+    async def upload(self, source: Path, target: BackendPath) -> None: ...
+
+    async def download(self, source: BackendPath, target: Path) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How the shell session of an environment begins."""
+
+    cwd: str = ""
+    """The folder it starts in; empty means the home of the place's user."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Exported on top of what the place has."""
+    profile_files: Sequence[str] = ()
+    """Files of the place that are read once when it opens, as a login shell would; `~/` is the home there."""
+    secret_names: str = ""
+    """A regular expression: variables of these names that the profile exports are dropped."""
+    max_log_bytes: int = MAX_LOG_BYTES
+    """A background command's log is emptied when it grows beyond this; what was printed has been heard by then."""
+    folder: str = ""
+    """Where the session keeps its state in the place; made up when empty."""
+
+
+@dataclass(slots=True)
+class PlaceParts:
+    """What an engine does better than programs inside the place would; see the local engine."""
+
+    tree: ProcessTree
+    watcher: LogWatcher
+    files: Files
+    left_behind: Callable[[str, int | None], list[LeftBehind]] | None = None
+
+
+class PlaceFiles:
+    """The file methods of Environment."""
+
+    parts: PlaceParts
+    """Known once the place is open."""
+
+    async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
+        return await self.parts.files.read_file(path, plain=plain)
+
+    async def read_lines(
+        self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
+    ) -> FileSlice:
+        return await self.parts.files.read_lines(path, first=first, count=count, max_bytes=max_bytes, plain=plain)
+
+    async def write_file(
+        self,
+        path: BackendPath,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        expected: str | None = None,
+        plain: bool = False,
+    ) -> None:
+        await self.parts.files.write_file(path, data, mode=mode, expected=expected, plain=plain)
+
+    async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
+        await self.parts.files.remove_file(path, expected=expected, plain=plain)
+
+    async def remove_folder(self, path: BackendPath) -> None:
+        await self.parts.files.remove_folder(path)
+
+    async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
+        await self.parts.files.make_folder(path, mode=mode)
+
+    async def make_link(self, path: BackendPath, target: str) -> None:
+        await self.parts.files.make_link(path, target)
+
+    async def list_folder(self, path: BackendPath) -> list[str]:
+        return await self.parts.files.list_folder(path)
+
+    async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
+        return await self.parts.files.status(path, follow_links=follow_links)
+
+    async def upload(self, source: Path, target: BackendPath) -> None:
+        await self.parts.files.upload(source, target)
+
+    async def download(self, source: BackendPath, target: Path) -> None:
+        await self.parts.files.download(source, target)
+
 
 OPEN_SECONDS = 60.0
 ANSWER_SECONDS = 20.0

@@ -11,7 +11,7 @@ from typing import IO
 
 import msgspec
 
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_process import on_exit
 from toolcrib.mcp.failures import ServerFailed
 from toolcrib.mcp.process_ledger import ProcessLedger
 from toolcrib.mcp.server_log import ServerLog

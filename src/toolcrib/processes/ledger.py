@@ -26,7 +26,7 @@ import msgspec
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
 from toolcrib.process_identity import Identity, is_alive
 from toolcrib.processes.events import take_lock
-from toolcrib.processes.record import ProcessRecord
+from toolcrib.processes.process import ProcessRecord
 
 META_FILE = "meta.json"
 PLACES = "places"
@@ -71,7 +71,7 @@ class Ledger:
             # Nothing runs yet, so that half an entry after a crash stands for nothing.
             _write(folder / META_FILE, content)
         else:
-            _replace(folder / META_FILE, content)
+            _replace_file(folder / META_FILE, content)
 
     def remove(self, process_id: str) -> None:
         """Forget a process, its output too."""
@@ -81,7 +81,7 @@ class Ledger:
         """Remember an environment, so that the next start can end what runs in it if we cannot."""
         self._make()
         make_folder(self.folder / PLACES)
-        _replace(self._place_path(address), msgspec.json.encode(Place(address=dict(address), owner=self.owner)))
+        _replace_file(self._place_path(address), msgspec.json.encode(Place(address=dict(address), owner=self.owner)))
 
     def place_closed(self, address: Mapping[str, str]) -> None:
         self._place_path(address).unlink(missing_ok=True)
@@ -137,7 +137,7 @@ class Ledger:
             os.close(lock)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     # The owner alone writes an entry, so that this name is not another writer's.
     temporary = path.with_name(f".{path.name}.new")
     _write(temporary, content)

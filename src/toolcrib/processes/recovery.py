@@ -13,9 +13,8 @@ from toolcrib.core.attempt import Attempt, attempt_async
 from toolcrib.core.environments import Ended, Environment, Execution
 from toolcrib.processes.host_tree import end_tree
 from toolcrib.processes.output import ProcessOutput
-from toolcrib.processes.record import ProcessRecord
+from toolcrib.processes.process import ProcessRecord, TrackedProcess
 from toolcrib.processes.registry import HOST_KIND, ProcessRegistry
-from toolcrib.processes.session import TrackedProcess
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,10 @@ from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandRequest, Ended, Environment, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.process_identity import Identity, identity_of, own_identity
+from toolcrib.processes.events import Notices
 from toolcrib.processes.ledger import Ledger
-from toolcrib.processes.notices import Notices
-from toolcrib.processes.output import ProcessOutput
-from toolcrib.processes.record import ProcessLimits, ProcessRecord, UnknownProcess
-from toolcrib.processes.session import Adoption, TrackedProcess
-from toolcrib.processes.watch import Watch, WatchLimits
+from toolcrib.processes.output import ProcessOutput, Watch, WatchLimits
+from toolcrib.processes.process import Adoption, ProcessLimits, ProcessRecord, TrackedProcess, UnknownProcess
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,9 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.record import InputRefused, UnknownProcess
+from toolcrib.processes.output import plain
+from toolcrib.processes.process import InputRefused, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.session import TrackedProcess
-from toolcrib.processes.watch import plain
 
 T = TypeVar("T")
 

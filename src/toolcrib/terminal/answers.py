@@ -8,8 +8,8 @@ from collections.abc import Callable
 from toolcrib.core.environments import LeftBehind
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.foreground import ForegroundResult
-from toolcrib.processes.record import ProcessRecord
-from toolcrib.processes.watch import plain
+from toolcrib.processes.output import plain
+from toolcrib.processes.process import ProcessRecord
 from toolcrib.terminal.call import TerminalCall
 from toolcrib.terminal.exit_codes import meaning
 

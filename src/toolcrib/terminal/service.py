@@ -25,10 +25,10 @@ from toolcrib.environments.create import create_environment, open_address, remov
 from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
 from toolcrib.environments.pool import EnvironmentPool
 from toolcrib.environments.specs import keeps_everything_inside
+from toolcrib.processes.process import Adoption
 from toolcrib.processes.recovery import Recovered, recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService, session_key_of
-from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall, read_call

@@ -35,7 +35,7 @@ WAIT_FOR_EVER = "exec 3<> <(:); while :; do read -r -u 3; done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ClientOutput:
     """What a client said, standard output and error together."""
 
     exit_code: int
@@ -63,7 +63,7 @@ class Client:
     def name(self) -> str:
         return Path(self.program).name
 
-    async def ask(self, *arguments: str, limit_seconds: float = ASK_SECONDS) -> Answer:
+    async def ask(self, *arguments: str, limit_seconds: float = ASK_SECONDS) -> ClientOutput:
         """Run the client to its end; raises EnvironmentFailed when that takes too long."""
         said: list[bytes] = []
         process = await spawn_on_host([self.program, *arguments], on_output=said.append, environ=self._environ)
@@ -76,7 +76,7 @@ class Client:
             raise EnvironmentFailed(f"`{asked}` did not answer within {limit_seconds:g} seconds") from error
         finally:
             await end_client(process)
-        return Answer(exit_code=code, text=b"".join(said).decode(errors="replace"))
+        return ClientOutput(exit_code=code, text=b"".join(said).decode(errors="replace"))
 
     async def spawn(
         self, arguments: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
@@ -112,11 +112,11 @@ class Client:
             raise EnvironmentFailed(f"{self.name!r} could not be started: {error.strerror or error}") from error
         finally:
             os.close(slave)
-        kind = RelayedProcess if relayed else HostProcess
+        kind = ClientProcess if relayed else HostProcess
         return kind(child, stdin=os.dup(master), output=master, on_output=on_output, on_terminal=True)
 
 
-class RelayedProcess(HostProcess):
+class ClientProcess(HostProcess):
     """A client that relays a terminal. It misses a new size that comes while it still starts, so it is told again."""
 
     async def resize(self, size: TerminalSize) -> None:
@@ -138,7 +138,7 @@ async def end_client(process: HostProcess) -> None:
     await process.abandon()
 
 
-async def finished(making: Coroutine[None, None, Answer]) -> Answer:
+async def finished(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
     """The answer. Also when we are cancelled the client gets to its end first, so that what it made can be removed."""
     task = asyncio.ensure_future(making)
     try:

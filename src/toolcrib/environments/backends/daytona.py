@@ -19,22 +19,25 @@ from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnO
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.hosted import (
     CLOSE_SECONDS,
+    END_OF_INPUT,
     LIST_SECONDS,
     MACHINE_TAG,
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    TextRelayProcess,
     check_lifetime,
     ended,
+    input_lines,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    relayed,
     status,
     tags_of_this_process,
     without_terminal,
 )
-from toolcrib.environments.backends.relay import END_OF_INPUT, RelayedProcess, input_lines, relayed
 
 KIND = "daytona"
 KEY_REMEDY = "make a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
@@ -194,7 +197,7 @@ class DaytonaEngine:
         return await self._client.create(params, timeout=OPEN_SECONDS)
 
 
-class DaytonaProcess(RelayedProcess):
+class DaytonaProcess(TextRelayProcess):
     """A program in a sandbox at Daytona; see EngineProcess."""
 
     def __init__(

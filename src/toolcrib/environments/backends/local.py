@@ -24,13 +24,11 @@ from toolcrib.core.environments import (
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.containers import is_alive, this_process
 from toolcrib.environments.background import BackgroundExecution, HostWatcher, ended_by
-from toolcrib.environments.exit_watch import on_exit
 from toolcrib.environments.host_files import HostFiles
-from toolcrib.environments.host_process import HostProcess, spawn_on_host
+from toolcrib.environments.host_process import HostProcess, on_exit, spawn_on_host
 from toolcrib.environments.process_tree import ALL, HostTree
 from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
-from toolcrib.environments.session_parts import PlaceParts, SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.shell import PlaceParts, SessionOptions, ShellEnvironment
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024

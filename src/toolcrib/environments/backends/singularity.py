@@ -18,15 +18,15 @@ from toolcrib.core.errors import EnvironmentFailed, PlaceGone
 from toolcrib.environments.backends.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
-    Answer,
     Client,
+    ClientOutput,
     Witnesses,
     find_program,
     finished,
     is_alive,
     this_process,
 )
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_process import on_exit
 
 PROGRAMS = ("apptainer", "singularity")
 # An image from a registry is fetched and converted the first time that it is started.
@@ -159,7 +159,7 @@ class SingularityEngine:
             raise
         self._instance = name
 
-    async def _start(self, name: str, options: SingularityOptions) -> Answer:
+    async def _start(self, name: str, options: SingularityOptions) -> ClientOutput:
         answer = await self._client.ask(*start_arguments(options, name), limit_seconds=START_SECONDS)
         limited = options.cpus or options.memory_mb or options.pids_limit
         if answer.exit_code and limited and REFUSES_LIMITS.search(answer.text):

@@ -22,17 +22,18 @@ from toolcrib.environments.backends.hosted import (
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    TextRelayProcess,
     check_lifetime,
     ended,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    relayed,
     status,
     tags_of_this_process,
     without_terminal,
 )
-from toolcrib.environments.backends.relay import RelayedProcess, relayed
 
 KIND = "vercel_sandbox"
 KEY_REMEDY = (
@@ -158,7 +159,7 @@ class VercelEngine:
         )
 
 
-class VercelProcess(RelayedProcess):
+class VercelProcess(TextRelayProcess):
     """A program in a sandbox at Vercel; see EngineProcess."""
 
     def __init__(self, sdk: Any, process: Any, on_output: OnOutput) -> None:

@@ -11,26 +11,21 @@ from typing import Literal
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
 from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
-from toolcrib.environments.conformance.commands import CHECKS as COMMANDS
-from toolcrib.environments.conformance.editing import CHECKS as EDITING
-from toolcrib.environments.conformance.endings import CHECKS as ENDINGS
-from toolcrib.environments.conformance.hygiene import CHECKS as HYGIENE
-from toolcrib.environments.conformance.odd_sessions import CHECKS as ODD_SESSIONS
-from toolcrib.environments.conformance.overlap import CHECKS as OVERLAP
-from toolcrib.environments.conformance.session import CHECKS as SESSION
-from toolcrib.environments.conformance.streams import CHECKS as STREAMS
-from toolcrib.environments.conformance.transfer import CHECKS as TRANSFER
+from toolcrib.environments.conformance.commands import COMMAND_CHECKS, STREAM_CHECKS
+from toolcrib.environments.conformance.files import EDITING_CHECKS, TRANSFER_CHECKS
+from toolcrib.environments.conformance.processes import ENDING_CHECKS, OVERLAP_CHECKS
+from toolcrib.environments.conformance.sessions import HYGIENE_CHECKS, ODD_SESSION_CHECKS, SESSION_CHECKS
 
 CHECKS: tuple[Check, ...] = (
-    *COMMANDS,
-    *SESSION,
-    *ODD_SESSIONS,
-    *STREAMS,
-    *ENDINGS,
-    *OVERLAP,
-    *TRANSFER,
-    *EDITING,
-    *HYGIENE,
+    *COMMAND_CHECKS,
+    *SESSION_CHECKS,
+    *ODD_SESSION_CHECKS,
+    *STREAM_CHECKS,
+    *ENDING_CHECKS,
+    *OVERLAP_CHECKS,
+    *TRANSFER_CHECKS,
+    *EDITING_CHECKS,
+    *HYGIENE_CHECKS,
 )
 CLOSE_SECONDS = 15.0
 """An environment that takes longer to close waits for something that does not come."""

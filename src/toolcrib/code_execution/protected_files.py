@@ -1,9 +1,4 @@
-"""Takes back what a script did to the settings and hooks of a git repository.
-
-They make git run programs, later and outside of the sandbox, so a script that could write them would be out of it. They
-cannot be made read-only: a folder above can always be renamed. So they are looked at before and after, when nothing of
-the script runs any more.
-"""
+"""The `.env` files of a project, which scripts have no business with."""
 
 from __future__ import annotations
 
@@ -11,10 +6,52 @@ import itertools
 import os
 import stat
 import threading
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolcrib.code.secret_files import project_entries
+DEEPEST = 3
+MOST_FOLDERS = 400
+"""Looked through before every script, so what is far down, or in a very large tree, is not found."""
+NOT_OF_THE_PROJECT = frozenset({"node_modules", "venv", "__pycache__"})
+HARMLESS_ENDINGS = ("example", "sample", "template", "dist", "test")
+
+
+def secret_files(project: Path) -> dict[str, str]:
+    """What was found, as far as that is quick: the path below the project's folder, and which file it is now.
+
+    What is put in the place of a file under the same name is another file, which a cover of the first does not cover.
+    """
+    found: dict[str, str] = {}
+    for entry in project_entries(project):
+        if entry.name.startswith(".env") and not entry.name.endswith(HARMLESS_ENDINGS):
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            found[os.path.relpath(entry.path, project)] = f"{status.st_dev}.{status.st_ino}"
+    return found
+
+
+def project_entries(project: Path) -> Iterator[os.DirEntry[str]]:
+    """What the folders of the project hold, the upper ones first, as far as that is quick."""
+    folders = deque([(str(project), 1)])
+    for _ in range(MOST_FOLDERS):
+        if not folders:
+            return
+        folder, depth = folders.popleft()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            yield entry
+            is_ordinary = not entry.name.startswith(".") and entry.name not in NOT_OF_THE_PROJECT
+            if depth < DEEPEST and is_ordinary and entry.is_dir(follow_symlinks=False):
+                folders.append((entry.path, depth + 1))
+
 
 SETTINGS = ("config", "config.worktree")
 HOOKS = "hooks"

@@ -1,28 +1,110 @@
-"""One script on its way, on the loop where its place lives: started, heard, and ended with all that it started."""
+"""What a script says, brought from the loop where it lives to the loop of whoever called it."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from toolcrib.code.channel import (
+from msgspec.structs import replace
+
+from toolcrib.code_execution.channel import (
     CallFrame,
     DoneFrame,
     ExceptionFrame,
     Frame,
     OutputFrame,
+    result_frame,
     start_frame,
 )
-from toolcrib.code.interpreter import Interpreter, InterpreterOrder, WaitingInterpreters
+from toolcrib.code_execution.interpreter import Interpreter, InterpreterOrder, WaitingInterpreters
+from toolcrib.core.context import CancelToken, ToolContext
 from toolcrib.core.environments import Ended, Environment, Execution
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
+from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.environments.backends.sandbox import SandboxEngine
 from toolcrib.environments.output import BoundedOutput
 from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.registry.results import tool_error
+
+MOST_WAITING_BYTES = 64 * 1024
+"""Who watches sees this much of what a script prints at once; the result has the rest."""
+LONGEST_LINE = 64 * 1024
+"""Who watches sees this much of a line."""
+
+
+class CallerSide:
+    """Hands calls of tools to the caller, and lines to whoever watches, in the order in which they come."""
+
+    def __init__(self, ctx: ToolContext, mask: Callable[[str], str]) -> None:
+        self._ctx = ctx
+        self._mask = mask
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._lock = threading.Lock()
+        self._calls: deque[CallFrame] = deque()
+        self._printed = bytearray()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line = ""
+        self._finished = False
+
+    # From the script's loop
+
+    def called(self, call: CallFrame) -> None:
+        with self._lock:
+            self._calls.append(call)
+        self._wake()
+
+    def printed(self, data: bytes) -> None:
+        if self._ctx.on_progress is None:
+            return
+        with self._lock:
+            is_news = not self._printed
+            self._printed += data[: MOST_WAITING_BYTES - len(self._printed)]
+        if is_news:
+            self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # The caller's loop may be closed by now.
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    # On the caller's loop
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        self._finished = True
+        self._news.set()
+
+    async def calls(self) -> AsyncIterator[CallFrame]:
+        """The calls as they come, until the script has ended; what it prints goes to whoever watches meanwhile."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            was_finished = self._finished
+            with self._lock:
+                calls, self._calls = self._calls, deque()
+                printed, self._printed = bytes(self._printed), bytearray()
+            self._show(printed, last=was_finished)
+            if was_finished:
+                return
+            for call in calls:
+                yield call
+
+    def _show(self, data: bytes, *, last: bool) -> None:
+        first, *lines = self._decoder.decode(data, last).split("\n")
+        lines.insert(0, self._line + first[: LONGEST_LINE - len(self._line)])
+        self._line = "" if last else lines.pop()
+        shown = [line for line in lines if line.strip()]
+        if shown:
+            self._ctx.progress(self._mask("\n".join(shown)))
+
 
 GRACE_SECONDS = 0.3
 END_SECONDS = 20.0
@@ -220,3 +302,77 @@ class ScriptRun:
 def _sandbox_of(environment: Environment) -> SandboxEngine | None:
     engine = environment.engine if isinstance(environment, ShellEnvironment) else None
     return engine if isinstance(engine, SandboxEngine) else None
+
+
+LONGEST_RESULT_BYTES = 16 * 1024 * 1024
+LONGEST_NAME = 100
+CALLS_BEYOND_THE_LIMIT = 1_000
+"""A script that goes on calling after that many refusals does nothing else."""
+
+
+class ScriptCalls:
+    """Runs calls of one script, as many at a time as their effects allow, and answers each."""
+
+    def __init__(self, ctx: ToolContext, tools: frozenset[str], limit: int, answer: Callable[[bytes], None]) -> None:
+        self._cancel = CancelToken(ctx.cancel)
+        self._ctx = replace(ctx, cancel=self._cancel, handler_kwargs=None, effects=None)
+        self._tools = tools
+        self._limit = limit
+        self._answer = answer
+        self._turns: Any = ctx.services.get("call_turns")()
+        self._running: set[asyncio.Task[None]] = set()
+        self.asked = 0
+        self.made = 0
+
+    @property
+    def is_flood(self) -> bool:
+        return self.asked > self._limit + CALLS_BEYOND_THE_LIMIT
+
+    def begin(self, call: CallFrame) -> None:
+        """Run a call; its answer is sent when it is there."""
+        self.asked += 1
+        refusal = self._refusal(call)
+        if refusal:
+            self._answer(result_frame(call.id, tool_error(refusal)))
+            return
+        self.made += 1
+        task = asyncio.ensure_future(self._run(call, f"{self._ctx.call_id or 'script'}/{self.made}"))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def close(self) -> None:
+        """Stop what still runs; the script is not there any more to hear of it."""
+        self._cancel.cancel("the script has ended")
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _refusal(self, call: CallFrame) -> str:
+        if call.name not in self._tools:
+            offered = ", ".join(sorted(self._tools)) or "no tool"
+            return f"a script of this session cannot call {call.name[:LONGEST_NAME]!r}; it can call: {offered}"
+        if self.made >= self._limit:
+            return (
+                f"a script may call {self._limit} tools and has done so; print what you have and go on in a new script"
+            )
+        return ""
+
+    async def _run(self, call: CallFrame, call_id: str) -> None:
+        ctx = replace(self._ctx, call_id=call_id, tool_name=call.name)
+        async with self._turns.turn(call.name, call.arguments, ctx):
+            result: ToolResult = await ctx.services.call(ctx, call.name, call.arguments)
+        self._answer(result_frame(call.id, _whole(result)))
+
+
+def _whole(result: ToolResult) -> str | JsonObject:
+    """The result as the tool gave it: a script can work with what is too long for a model."""
+    if not result.handle:
+        return result.content
+    try:
+        kept = Path(result.handle)
+        return (
+            kept.read_text(encoding="utf-8", errors="replace")
+            if kept.stat().st_size <= LONGEST_RESULT_BYTES
+            else result.content
+        )
+    except OSError:
+        return result.content

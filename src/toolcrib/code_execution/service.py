@@ -1,37 +1,36 @@
-"""Runs the scripts of `execute_code`: where, with which tools, within which bounds.
-
-What the gate is asked. A script is an `exec` effect: `python3 -c CODE`, which the gate reads as it reads a command of
-the terminal. In the sandbox for scripts that effect is also *isolated*: what would harm this machine (other processes,
-the system, code that cannot be read) ends there, so only what can harm the session's own folder or leave by a tool is
-asked about. A call of a tool from inside is judged by itself, like every call. Where no sandbox can be had, the script
-is judged as a command that runs on this machine with the user's rights.
-
-What was agreed to for a sandbox never runs outside of one: if it turns out that it cannot be opened, or is weaker than
-usual, the call goes through the whole pipeline again, with the effects that it really has.
-"""
+"""What the model is told about a script that has run."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shlex
+import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
 
-from toolcrib.code.answer import answer
-from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
-from toolcrib.code.calls import ScriptCalls
-from toolcrib.code.git_guard import GitGuards
-from toolcrib.code.interpreter import WaitingInterpreters
-from toolcrib.code.listening import CallerSide
-from toolcrib.code.place import MEGABYTE, ScriptPlace, covering_secrets, in_slot, inside, interpreter_order, sandboxed
-from toolcrib.code.run import NotIsolated, ScriptOrder, ScriptOutcome, ScriptRun
+from toolcrib.code_execution import EXECUTE_CODE, script_tools
+from toolcrib.code_execution.channel import ExceptionFrame
+from toolcrib.code_execution.interpreter import (
+    MEGABYTE,
+    NO_PYTHON,
+    OLD_PYTHON,
+    ScriptPlace,
+    WaitingInterpreters,
+    covering_secrets,
+    in_slot,
+    inside,
+    interpreter_order,
+    sandboxed,
+)
+from toolcrib.code_execution.protected_files import GitGuards
+from toolcrib.code_execution.run import CallerSide, NotIsolated, ScriptCalls, ScriptOrder, ScriptOutcome, ScriptRun
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.environments import EnvironmentSpec
@@ -42,6 +41,99 @@ from toolcrib.environments.output import BoundedOutput
 from toolcrib.registry.results import tool_error, tool_result
 from toolcrib.terminal.service import TerminalService
 from toolcrib.terminal.whereabouts import Whereabouts
+
+Mask = Callable[[str], str]
+STATUS = {"ended": "error", "timeout": "timeout", "interrupt": "interrupted", "broken": "error", "flood": "error"}
+LONGEST_NOISE = 500
+VERY_OLD_PYTHON = "Unknown option: -I"
+
+
+def answer(outcome: ScriptOutcome, *, calls: int, seconds: float, memory_mb: int, note: str, mask: Mask) -> JsonObject:
+    """The result of the tool; a script that failed has an `error`."""
+    error = _error(outcome, memory_mb)
+    told: JsonObject = {"status": STATUS[outcome.stopped] if error else "success"}
+    if error:
+        told["error"] = mask(error)
+    told["output"] = mask(outcome.output.text())
+    if outcome.errors.total_bytes:
+        told["error_output"] = mask(outcome.errors.text())
+    if outcome.exception is not None and outcome.exception.traceback:
+        told["traceback"] = mask(outcome.exception.traceback)
+    if outcome.done is not None:
+        code = outcome.done.code
+        told["exit_code"] = code if code >= 0 else 128 - code
+    told["tool_calls_made"] = calls
+    told["duration_seconds"] = round(seconds, 2)
+    if outcome.output.is_cut and outcome.output.saved is not None:
+        told["full_output"] = str(outcome.output.saved)
+    if notes := _notes(outcome, note):
+        told["note"] = notes
+    return told
+
+
+def _error(outcome: ScriptOutcome, memory_mb: int) -> str:
+    """Why the script did not do its work; empty when it did."""
+    if outcome.stopped == "timeout":
+        return f"the script was ended because it took longer than {outcome.allowed_seconds:.3g} seconds"
+    if outcome.stopped == "interrupt":
+        return "the script was interrupted and ended"
+    if outcome.stopped == "flood":
+        return "the script was ended because it went on calling tools that it may not call"
+    if outcome.stopped == "broken":
+        return "the script broke the channel to its tools, and was ended"
+    if outcome.done is None:
+        return _never_finished(outcome)
+    if outcome.done.too_much == "processes":
+        return "the script was ended because it started too many processes"
+    if outcome.done.too_much == "memory":
+        return f"the script was ended because it and what it started used more than {memory_mb} MB of memory"
+    if outcome.exception is not None:
+        return _of_exception(outcome.exception, memory_mb)
+    return _of_code(outcome.done.code)
+
+
+def _of_exception(exception: ExceptionFrame, memory_mb: int) -> str:
+    said = f"{exception.type}: {exception.message}".removesuffix(": ")
+    if exception.type == "MemoryError" and memory_mb:
+        return f"{said}; a script may use {memory_mb} MB of memory"
+    return said
+
+
+def _of_code(code: int) -> str:
+    if code >= 0:
+        return f"the script exited with code {code}" if code else ""
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the script was ended by {name}"
+
+
+def _never_finished(outcome: ScriptOutcome) -> str:
+    noise, ended = outcome.noise, outcome.ended
+    if NO_PYTHON in noise:
+        return "no Python was found where scripts run; install python3 there, or set code_execution.python"
+    if OLD_PYTHON in noise or VERY_OLD_PYTHON in noise:
+        version = noise.partition(OLD_PYTHON)[2].split() or ["2"]
+        return (
+            f"Python {version[0]} is too old to run scripts; install 3.7 or later there, or set code_execution.python"
+        )
+    if ended is not None and ended.reason == "no_folder":
+        return f"{ended.note}; go to a folder that exists with the terminal tool"
+    if ended is not None and ended.reason == "lost":
+        return "the place where the script ran went away before it ended"
+    if noise:
+        return f"the interpreter could not run the script; it said: {noise[-LONGEST_NOISE:]}"
+    return "the script ended together with its interpreter, so that nothing more is known about its end"
+
+
+def _notes(outcome: ScriptOutcome, note: str) -> str:
+    notes = [note] if note else []
+    left = (outcome.done.left if outcome.done is not None else 0) or len(outcome.left)
+    if left:
+        notes.append(f"what the script left running was ended ({left}); use the terminal tool for such work")
+    return "; ".join(notes)
+
 
 TRY_AGAIN_SECONDS = 60.0
 MAX_SAVED = 64 * MEGABYTE

@@ -1,4 +1,4 @@
-"""Which tools a script may call."""
+"""Scripts that call tools."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from toolcrib.core.types import AGENT_LOOP_TOOLS, SEARCH_TOOLS
 
 EXECUTE_CODE = "execute_code"
+
+
 NOT_FOR_SCRIPTS = AGENT_LOOP_TOOLS | SEARCH_TOOLS | {EXECUTE_CODE, "clarify"}
 """No scripts in scripts; nothing that belongs to the conversation itself (its list, its memory, its helpers, questions
 to the person); and no search, for a script calls what a search would find by its name."""

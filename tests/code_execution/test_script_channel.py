@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.code.channel import CallFrame, ChannelBroken, DoneFrame, Frame, FrameReader, OutputFrame, result_frame
+from toolcrib.code_execution.channel import (
+    CallFrame,
+    ChannelBroken,
+    DoneFrame,
+    Frame,
+    FrameReader,
+    OutputFrame,
+    result_frame,
+)
 
 NONCE = b"\0the-word\0"
 

@@ -1,0 +1,422 @@
+"""Checks of the session: what one command leaves for the next, whatever way it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Literal
+
+from toolcrib.core.environments import CommandRequest
+from toolcrib.environments.conformance.check import (
+    COMMAND_SECONDS,
+    GONE_SECONDS,
+    ConformanceFailure,
+    Printed,
+    Trial,
+    a_mark,
+    check,
+    equal,
+    expect,
+)
+from toolcrib.environments.conformance.commands import ODD_TEXTS
+
+
+@check("cwd-kept")
+async def cwd_kept(trial: Trial) -> None:
+    """The next command starts in the folder that the last one went to, and the environment says which that is."""
+    async with trial.folder() as folder:
+        for name in ("plain", "two words", "it's", "ünï☃", "-dash", "line\nbreak", "$x"):
+            quoted = "'" + f"{folder}/{name}".replace("'", "'\\''") + "'"
+            await trial.does(f"mkdir -- {quoted} && cd -- {quoted}")
+            await trial.prints('printf %s "$PWD"', f"{folder}/{name}")
+            equal("cwd of the environment", trial.environment.cwd, f"{folder}/{name}")
+        await trial.does(f"cd {folder}")
+        await trial.prints("(cd /); pwd", f"{folder}\n")
+
+
+@check("cwd-given")
+async def cwd_given(trial: Trial) -> None:
+    """A folder that is given holds for that command; one that does not exist is an error that says so."""
+    async with trial.folder() as folder:
+        await trial.does("cd /")
+        equal("pwd", (await trial.run("pwd", cwd=folder)).text, f"{folder}\n")
+        ran = await trial.run(f"echo ran; touch {folder}/ran", cwd=f"{folder}/missing")
+        equal("reason", ran.ended.reason, "no_folder")
+        expect(ran.ended.exit_code != 0, "an exit code that is not 0", ran.ended.exit_code)
+        expect("missing" in ran.ended.note, "the folder's name in the note", ran.ended.note)
+        await trial.prints(f"ls -A {folder}", "")
+
+
+@check("cwd-vanished")
+async def cwd_vanished(trial: Trial) -> None:
+    """When the session's folder is gone, the next command runs in one that exists, and this is said."""
+    async with trial.folder() as folder:
+        await trial.does(f"mkdir {folder}/short-lived && cd {folder}/short-lived && rmdir {folder}/short-lived")
+        outcome = await trial.run("echo alive; cd . && pwd")
+        equal("output", outcome.text.splitlines()[:1], ["alive"])
+        equal("exit code", outcome.ended.exit_code, 0)
+        expect("short-lived" in outcome.ended.note, "the folder's name in the note", outcome.ended.note)
+        await trial.does("cd /")
+        equal("the note afterwards", (await trial.run("true")).ended.note, "")
+
+
+@check("exports-kept")
+async def exports_kept(trial: Trial) -> None:
+    """Exported variables are kept with any value, and reach the programs of later commands."""
+    for text in ODD_TEXTS:
+        quoted = "'" + text.replace("'", "'\\''") + "'"
+        await trial.does(f"export KEPT={quoted}")
+        await trial.prints("printf '%s|' \"$KEPT\"; bash -c 'printf %s \"$KEPT\"'", f"{text}|{text}")
+    await trial.does("export NOT_TEXT=$'\\xff\\xfe' EMPTY= ; KEPT=changed")
+    await trial.prints('printf %s "$NOT_TEXT|$KEPT|${EMPTY-unset}"', b"\xff\xfe|changed|")
+    await trial.does("declare -x -i NUMBER=4; export lower_case=1 _underscore=2")
+    await trial.prints("echo $NUMBER $lower_case $_underscore", "4 1 2\n")
+    await trial.does("unset NOT_TEXT EMPTY NUMBER lower_case _underscore KEPT")
+
+
+@check("unset-stays")
+async def unset_stays(trial: Trial) -> None:
+    """A variable that was unset, or is not exported any more, does not come back."""
+    await trial.does("export GONE=1 HIDDEN=1")
+    await trial.does("unset GONE; export -n HIDDEN")
+    await trial.prints("echo ${GONE-unset} ${HIDDEN-unset}", "unset unset\n")
+    home = (await trial.run('printf %s "$HOME"')).text
+    await trial.does("unset HOME")
+    await trial.prints("echo ${HOME-unset}", "unset\n")
+    await trial.does(f"export HOME='{home}'")
+
+
+@check("functions-kept")
+async def functions_kept(trial: Trial) -> None:
+    """Functions are kept, exported ones also for programs, changed and removed ones as they are."""
+    await trial.does(
+        "greet() { local who=${1:-you}; printf 'hello %s\\n' \"$who\"; }\nshout() { echo LOUD; }; export -f shout"
+    )
+    await trial.prints("greet 'a b'; bash -c shout", "hello a b\nLOUD\n")
+    await trial.prints("greet", "hello you\n")
+    await trial.does('greet() { cat <<EOF\nit\'s "new" $1\nEOF\n}')
+    await trial.prints("greet x", 'it\'s "new" x\n')
+    await trial.does("unset -f greet; export -fn shout")
+    await trial.prints("type -t greet; shout; bash -c 'type -t shout'; :", "LOUD\n")
+    await trial.does("unset -f shout")
+    await trial.prints("type -t shout; :", "")
+
+
+@check("aliases-kept")
+async def aliases_kept(trial: Trial) -> None:
+    """Aliases are kept and work in later commands."""
+    await trial.does("alias say='echo \"it'\\''s\"' two='echo a; echo b'")
+    await trial.prints("say fine\ntwo", "it's fine\na\nb\n")
+    await trial.does("unalias say two")
+    expect((await trial.run("say x")).ended.exit_code == 127, "an alias that was removed to be gone", "it still works")
+
+
+@check("kept-after-exit")
+async def kept_after_exit(trial: Trial) -> None:
+    """What a command changed is kept when it ends by `exit`, a failure under `set -e` or `set -u`, or in a function."""
+    async with trial.folder() as folder:
+        endings = {
+            "exit 3": 3,
+            "set -e; false; echo unreached": 1,
+            "set -eu; echo ${no_such_variable:?}; echo unreached": None,
+            "set -o pipefail; false | true": 1,
+            "leave() { exit 9; }; leave": 9,
+            "return 4 2>/dev/null; exit 4": 4,
+        }
+        for number, (ending, code) in enumerate(endings.items()):
+            await trial.does(f"mkdir {folder}/{number}")
+            outcome = await trial.run(f"export ENDED={number}; cd {folder}/{number}; {ending}")
+            expect("unreached" not in outcome.text, f"{ending!r} to end the command", outcome.text)
+            if code is not None:
+                equal(f"exit code of {ending!r}", outcome.ended.exit_code, code)
+            await trial.prints("echo $ENDED; pwd", f"{number}\n{folder}/{number}\n")
+        await trial.prints("false; echo still", "still\n")
+
+
+@check("exit-trap")
+async def exit_trap(trial: Trial) -> None:
+    """A command's own EXIT trap runs once, sees the exit code, and the state is kept all the same."""
+    await trial.prints("trap 'echo bye $?' EXIT; export TRAPPED=1; echo hi", "hi\nbye 0\n")
+    await trial.prints("echo $TRAPPED", "1\n")
+    await trial.prints("trap 'echo bye $?' EXIT; export TRAPPED=2; exit 5", "bye 5\n", exit_code=5)
+    await trial.prints("echo $TRAPPED", "2\n")
+    await trial.prints("trap 'echo bye' 0; trap - EXIT; echo none", "none\n")
+    await trial.prints("(trap 'echo inner' EXIT; echo in); echo out", "in\ninner\nout\n")
+    await trial.prints("trap 'exit 6' EXIT; export TRAPPED=3; true", "", exit_code=6)
+    await trial.prints("echo $TRAPPED", "3\n")
+    await trial.prints(
+        "trap 'echo err' ERR; false; trap 'echo usr' USR1; kill -USR1 $BASHPID; echo end", "err\nusr\nend\n"
+    )
+
+
+@check("exec")
+async def exec_keeps_the_state_before(trial: Trial) -> None:
+    """After `exec` the session is as it was before that command; the exit code is the program's."""
+    await trial.does("export BEFORE=1; cd /")
+    await trial.prints("export BEFORE=2; cd /tmp; exec bash -c 'echo $BEFORE; exit 9'", "2\n", exit_code=9)
+    await trial.prints("echo $BEFORE; pwd", "1\n/\n")
+
+
+@check("kills-its-shell")
+async def kills_its_shell(trial: Trial) -> None:
+    """A command that kills its own shell ends at once with that signal; the session goes on from before."""
+    await trial.does("export BEFORE=here")
+    for signal, code in (("KILL", 137), ("TERM", 143), ("HUP", 129)):
+        outcome = await trial.run(
+            f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 5; echo survived", seconds=4
+        )
+        equal(f"exit code after kill -{signal} $$", outcome.ended.exit_code, code)
+        equal("output", outcome.text, "dying\n")
+        if signal == "KILL":
+            await trial.prints("echo $BEFORE", "here\n")
+    await trial.prints("echo next", "next\n")
+
+
+SESSION_CHECKS = (
+    cwd_kept,
+    cwd_given,
+    cwd_vanished,
+    exports_kept,
+    unset_stays,
+    functions_kept,
+    aliases_kept,
+    kept_after_exit,
+    exit_trap,
+    exec_keeps_the_state_before,
+    kills_its_shell,
+)
+
+
+BUILTINS = ("cd", "printf", "export", "echo", "eval", "exit", "trap", "set", "unset", "read", "alias", "pwd", "declare")
+
+
+async def _session_works(trial: Trial, what: str) -> None:
+    """Output, exit code, folder, variables and functions go from one command to the next."""
+    outcome = await trial.run("export STILL='a b'; builtin cd /; still() { echo \"$STILL\"; }; echo printed; (exit 3)")
+    equal(f"output after {what}", outcome.text, "printed\n")
+    equal(f"exit code after {what}", outcome.ended.exit_code, 3)
+    outcome = await trial.run("still; pwd")
+    equal(f"state after {what}", outcome.text, "a b\n/\n")
+    await trial.does("unset STILL; unset -f still")
+
+
+@check("shell-options")
+async def shell_options(trial: Trial) -> None:
+    """Options that a command sets work in that command, and leave the session and its output as they are."""
+    for option in (
+        "set -x",
+        "set -u",
+        "set -C",
+        "set -f",
+        "set -v",
+        "set -o posix",
+        "set -T",
+        "set -E",
+        "set -a",
+        "set -b",
+    ):
+        await trial.run(f"{option}; export OPTION=set; cd /tmp")
+        await trial.prints("echo $OPTION; pwd", "set\n/tmp\n")
+        await trial.does("unset OPTION")
+        await _session_works(trial, option)
+    for option in ("nullglob", "failglob", "dotglob", "extglob", "nocasematch", "nocaseglob", "lastpipe", "xpg_echo"):
+        await trial.does(f"shopt -s {option}; export OPTION=shopt")
+        await trial.prints("echo $OPTION", "shopt\n")
+        await _session_works(trial, f"shopt -s {option}")
+
+
+@check("trace-is-only-the-commands")
+async def trace_is_only_the_commands(trial: Trial) -> None:
+    """`set -x` shows the lines of the command, and none of what runs around it."""
+    lines = (await trial.run("set -x; echo hi")).text.splitlines()
+    equal("trace", [line.lstrip("+") for line in lines], [" echo hi", "hi"])
+
+
+@check("odd-variables", alone=True)
+async def odd_variables(trial: Trial) -> None:
+    """Variables that shells and programs obey, set to odd values, do not break the session."""
+    before = (await trial.run("printf '%s' \"$PATH\"")).text
+    for assignment in (
+        "IFS=:",
+        "export IFS=abc/0123",
+        "export LC_ALL=C",
+        "export POSIXLY_CORRECT=1",
+        "export TMPDIR=/no/such/folder",
+        "export CDPATH=/usr:/",
+        "export PS4='$(echo injected)'",
+        "export PROMPT_COMMAND='echo injected'",
+        "export BASH_ENV=/no/such/file",
+        "export ENV=/no/such/file",
+        "export TIMEFORMAT=x BASH_XTRACEFD=2",
+        "export GLOBIGNORE='*' GREP_OPTIONS=-v",
+        "export PATH=/no/such/folder",
+        "export HOME=/no/such/folder",
+        "readonly NO_CHANGE=1; export NO_CHANGE",
+    ):
+        await trial.run(assignment)
+        await _session_works(trial, assignment)
+        name = assignment.split("=")[0].split()[-1]
+        await trial.run(f"unset {name}; export PATH='{before}'")
+    await trial.prints("export LC_ALL=C TEXT='☃ é'; unset IFS; echo \"$TEXT\"", "☃ é\n")
+    await trial.prints("echo \"$TEXT\"; printf %s '☃' | wc -c | tr -d ' '", "☃ é\n3\n")
+
+
+@check("shadowed-builtins", alone=True)
+async def shadowed_builtins(trial: Trial) -> None:
+    """Functions and aliases named like builtins work for the user, and do not reach what runs around a command."""
+    for name in BUILTINS:
+        await trial.run(f"function {name} {{ builtin echo mine; }}")
+        outcome = await trial.run(f"{name} x")
+        expect("mine" in outcome.text, f"the user's function {name!r} to be called", outcome.text)
+        equal(f"output beside a function {name!r}", (await trial.run("builtin printf '%s\\n' plain")).text, "plain\n")
+        await trial.run(f"builtin unset -f {name}")
+        equal(f"output after a function {name!r}", (await trial.run("echo plain; cd /")).text, "plain\n")
+    await trial.run("alias echo='false' cd='false' eval='false' local='false' if='false' printf='false'")
+    await trial.run("unalias -a")
+    await _session_works(trial, "aliases named like builtins")
+
+
+@check("many-variables-and-functions")
+async def many_variables_and_functions(trial: Trial) -> None:
+    """A session with hundreds of variables and functions, and with a value of 100 kB in one, goes on as before."""
+    await trial.does('for i in {1..300}; do export MANY_$i=value$i; eval "many_$i() { echo $i; }"; done')
+    await trial.prints("echo $MANY_1 $MANY_300; many_300", "value1 value300\n300\n")
+    await trial.does("for i in {1..300}; do unset MANY_$i; unset -f many_$i; done")
+    await trial.does("printf -v LARGE '%0100000d' 7; LARGE_COPY=$LARGE; export LARGE")
+    await trial.prints("echo ${#LARGE}; unset LARGE", "100000\n")
+    await trial.prints("env | grep -c LARGE; :", "0\n")
+
+
+@check("limits-and-masks")
+async def limits_and_masks(trial: Trial) -> None:
+    """A mask or a limit that one command sets is gone with it."""
+    before = (await trial.run("umask; ulimit -c; ulimit -n")).text
+    await trial.does("umask 000; ulimit -c 0; ulimit -n 20")
+    equal("mask and limits of the next command", (await trial.run("umask; ulimit -c; ulimit -n")).text, before)
+
+
+ODD_SESSION_CHECKS = (
+    shell_options,
+    trace_is_only_the_commands,
+    odd_variables,
+    shadowed_builtins,
+    many_variables_and_functions,
+    limits_and_masks,
+)
+
+
+# The values come on standard input: in the arguments of a program they would themselves be seen.
+_WHO_SHOWS = r"""
+command cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | command tr '\0' '\n' >"$SEEN_IN_PROC"
+command env >>"$SEEN_IN_PROC"
+export -p >>"$SEEN_IN_PROC"
+command grep -F -c -f - "$SEEN_IN_PROC"
+command rm -f "$SEEN_IN_PROC"
+unset SEEN_IN_PROC
+"""
+
+
+@check("secrets", "secrets")
+async def secrets_are_not_seen(trial: Trial) -> None:
+    """Keys of this process are neither in the environment of a command nor in /proc of any process that it can see."""
+    async with trial.folder() as folder:
+        for name, value in trial.subject.secrets.items():
+            equal(f"value of {name}", (await trial.run(f'printf %s "${{{name}-}}"')).text, "")
+            await trial.does(f"export SEEN_IN_PROC={folder}/seen")
+            seen = await trial.run(_WHO_SHOWS, stdin=value.encode() + b"\n")
+            equal(f"places inside that show {name}", seen.text.strip(), "0")
+    printed = Printed()
+    execution = await trial.environment.start(CommandRequest(command="env", mode="background"), printed)
+    await trial.ended(execution)
+    for name, value in trial.subject.secrets.items():
+        expect(value.encode() not in printed.data, f"{name} not to reach a background command", "it does")
+
+
+@check("command-is-not-in-proc")
+async def command_is_not_in_proc(trial: Trial) -> None:
+    """The text of a command, which may hold a password, is not in the arguments of any process inside."""
+    mark = a_mark()
+    modes: tuple[Literal["foreground", "background"], ...] = ("foreground", "background")
+    for mode in modes:
+        printed = Printed()
+        request = CommandRequest(command=f"PASSWORD={mark}; echo ready; sleep 600", mode=mode)
+        async with trial.started(request, printed):
+            await printed.wait_for(b"ready")
+            equal(f"processes that show the text of a {mode} command", await trial.running(mark), 0)
+
+
+@check("sessions-are-apart", alone=True)
+async def sessions_are_apart(trial: Trial) -> None:
+    """Two environments of one backend share neither variables nor folder nor functions."""
+    other = trial.subject.make()
+    await other.open()
+    try:
+        await trial.does("export APART=1; apart() { echo; }; cd /tmp")
+        second = Trial(trial.subject, other)
+        await second.prints("echo ${APART-none}; type -t apart || echo none", "none\nnone\n")
+        await second.does("export APART=2; cd /usr")
+        await trial.prints("echo $APART; pwd", "1\n/tmp\n")
+    finally:
+        await other.close()
+
+
+@check("close-leaves-nothing", alone=True, seconds=180)
+async def close_leaves_nothing(trial: Trial) -> None:
+    """Closing an environment ends every command, background and left-behind ones too, and gives all of it back."""
+    await _closed(trial.environment.close())
+    before = await _outside(trial)
+    mark = a_mark()
+    first = trial.subject.make()
+    await first.open()
+    inner = Trial(trial.subject, first)
+    try:
+        await inner.run(f"setsid sleep {mark} >/dev/null 2>&1 & nohup sleep {mark} >/dev/null 2>&1 & echo")
+        await first.start(CommandRequest(command=f"trap '' TERM; sleep {mark}", mode="background"), Printed())
+        running = await first.start(CommandRequest(command=f"sleep {mark}"), Printed())
+        await inner.becomes_running(mark, 4)
+        folder = first.address().get("folder", "")
+    finally:
+        await _closed(first.close())
+    await _closed(first.close())
+    ended = await trial.ended(running, what="a command of a closed environment")
+    expect(ended.reason in ("killed", "lost"), "a running command to be ended by it", ended)
+    await _nothing_new(trial, before)
+    await _nothing_seen_by_another(trial, mark, folder)
+
+
+async def _nothing_seen_by_another(trial: Trial, mark: str, folder: str) -> None:
+    """Where environments share one place, as on this machine, another one can look."""
+    other = trial.subject.make()
+    await other.open()
+    try:
+        looking = Trial(trial.subject, other)
+        await looking.none_left(mark)
+        if folder:
+            await looking.prints(f"ls -d '{folder}' 2>/dev/null; :", "")
+    finally:
+        await _closed(other.close())
+
+
+async def _closed(closing: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS):
+            await closing
+    except TimeoutError:
+        raise ConformanceFailure(f"expected close() to return within {COMMAND_SECONDS:.0f} s; it did not") from None
+
+
+async def _outside(trial: Trial) -> frozenset[str]:
+    return frozenset(await trial.subject.leftovers()) if trial.subject.leftovers else frozenset()
+
+
+async def _nothing_new(trial: Trial, before: frozenset[str]) -> None:
+    new: frozenset[str] = frozenset()
+    for _ in range(int(GONE_SECONDS / 0.1)):
+        new = await _outside(trial) - before
+        if not new:
+            return
+        await asyncio.sleep(0.1)
+    raise ConformanceFailure(f"expected nothing to be left outside; seen {sorted(new)}")
+
+
+HYGIENE_CHECKS = (secrets_are_not_seen, command_is_not_in_proc, sessions_are_apart, close_leaves_nothing)
