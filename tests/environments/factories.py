@@ -19,7 +19,7 @@ from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.singularity import SingularityEngine, SingularityOptions
-from toolcrib.environments.conformance import Need, Subject
+from toolcrib.environments.conformance import Capability, Subject
 from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 
 SECRET = ("OPENAI_API_KEY", "sk-conformance-4f1b7c2a9d")
@@ -36,7 +36,7 @@ class Factory:
     name: str
     make: Make
     marks: Sequence[pytest.MarkDecorator] = ()
-    lacks: frozenset[Need] = frozenset()
+    lacks: frozenset[Capability] = frozenset()
     """What the backend does not promise, so that no check asks for it."""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.bash_runner import BashRunnerEngine
+from toolcrib.environments.bash_runner import BashRunnerEngine
 
 LIMIT_SECONDS = 30
 

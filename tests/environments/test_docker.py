@@ -17,8 +17,8 @@ from engine_runs import bash, run
 
 from toolcrib.core.environments import Leftover, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.containers import Client, find_program, is_alive, this_process
 from toolcrib.environments.backends.docker import DockerEngine, DockerOptions, leftovers, probe, remove, run_arguments
+from toolcrib.environments.containers import ContainerClient, find_program, is_alive, this_process
 
 Open = Callable[..., Any]
 
@@ -317,7 +317,7 @@ class TestRealContainers:
         """Where there is no bash nothing can run; the person is told so and nothing stays."""
         empty = tmp_path / "empty.tar"
         tarfile.open(empty, "w").close()
-        client = Client(find_program([options.binary], options.environ) or "", options.environ)
+        client = ContainerClient(find_program([options.binary], options.environ) or "", options.environ)
         image = f"toolcrib-test-empty-{os.getpid()}:latest"
         await client.ask("import", str(empty), image)
 
@@ -337,7 +337,7 @@ class TestRealContainers:
         with pytest.raises(asyncio.CancelledError):
             await opening
 
-        client = Client(find_program([options.binary], options.environ) or "", options.environ)
+        client = ContainerClient(find_program([options.binary], options.environ) or "", options.environ)
         assert (await client.ask("ps", "-aq", "--filter", f"label=toolcrib.test={tmp_path}")).text == ""
 
     async def test_podman_takes_the_place_of_a_docker_that_is_down(

@@ -32,7 +32,7 @@ class HostEngine:
     kind = "host"
     isolated = False
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, *, noise: bytes = b"", prefix: Sequence[str] = ()) -> None:
@@ -174,12 +174,12 @@ async def test_what_is_closed_to_the_user_is_a_permission_error(public: Path) ->
 
 FULL_DISK = """
 import os, resource, signal, sys
-from toolcrib.environments.host_paths import fill_with, replace_file
+from toolcrib.environments.host_paths import writer_of, replace_file
 os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    replace_file(sys.argv[1], fill_with(b"x" * 200_000))
+    replace_file(sys.argv[1], writer_of(b"x" * 200_000))
 except OSError as error:
     print(error.strerror)
 """

@@ -39,7 +39,7 @@ class Programs:
     kind = "programs"
     isolated = False
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     async def open(self) -> None: ...

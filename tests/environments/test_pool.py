@@ -357,7 +357,7 @@ def test_an_unknown_override_is_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="did you mean 'docker_image'"):
         pool.set_override("task", {"docker_imag": "debian"})
-    with pytest.raises(ConfigError, match="should be text"):
+    with pytest.raises(ConfigError, match="must be text"):
         pool.set_override("task", {"cwd": 3})  # type: ignore[dict-item]
 
     assert pool.override_of("task") == {}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.hosted import TextRelayProcess, input_lines, relayed
+from toolcrib.environments.hosted import TextRelayProcess, input_lines, relayed
 
 
 def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -20,7 +20,7 @@ from sandboxes import MECHANISMS, SECRET, OpenSandbox, UserFolders, make_folders
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine
-from toolcrib.environments.backends.sandbox_policy import REFUSED_CALLS, closed_parts, open_parts, seccomp_program
+from toolcrib.environments.sandboxing.policy import REFUSED_CALLS, parts_without, private_paths, seccomp_program
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -235,8 +235,8 @@ def test_parts_that_only_root_may_read_are_found(tmp_path: Path) -> None:
     (tmp_path / "private").chmod(0o700)
     closed = [tmp_path / "a/closed", tmp_path / "private"]
 
-    assert list(closed_parts(tmp_path, 9)) == (closed if os.geteuid() == 0 else [])
-    assert list(open_parts(tmp_path, closed)) == [tmp_path / "a/open", tmp_path / "b"]
+    assert list(private_paths(tmp_path, 9)) == (closed if os.geteuid() == 0 else [])
+    assert list(parts_without(tmp_path, closed)) == [tmp_path / "a/open", tmp_path / "b"]
 
 
 def test_system_calls_have_the_numbers_that_this_kernel_gives_them() -> None:
@@ -260,8 +260,8 @@ OPEN_AND_TELL = """
 import asyncio, ctypes, json, os, platform, sys
 from pathlib import Path
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
-from toolcrib.environments.backends.sandbox_landlock import install_filter
-from toolcrib.environments.backends.sandbox_policy import seccomp_program
+from toolcrib.environments.sandboxing.landlock import install_filter
+from toolcrib.environments.sandboxing.policy import seccomp_program
 
 async def main():
     use, home, without_namespaces = sys.argv[1:]

@@ -102,7 +102,7 @@ def test_a_command_does_not_wait_for_a_host_that_is_silent(home: Path) -> None:
             started_at=1.0,
         )
         ledger.save(record, first=True)
-        ledger.place_opened(address)
+        ledger.environment_opened(address)
         runtime = Runtime(home=home, yolo=True)
         try:
             answer = ask(runtime, "terminal", command="echo here")

@@ -103,7 +103,7 @@ async def test_orphans_are_ended_and_nothing_finished_is_lost(make_registry: Mak
         assert code in (None, process.record.exit_code)
         # The shell may say that its program was ended.
         assert process.output.last_lines(10).lines[:1] == text
-    told = [event.fields["session_id"] for event in registry.notices.unread("s", "chat")]
+    told = [event.fields["session_id"] for event in registry.notifier.unread("s", "chat")]
     assert sorted(told) == sorted([before, after, runs])
     assert list((folder / "places").iterdir()) == []
 
@@ -185,20 +185,20 @@ async def test_a_completion_that_was_told_before_the_crash_is_not_told_again(
     """Dying between telling of an end and recording it doubles nothing."""
     process_id = await left_by_the_dead(tmp_path / "processes", fake, notify_on_complete=True)
     registry = make_registry()
-    registry.notices.tell("s", "completion", {"session_id": process_id})
+    registry.notifier.tell("s", "completion", {"session_id": process_id})
 
     async def open_fake(_: Mapping[str, str]) -> Environment | None:
         return fake
 
     await recover(registry, open_fake, "end")
 
-    assert len(registry.notices.unread("s", "chat")) == 1
+    assert len(registry.notifier.unread("s", "chat")) == 1
     assert fake.closings == 1
 
 
 async def test_places_without_processes_are_given_back(make_registry: MakeRegistry, fake: FakeEnvironment) -> None:
     """A place that a dead process of ours had open is opened once more and closed."""
-    make_registry(owner=await dead()).ledger.place_opened(fake.address())
+    make_registry(owner=await dead()).ledger.environment_opened(fake.address())
     registry = make_registry()
     opened = []
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from toolcrib.code_execution.channel import ChannelBroken, Frame, FrameReader, HelloFrame
 from toolcrib.code_execution.protected_files import secret_files
 from toolcrib.config.tool_settings import CodeExecutionSettings
-from toolcrib.core.environments import BackendPath, CommandRequest, Ended, Environment, EnvironmentSpec, Execution
+from toolcrib.core.environments import BackendPath, CommandExit, CommandRequest, Environment, EnvironmentSpec, Execution
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backend_options import COVERED_SEPARATOR
+from toolcrib.environments.backends.sandbox import COVERED_SEPARATOR
 from toolcrib.terminal.whereabouts import Whereabouts
 
 BEGINNING = b"\0%b\0"
@@ -27,7 +27,7 @@ WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shim:
+class InterpreterShim:
     """A program that looks for an interpreter each time and starts it, as version managers have them: slow."""
 
     path: str
@@ -35,10 +35,10 @@ class Shim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InterpreterOrder:
+class InterpreterRequest:
     """Which interpreter is wanted; one that was started for an equal order will do."""
 
-    command: Callable[[str, Shim | None], str]
+    command: Callable[[str, InterpreterShim | None], str]
     """The command line, by the word that the interpreter begins with, and what is known of the one that is found."""
     folder: BackendPath | None
     looks_like: tuple[object, ...]
@@ -54,12 +54,12 @@ class Interpreter:
         self._on_broken: Callable[[], None] = lambda: None
         self._reader = FrameReader(BEGINNING % self._nonce.encode(), self._take)
         self._is_ready = False
-        self.shim: Shim | None = None
+        self.shim: InterpreterShim | None = None
         """What was found on the way to it; known once it is ready."""
         self.execution: Execution
-        self.ended: asyncio.Future[Ended]
+        self.ended: asyncio.Future[CommandExit]
 
-    async def start(self, environment: Environment, order: InterpreterOrder, shim: Shim | None) -> None:
+    async def start(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
         self.shim = shim
         request = CommandRequest(command=order.command(self._nonce, shim), cwd=order.folder, open_input=True)
         self.execution = await environment.start(request, self._hear)
@@ -92,7 +92,7 @@ class Interpreter:
                 return
             self._is_ready = True
             if frame.called != frame.executable:
-                self.shim = Shim(path=frame.called, executable=frame.executable)
+                self.shim = InterpreterShim(path=frame.called, executable=frame.executable)
         else:
             self._on_frame(frame)
 
@@ -103,15 +103,15 @@ class Interpreter:
             self._on_broken()
 
 
-class _Waiting:
+class _IdleInterpreter:
     """An interpreter that was started ahead, or is about to be."""
 
-    def __init__(self, environment: Environment, order: InterpreterOrder, shim: Shim | None) -> None:
+    def __init__(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
         self.order = order
         self.starting = asyncio.ensure_future(self._start(environment, shim))
         self.timer: asyncio.TimerHandle
 
-    async def _start(self, environment: Environment, shim: Shim | None) -> Interpreter | None:
+    async def _start(self, environment: Environment, shim: InterpreterShim | None) -> Interpreter | None:
         interpreter = Interpreter()
         try:
             await interpreter.start(environment, self.order, shim)
@@ -119,7 +119,7 @@ class _Waiting:
             return None  # The next script finds out why.
         return interpreter
 
-    def fits(self, order: InterpreterOrder) -> bool:
+    def fits(self, order: InterpreterRequest) -> bool:
         return (self.order.folder, self.order.looks_like) == (order.folder, order.looks_like)
 
     async def leave(self) -> None:
@@ -128,14 +128,14 @@ class _Waiting:
             await interpreter.leave()
 
 
-class WaitingInterpreters:
+class InterpreterPool:
     """At most one for each environment. Used on the loop where the environments live; they end it when they close."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _IdleInterpreter] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def take(self, environment: Environment, order: InterpreterOrder) -> Interpreter:
+    async def take(self, environment: Environment, order: InterpreterRequest) -> Interpreter:
         """One for this order: the one that waits, if it fits and still lives, else a new one."""
         waiting = self._waiting.pop(id(environment), None)
         if waiting is not None:
@@ -148,11 +148,11 @@ class WaitingInterpreters:
         await interpreter.start(environment, order, None)
         return interpreter
 
-    def prepare(self, environment: Environment, order: InterpreterOrder, shim: Shim | None) -> None:
+    def prepare(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
         """Start one for the next script, in the background."""
         key = id(environment)
         self._forget(key)
-        waiting = self._waiting[key] = _Waiting(environment, order, shim)
+        waiting = self._waiting[key] = _IdleInterpreter(environment, order, shim)
         waiting.timer = asyncio.get_running_loop().call_later(WAIT_SECONDS, self._forget, key)
 
     def _forget(self, key: int) -> None:
@@ -161,13 +161,13 @@ class WaitingInterpreters:
             waiting.timer.cancel()
             self._let_go(waiting)
 
-    def _let_go(self, waiting: _Waiting) -> None:
+    def _let_go(self, waiting: _IdleInterpreter) -> None:
         task = asyncio.ensure_future(waiting.leave())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
 
-INSIDE = Path(__file__).parent / "worker"
+WORKER_FOLDER = Path(__file__).parent / "worker"
 MEGABYTE = 1024 * 1024
 MORE_PROCESSES = 1000
 """Older kernels count all processes of the user against a sandbox; those of the script are counted from inside."""
@@ -200,7 +200,7 @@ PROJECT = f'${{VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python"}} "$PWD/{VENV_PYTHON}"'
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptPlace:
+class ScriptEnvironment:
     """Where one script runs."""
 
     spec: EnvironmentSpec
@@ -213,7 +213,7 @@ class ScriptPlace:
     note: str = ""
 
 
-def sandboxed(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptPlace:
+def sandbox_environment(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptEnvironment:
     """A sandbox around the folder of a session that works on this machine."""
     workspace = Path(where.spec.cwd).resolve()
     folder = Path(where.folder or workspace).resolve()
@@ -224,7 +224,7 @@ def sandboxed(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: 
         ("max_processes", str(settings.max_processes + MORE_PROCESSES if settings.max_processes else 0)),
         ("shared_memory_mb", str(settings.memory_mb)),
     )
-    return ScriptPlace(
+    return ScriptEnvironment(
         spec=EnvironmentSpec(backend="sandbox", session=where.spec.session, cwd=str(workspace), options=options),
         folder=BackendPath(str(folder if is_inside else workspace)),
         alone=True,
@@ -233,34 +233,36 @@ def sandboxed(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: 
     )
 
 
-def inside(where: Whereabouts) -> ScriptPlace:
+def session_environment(where: Whereabouts) -> ScriptEnvironment:
     """The place that commands of the session run in."""
-    return ScriptPlace(spec=where.spec, folder=None, alone=False, isolated=where.isolated)
+    return ScriptEnvironment(spec=where.spec, folder=None, alone=False, isolated=where.isolated)
 
 
-def covering_secrets(place: ScriptPlace) -> ScriptPlace:
+def without_secrets(place: ScriptEnvironment) -> ScriptEnvironment:
     """The sandbox that does not show the files with secrets that the project has now."""
     found = secret_files(Path(place.spec.cwd))
     options = (("covered", COVERED_SEPARATOR.join(found)), ("covered_are", " ".join(found.values())))
     return replace(place, spec=replace(place.spec, options=place.spec.options + options))
 
 
-def in_slot(place: ScriptPlace, slot: int) -> ScriptPlace:
+def in_slot(place: ScriptEnvironment, slot: int) -> ScriptEnvironment:
     """A sandbox of the same kind; the number tells those in use apart."""
     return replace(place, spec=replace(place.spec, options=(*place.spec.options, ("slot", str(slot)))))
 
 
-def interpreter_order(settings: CodeExecutionSettings, where: Whereabouts, place: ScriptPlace) -> InterpreterOrder:
+def interpreter_request(
+    settings: CodeExecutionSettings, where: Whereabouts, place: ScriptEnvironment
+) -> InterpreterRequest:
     """The interpreter for a script of this session."""
     folders = (place.folder or "", where.spec.cwd)
     of_project = tuple(_identity(Path(folder, name)) for folder in folders for name in CHOICES) if place.alone else ()
-    return InterpreterOrder(
+    return InterpreterRequest(
         command=partial(interpreter_command, settings, where), folder=place.folder, looks_like=of_project
     )
 
 
 def interpreter_command(
-    settings: CodeExecutionSettings, where: Whereabouts, nonce: str, shim: Shim | None = None
+    settings: CodeExecutionSettings, where: Whereabouts, nonce: str, shim: InterpreterShim | None = None
 ) -> str:
     """The command line that finds an interpreter in the place and starts the supervisor of a script in it."""
     strict = settings.mode == "strict"
@@ -313,5 +315,5 @@ def _base_interpreter() -> str:
 @cache
 def _text(name: str) -> str:
     """A text that runs inside, without its comments, which would travel with every script."""
-    lines = (INSIDE / name).read_text(encoding="utf-8").splitlines()
+    lines = (WORKER_FOLDER / name).read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("#"))

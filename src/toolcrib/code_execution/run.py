@@ -24,9 +24,9 @@ from toolcrib.code_execution.channel import (
     result_frame,
     start_frame,
 )
-from toolcrib.code_execution.interpreter import Interpreter, InterpreterOrder, WaitingInterpreters
+from toolcrib.code_execution.interpreter import Interpreter, InterpreterPool, InterpreterRequest
 from toolcrib.core.context import CancelToken, ToolContext
-from toolcrib.core.environments import Ended, Environment, Execution
+from toolcrib.core.environments import CommandExit, Environment, Execution
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.environments.backends.sandbox import SandboxEngine
@@ -40,7 +40,7 @@ LONGEST_LINE = 64 * 1024
 """Who watches sees this much of a line."""
 
 
-class CallerSide:
+class CallerBridge:
     """Hands calls of tools to the caller, and lines to whoever watches, in the order in which they come."""
 
     def __init__(self, ctx: ToolContext, mask: Callable[[str], str]) -> None:
@@ -113,7 +113,7 @@ ANSWER_BEFORE_DEADLINE_SECONDS = 0.5
 Stop = Literal["ended", "timeout", "interrupt", "broken", "flood"]
 
 
-class Listener(Protocol):
+class ScriptListener(Protocol):
     """Whoever called; told on the loop of the script."""
 
     def called(self, call: CallFrame) -> None: ...
@@ -122,10 +122,10 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptOrder:
+class ScriptRequest:
     """What to run, and within which bounds."""
 
-    interpreter: InterpreterOrder
+    interpreter: InterpreterRequest
     start: dict[str, Any]
     alone: bool
     isolated: bool
@@ -152,7 +152,7 @@ class ScriptOutcome:
     allowed_seconds: float = 0.0
     done: DoneFrame | None = None
     exception: ExceptionFrame | None = None
-    ended: Ended | None = None
+    ended: CommandExit | None = None
     noise: str = ""
     """What was printed instead of a beginning."""
     left: list[str] = field(default_factory=list)
@@ -170,7 +170,7 @@ class ScriptRun:
     """Runs one script. Made and used on one loop, but for `interrupt` and `send`, which any thread may call."""
 
     def __init__(
-        self, order: ScriptOrder, output: BoundedOutput, listener: Listener, waiting: WaitingInterpreters
+        self, order: ScriptRequest, output: BoundedOutput, listener: ScriptListener, waiting: InterpreterPool
     ) -> None:
         self._order = order
         self._waiting = waiting
@@ -280,7 +280,7 @@ class ScriptRun:
         try:
             if ended.done():
                 outcome.ended = ended.result()
-                outcome.left = [one.command for one in outcome.ended.left_behind]
+                outcome.left = [one.command for one in outcome.ended.orphans]
             if outcome.ended is None or outcome.done is None or not outcome.done.certain or outcome.left:
                 await self._end_for_certain(environment, interpreter.execution)
         finally:

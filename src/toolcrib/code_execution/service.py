@@ -21,16 +21,16 @@ from toolcrib.code_execution.interpreter import (
     MEGABYTE,
     NO_PYTHON,
     OLD_PYTHON,
-    ScriptPlace,
-    WaitingInterpreters,
-    covering_secrets,
+    InterpreterPool,
+    ScriptEnvironment,
     in_slot,
-    inside,
-    interpreter_order,
-    sandboxed,
+    interpreter_request,
+    sandbox_environment,
+    session_environment,
+    without_secrets,
 )
 from toolcrib.code_execution.protected_files import GitGuards
-from toolcrib.code_execution.run import CallerSide, NotIsolated, ScriptCalls, ScriptOrder, ScriptOutcome, ScriptRun
+from toolcrib.code_execution.run import CallerBridge, NotIsolated, ScriptCalls, ScriptOutcome, ScriptRequest, ScriptRun
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.environments import EnvironmentSpec
@@ -48,7 +48,9 @@ LONGEST_NOISE = 500
 VERY_OLD_PYTHON = "Unknown option: -I"
 
 
-def answer(outcome: ScriptOutcome, *, calls: int, seconds: float, memory_mb: int, note: str, mask: Mask) -> JsonObject:
+def script_result(
+    outcome: ScriptOutcome, *, calls: int, seconds: float, memory_mb: int, note: str, mask: Mask
+) -> JsonObject:
     """The result of the tool; a script that failed has an `error`."""
     error = _error(outcome, memory_mb)
     told: JsonObject = {"status": STATUS[outcome.stopped] if error else "success"}
@@ -140,27 +142,27 @@ MAX_SAVED = 64 * MEGABYTE
 OWN_FOLDER = str(Path(__file__).resolve().parent.parent.parent)
 """What makes us importable, where it is on the path."""
 
-Walls = Literal["strong", "weak", "none"]
+SandboxStrength = Literal["strong", "weak", "none"]
 """How well the sandbox around a folder holds, as far as is known."""
 
 
-def build(settings: Settings, services: Services) -> Code:
-    return Code(settings, services)
+def build(settings: Settings, services: Services) -> CodeExecutionService:
+    return CodeExecutionService(settings, services)
 
 
-class Code:
+class CodeExecutionService:
     """What the `execute_code` tool asks. One for each Runtime; may be used from any loop or thread."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self._settings = settings
         self._services = services
         self._lock = threading.Lock()
-        self._walls: dict[str, tuple[Walls, float]] = {}
+        self._walls: dict[str, tuple[SandboxStrength, float]] = {}
         """By workspace, what was found out when a sandbox around it was opened, and when."""
         self._why_none = ""
         self._is_probed = self._is_usable = False
         self._in_use: set[EnvironmentSpec] = set()
-        self._waiting = WaitingInterpreters()
+        self._waiting = InterpreterPool()
         self._git = GitGuards()
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
@@ -179,7 +181,7 @@ class Code:
         where = self._terminal.whereabouts(ctx)
         try:
             place = self._place(where)
-            if ctx.effects is not None and _deeds(ctx.effects) != _deeds(self.effects(args, ctx)):
+            if ctx.effects is not None and _comparable(ctx.effects) != _comparable(self.effects(args, ctx)):
                 return tool_error("where the script would run has just changed; call it again")
             with self._slot(place) as own:
                 return await self._run_in(own, where, args, ctx)
@@ -190,13 +192,13 @@ class Code:
         except ToolcribError as error:
             return tool_error(str(error))
 
-    async def _run_in(self, place: ScriptPlace, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
+    async def _run_in(self, place: ScriptEnvironment, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
         settings, started = self._settings.code_execution, time.monotonic()
         definitions = self._services.get("tool_catalog").definitions(ctx)
         functions = {tool["function"]["name"]: tool["function"] for tool in definitions}
         tools = script_tools(functions)
-        order = ScriptOrder(
-            interpreter=interpreter_order(settings, where, place),
+        order = ScriptRequest(
+            interpreter=interpreter_request(settings, where, place),
             start={
                 "code": _source(args),
                 "tools": [(name, _parameters(functions[name])) for name in tools],
@@ -211,7 +213,7 @@ class Code:
             deadline=ctx.deadline,
             max_error_bytes=settings.max_error_bytes,
         )
-        caller = CallerSide(ctx, self._terminal.options.mask)
+        caller = CallerBridge(ctx, self._terminal.options.mask)
         run = ScriptRun(order, self._output(), caller, self._waiting)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
         project = Path(place.spec.cwd)
@@ -222,7 +224,7 @@ class Code:
         finally:
             taken_back = self._git.leave(project) if place.alone else ""
         return tool_result(
-            answer(
+            script_result(
                 outcome,
                 calls=calls.made,
                 seconds=time.monotonic() - started,
@@ -233,7 +235,7 @@ class Code:
         )
 
     async def _serve(
-        self, run: ScriptRun, calls: ScriptCalls, caller: CallerSide, place: ScriptPlace, ctx: ToolContext
+        self, run: ScriptRun, calls: ScriptCalls, caller: CallerBridge, place: ScriptEnvironment, ctx: ToolContext
     ) -> ScriptOutcome:
         """Let it run where its place lives, and serve its calls here."""
         running = asyncio.ensure_future(self._terminal.work_in(place.spec, run.in_place))
@@ -267,19 +269,19 @@ class Code:
         found: TerminalService = self._services.get("terminal")
         return found
 
-    def _place(self, where: Whereabouts) -> ScriptPlace:
+    def _place(self, where: Whereabouts) -> ScriptEnvironment:
         """Where a script of this session would run; raises EnvironmentFailed where it cannot have what it must have."""
         settings = self._settings.code_execution
         if where.spec.backend != "local" or settings.sandbox == "off":
-            return inside(where)
+            return session_environment(where)
         walls = self._walls_around(where.spec.cwd)
         if walls != "none":
-            return sandboxed(where, settings, isolated=walls == "strong")
+            return sandbox_environment(where, settings, isolated=walls == "strong")
         if settings.sandbox == "on":
             raise EnvironmentFailed(f"scripts may run in a sandbox only, and there is none: {self._why_none}")
-        return inside(where)
+        return session_environment(where)
 
-    def _walls_around(self, workspace: str) -> Walls:
+    def _walls_around(self, workspace: str) -> SandboxStrength:
         with self._lock:
             if not self._is_probed:
                 # Once: whether this machine can do it at all does not change while we run.
@@ -290,7 +292,7 @@ class Code:
                 self._why_none = f"{status.detail}; {status.remedy}"
             return "none" if not self._is_usable else self._known_walls(workspace)
 
-    def _known_walls(self, workspace: str) -> Walls:
+    def _known_walls(self, workspace: str) -> SandboxStrength:
         walls, since = self._walls.get(workspace, ("strong", 0.0))
         # What failed once may have been a busy machine.
         return "strong" if time.monotonic() - since > TRY_AGAIN_SECONDS else walls
@@ -302,19 +304,19 @@ class Code:
             known = self._known_walls(workspace)
             if where.spec.backend != "local" or known == "none" or self._settings.code_execution.sandbox == "off":
                 return False
-            lowered: Walls = "weak" if isinstance(error, NotIsolated) and known == "strong" else "none"
+            lowered: SandboxStrength = "weak" if isinstance(error, NotIsolated) and known == "strong" else "none"
             self._walls[workspace] = lowered, time.monotonic()
             if lowered == "none":
                 self._why_none = str(error)
             return True
 
     @contextmanager
-    def _slot(self, place: ScriptPlace) -> Iterator[ScriptPlace]:
+    def _slot(self, place: ScriptEnvironment) -> Iterator[ScriptEnvironment]:
         """The place for one script; scripts that run at the same time never share a sandbox."""
         if not place.alone:
             yield place
             return
-        place = covering_secrets(place)
+        place = without_secrets(place)
         with self._lock:
             slot = 0
             while (own := in_slot(place, slot)).spec in self._in_use:
@@ -338,7 +340,7 @@ def _source(args: JsonObject) -> str:
     return code.removeprefix("\ufeff")
 
 
-def _deeds(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+def _comparable(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
     """The effects, without folders of other machines: they are known only once the place is open."""
     return tuple(replace(effect, cwd="") if effect.backend else effect for effect in effects)
 

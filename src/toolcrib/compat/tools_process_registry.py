@@ -20,7 +20,7 @@ from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_terminal_tool import run_terminal
 from toolcrib.core.environments import BackendPath, CommandRequest
 from toolcrib.core.types import JsonObject
-from toolcrib.environments.backends.bash_runner import BashRunnerEngine
+from toolcrib.environments.bash_runner import BashRunnerEngine
 from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.process import TrackedProcess, UnknownProcess
@@ -162,7 +162,7 @@ class ProcessRegistry:
             return {"status": "not_found", "error": str(error)}
         was_running = _run(_registry().kill(tracked, source=source))
         if consume_output and tracked.record.notify_on_complete:
-            _registry().notices.store.consume(tracked.record.session_key, session_id)
+            _registry().notifier.store.consume(tracked.record.session_key, session_id)
         answer = _act(action="poll", session_id=session_id, reader=SOURCE)
         return answer if was_running or "error" in answer else {**answer, "status": "already_exited"}
 

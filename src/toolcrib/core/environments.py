@@ -66,7 +66,7 @@ class Engine(Protocol):
     """The name of the backend in the settings: local, docker …"""
     shell: str
     """The bash in that place, as a path or name that `spawn` understands."""
-    spare_shells: int
+    shell_pool_size: int
     """How many shells are started ahead of the next command. None where a waiting program costs money."""
 
     @property
@@ -122,7 +122,7 @@ class CommandRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftBehind:
+class OrphanedProcess:
     """A process that a finished command left running."""
 
     pid: int
@@ -134,7 +134,7 @@ EndReason = Literal["exited", "killed", "lost", "no_folder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class CommandExit:
     """How a command ended."""
 
     exit_code: int
@@ -142,7 +142,7 @@ class Ended:
     """`killed` by us; `lost`: the place or the connection went away; `no_folder`: its folder does not exist there."""
     cwd: BackendPath | None = None
     """The session's folder afterwards, if this command decides that."""
-    left_behind: tuple[LeftBehind, ...] = ()
+    orphans: tuple[OrphanedProcess, ...] = ()
     note: str = ""
     """A sentence for people and models about something odd: the session's folder had vanished …"""
 
@@ -158,7 +158,7 @@ class Execution(Protocol):
         """The process id inside the backend, where it is known."""
         ...
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         """How it ended. Cancelling this does not stop the command. Returns when the command itself has ended, also
         while children of it keep the output open."""
         ...

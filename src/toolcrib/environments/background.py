@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from toolcrib.core.environments import BackendPath, Ended, Engine, EngineProcess, OnOutput, TerminalSize
+from toolcrib.core.environments import BackendPath, CommandExit, Engine, EngineProcess, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput, unlike_success
+from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput, with_failure_code
 from toolcrib.environments.process_tree import ProcessTree
 from toolcrib.environments.scripts import script
 
@@ -22,7 +22,7 @@ READ_BYTES = 1024 * 1024
 KILLED = 137
 """The exit code of a command that was killed outright."""
 
-OnEnd = Callable[[Ended], None]
+OnEnd = Callable[[CommandExit], None]
 
 
 class LogWatcher(Protocol):
@@ -35,7 +35,7 @@ class LogWatcher(Protocol):
     async def close(self) -> None: ...
 
 
-class Input(Protocol):
+class CommandInput(Protocol):
     """How a background command is typed to."""
 
     async def write(self, data: bytes) -> None: ...
@@ -54,7 +54,7 @@ class BackgroundExecution:
         watcher: LogWatcher,
         tree: ProcessTree,
         waits: WaitsForInput,
-        stdin: Input,
+        stdin: CommandInput,
     ) -> None:
         self.id = command_id
         self.pid = pid
@@ -67,7 +67,7 @@ class BackgroundExecution:
         self._heard_bytes = 0
         self.is_over = False
         """It had ended when it was found again; only its output is still on the way."""
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
 
     async def watch(self, on_output: OnOutput, offset: int = 0) -> None:
         def hear(data: bytes) -> None:
@@ -76,7 +76,7 @@ class BackgroundExecution:
 
         await self._watcher.follow(self.id, offset, hear, self._on_end)
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         return await asyncio.shield(self._ended)
 
     async def write(self, data: bytes) -> None:
@@ -102,10 +102,10 @@ class BackgroundExecution:
                 async with asyncio.timeout(END_SECONDS):
                     await self.wait()
         if not self._ended.done():
-            self._ended.set_result(Ended(exit_code=LOST, reason="lost"))
+            self._ended.set_result(CommandExit(exit_code=LOST, reason="lost"))
             await self._watcher.forget(self.id)
 
-    def when_ended(self, callback: Callable[[Ended], None]) -> None:
+    def when_ended(self, callback: Callable[[CommandExit], None]) -> None:
         self._ended.add_done_callback(lambda ended: callback(ended.result()))
 
     async def settled(self) -> None:
@@ -119,18 +119,18 @@ class BackgroundExecution:
         self._is_abandoned = True
         await self._watcher.forget(self.id)
 
-    def _on_end(self, ended: Ended) -> None:
+    def _on_end(self, ended: CommandExit) -> None:
         if self._ended.done():
             return
         if self._killed and ended.reason == "exited":
-            ended = unlike_success(replace(ended, reason="killed"))
+            ended = with_failure_code(replace(ended, reason="killed"))
         elif self._killed and ended.reason == "lost" and not ended.note:
             # Who is killed outright says nothing, but we know.
-            ended = Ended(exit_code=KILLED, reason="killed")
+            ended = CommandExit(exit_code=KILLED, reason="killed")
         self._ended.set_result(ended)
 
 
-class LeftBehindExecution:
+class OrphanExecution:
     """What runs on of a command that is not watched any more; see Execution. Nobody hears it."""
 
     pid: int | None = None
@@ -140,11 +140,11 @@ class LeftBehindExecution:
         self._tree = tree
         self._killed = False
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         await self._tree.settled([self.id])
         if self._killed:
-            return Ended(exit_code=KILLED, reason="killed")
-        return Ended(exit_code=LOST, reason="lost", note="it ended after it was found again; nobody knows how")
+            return CommandExit(exit_code=KILLED, reason="killed")
+        return CommandExit(exit_code=LOST, reason="lost", note="it ended after it was found again; nobody knows how")
 
     async def settled(self) -> None:
         await self._tree.settled([self.id])
@@ -169,16 +169,20 @@ class LeftBehindExecution:
         """Nothing: nobody listens."""
 
 
-def ended_by(text: str) -> Ended:
+def exit_from_file(text: str) -> CommandExit:
     """From what the exit file of a command says."""
     word = text.strip()
     if word.isdigit():
-        return Ended(exit_code=int(word))
-    return Ended(exit_code=1, reason="no_folder") if word == "no_folder" else Ended(exit_code=LOST, reason="lost")
+        return CommandExit(exit_code=int(word))
+    return (
+        CommandExit(exit_code=1, reason="no_folder")
+        if word == "no_folder"
+        else CommandExit(exit_code=LOST, reason="lost")
+    )
 
 
 @dataclass(slots=True)
-class _Followed:
+class _FollowedLog:
     on_output: OnOutput
     on_end: OnEnd
     offset: int
@@ -189,14 +193,14 @@ class _Followed:
     """Whether the program in the place knows about it."""
 
 
-class BackendWatcher:
+class BackendLogWatcher:
     """By one program in the place for all of its background commands; see `scripts/watcher.sh`."""
 
     def __init__(self, engine: Engine, folder: BackendPath, max_log_bytes: int) -> None:
         self._engine = engine
         self._argv = [engine.shell, "--norc", "--noprofile", "-c", script("watcher"), "toolcrib", folder]
         self._argv.append(str(max_log_bytes))
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedLog] = {}
         self._process: EngineProcess | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -205,7 +209,7 @@ class BackendWatcher:
         self._closed = False
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
-        followed = self._followed[command_id] = _Followed(on_output, on_end, offset)
+        followed = self._followed[command_id] = _FollowedLog(on_output, on_end, offset)
         async with self._starting:
             if self._process is None:
                 await self._start()
@@ -259,7 +263,7 @@ class BackendWatcher:
             except EnvironmentFailed as error:
                 followed, self._followed = self._followed, {}
                 for one in followed.values():
-                    one.on_end(Ended(exit_code=LOST, reason="lost", note=str(error)))
+                    one.on_end(CommandExit(exit_code=LOST, reason="lost", note=str(error)))
 
     def _feed(self, data: bytes) -> None:
         self._buffer += data
@@ -286,7 +290,7 @@ class BackendWatcher:
             case ["end", command_id, code]:
                 followed = self._followed.pop(command_id, None)
                 if followed is not None:
-                    followed.on_end(ended_by(code))
+                    followed.on_end(exit_from_file(code))
             case _:
                 # Something that the place itself says, such as a warning of its shell.
                 return
@@ -323,18 +327,18 @@ class BackendInput:
             await process.abandon()
 
 
-class HostWatcher:
+class HostLogWatcher:
     """Of this machine: looks at the sizes of the logs, many times a second while anything runs."""
 
     def __init__(self, folder: Path, max_log_bytes: int) -> None:
         self._folder = folder
         self._max_log_bytes = max_log_bytes
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedLog] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
         log = os.open(self._folder / f"{command_id}.log", os.O_RDWR | os.O_CLOEXEC)
-        self._followed[command_id] = _Followed(on_output, on_end, offset, log)
+        self._followed[command_id] = _FollowedLog(on_output, on_end, offset, log)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
@@ -349,7 +353,7 @@ class HostWatcher:
         if self._timer is not None:
             self._timer.cancel()
 
-    def finish(self, command_id: str, ended: Ended) -> None:
+    def finish(self, command_id: str, ended: CommandExit) -> None:
         """The command has ended: hand over the rest of its output, then tell."""
         followed = self._followed.pop(command_id, None)
         if followed is None:
@@ -367,7 +371,7 @@ class HostWatcher:
             seconds = BUSY_TICK_SECONDS if any(behind) else TICK_SECONDS
             self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
-    def _read(self, followed: _Followed) -> bool:
+    def _read(self, followed: _FollowedLog) -> bool:
         """Hand over what is new; True when there may be more."""
         size = os.fstat(followed.log).st_size
         if size - followed.offset > self._max_log_bytes:

@@ -10,15 +10,15 @@ from typing import Any
 
 from toolcrib.core.environments import (
     BackendPath,
-    Ended,
+    CommandExit,
     EndReason,
     EngineProcess,
-    LeftBehind,
     OnOutput,
+    OrphanedProcess,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.process_tree import A_SHELL, ProcessTree, read_left_behind
+from toolcrib.environments.process_tree import UNNAMED_SHELL, ProcessTree, parse_orphans
 from toolcrib.environments.shell_pool import DONE, NO_FOLDER
 
 LOST = 255
@@ -29,7 +29,7 @@ WaitsForInput = Callable[[str, bool], Coroutine[Any, Any, bool]]
 """By a command and whether the last line that it printed is unfinished."""
 
 
-def unlike_success(ended: Ended) -> Ended:
+def with_failure_code(ended: CommandExit) -> CommandExit:
     """A shell whose children are ended first may still come to a good end; what we killed has none."""
     return replace(ended, exit_code=TERMINATED) if ended.reason == "killed" and ended.exit_code == 0 else ended
 
@@ -47,13 +47,13 @@ class EngineExecution:
         self._tree = tree
         self._waits = waits
         self._killed = False
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
 
     @property
     def pid(self) -> int | None:
         return self.process.pid
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         return await asyncio.shield(self._ended)
 
     async def write(self, data: bytes) -> None:
@@ -76,9 +76,9 @@ class EngineExecution:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await self.wait()
-        self._end(Ended(exit_code=LOST, reason="lost"))
+        self._end(CommandExit(exit_code=LOST, reason="lost"))
 
-    def when_ended(self, callback: Callable[[Ended], None]) -> None:
+    def when_ended(self, callback: Callable[[CommandExit], None]) -> None:
         """Call back with how it ended, as soon as that is known."""
         self._ended.add_done_callback(lambda ended: callback(ended.result()))
 
@@ -93,17 +93,17 @@ class EngineExecution:
     async def abandon(self) -> None:
         await self.process.abandon()
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: CommandExit) -> None:
         if not self._ended.done():
-            self._ended.set_result(unlike_success(ended))
+            self._ended.set_result(with_failure_code(ended))
 
-    async def _end_of_program(self) -> Ended:
+    async def _end_of_program(self) -> CommandExit:
         """How the program itself ended; a place that went away is told as such."""
         try:
             code = await self.process.wait()
         except EnvironmentFailed as error:
-            return Ended(exit_code=LOST, reason="lost", note=str(error))
-        return Ended(exit_code=code, reason="killed" if self._killed else "exited")
+            return CommandExit(exit_code=LOST, reason="lost", note=str(error))
+        return CommandExit(exit_code=code, reason="killed" if self._killed else "exited")
 
 
 class TerminalExecution(EngineExecution):
@@ -124,9 +124,9 @@ class TerminalExecution(EngineExecution):
         if said is not None and ended.exit_code == 1:
             with contextlib.suppress(OSError, EnvironmentFailed):
                 if (await said()).strip() == NO_FOLDER:
-                    ended = Ended(exit_code=1, reason="no_folder", note="its folder does not exist there")
+                    ended = CommandExit(exit_code=1, reason="no_folder", note="its folder does not exist there")
         with contextlib.suppress(EnvironmentFailed):
-            ended = replace(ended, left_behind=tuple(await self._tree.remaining([self.id])))
+            ended = replace(ended, orphans=tuple(await self._tree.remaining([self.id])))
         self._end(ended)
 
 
@@ -139,15 +139,15 @@ class ForegroundExecution(EngineExecution):
         tree: ProcessTree,
         waits: WaitsForInput,
         *,
-        left_behind: Callable[[str, int | None], list[LeftBehind]] | None,
+        find_orphans: Callable[[str, int | None], list[OrphanedProcess]] | None,
         on_change: Callable[[BackendPath | None], None],
         on_done: Callable[[ForegroundExecution], None],
     ) -> None:
         super().__init__(command_id, tree, waits)
-        self._left_behind = left_behind
+        self._find_orphans = find_orphans
         self._on_change = on_change
         self._on_done = on_done
-        self._told: Ended | None = None
+        self._told: CommandExit | None = None
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -158,7 +158,7 @@ class ForegroundExecution(EngineExecution):
     @property
     def leaves_shell_free(self) -> bool:
         """Whether nothing that it left behind holds the output of its shell."""
-        return self._ended.done() and not self._ended.result().left_behind
+        return self._ended.done() and not self._ended.result().orphans
 
     async def terminate(self, grace_seconds: float = 1.0) -> None:
         self._killed = True
@@ -176,51 +176,53 @@ class ForegroundExecution(EngineExecution):
         if fields[0] == DONE.decode():
             self._on_done_message(int(fields[1]))
         elif fields[0] == NO_FOLDER.decode():
-            self._end(Ended(exit_code=1, reason="no_folder", note=f"the folder {fields[1]!r} does not exist there"))
+            self._end(
+                CommandExit(exit_code=1, reason="no_folder", note=f"the folder {fields[1]!r} does not exist there")
+            )
         else:
-            self._on_trailer(fields)
+            self._on_sentinel(fields)
 
     def on_shell_end(self, code: int | None, reason: str) -> None:
         """A command that kills the shell of its session (`kill $$`) ends with it."""
         if not self._ended.done() and self._ending is None:
             self._ending = asyncio.ensure_future(self._end_with_shell(code, reason))
 
-    def _on_trailer(self, fields: list[str]) -> None:
+    def _on_sentinel(self, fields: list[str]) -> None:
         code, pid, changed, cwd, gone, left = fields
         if changed == "1":
             self._on_change(BackendPath(cwd))
-        self._told = Ended(
+        self._told = CommandExit(
             exit_code=int(code),
             reason="killed" if self._killed else "exited",
             cwd=BackendPath(cwd),
-            left_behind=tuple(read_left_behind(left)) if left else (),
+            orphans=tuple(parse_orphans(left)) if left else (),
             note=f"the folder {gone!r} had vanished; the command started in the nearest one above it" if gone else "",
         )
-        self._end_unless_nameless(self._with_left_behind(self._told, int(pid)))
+        self._end_unless_nameless(self._with_orphans(self._told, int(pid)))
 
     def _on_done_message(self, code: int) -> None:
         if self._told is None and not self._ended.done():
             # `exec`, or `kill -9`. It may have written the session back before it ended in its own EXIT trap.
             self._on_change(None)
             reason: EndReason = "killed" if self._killed else "exited"
-            self._end_unless_nameless(self._with_left_behind(Ended(exit_code=code, reason=reason), None))
+            self._end_unless_nameless(self._with_orphans(CommandExit(exit_code=code, reason=reason), None))
         self._on_done(self)
 
-    def _with_left_behind(self, ended: Ended, pid: int | None) -> Ended:
-        found = self._left_behind(self.id, pid) if self._left_behind is not None else []
-        return replace(ended, left_behind=tuple(found)) if found else ended
+    def _with_orphans(self, ended: CommandExit, pid: int | None) -> CommandExit:
+        found = self._find_orphans(self.id, pid) if self._find_orphans is not None else []
+        return replace(ended, orphans=tuple(found)) if found else ended
 
-    def _end_unless_nameless(self, ended: Ended) -> None:
-        if any(one.command in ("", A_SHELL) for one in ended.left_behind):
+    def _end_unless_nameless(self, ended: CommandExit) -> None:
+        if any(one.command in ("", UNNAMED_SHELL) for one in ended.orphans):
             # It has most likely not become its program yet.
             self._ending = asyncio.ensure_future(self._end_with_names(ended))
         else:
             self._end(ended)
 
-    async def _end_with_names(self, ended: Ended) -> None:
+    async def _end_with_names(self, ended: CommandExit) -> None:
         await asyncio.sleep(BECOMING_SECONDS)
         with contextlib.suppress(EnvironmentFailed):
-            ended = replace(ended, left_behind=tuple(await self._tree.remaining([self.id])))
+            ended = replace(ended, orphans=tuple(await self._tree.remaining([self.id])))
         self._end(ended)
         self._on_done(self)
 
@@ -232,6 +234,6 @@ class ForegroundExecution(EngineExecution):
             code, reason = None, reason or str(error)
         self._on_change(None)
         if code is None:
-            self._end(Ended(exit_code=LOST, reason="lost", note=reason))
+            self._end(CommandExit(exit_code=LOST, reason="lost", note=reason))
         else:
-            self._end(Ended(exit_code=code, reason="killed" if self._killed else "exited"))
+            self._end(CommandExit(exit_code=code, reason="killed" if self._killed else "exited"))

@@ -20,7 +20,7 @@ from typing import IO
 from toolcrib.core.environments import BackendPath, Engine, EngineProcess, FileSlice, FileStatus
 from toolcrib.core.errors import EnvironmentFailed, PathChanged
 from toolcrib.environments import file_programs
-from toolcrib.environments.host_paths import links_in_the_way
+from toolcrib.environments.host_paths import link_error_to
 
 STALLED_SECONDS = 120.0
 """A transfer in which nothing moves for so long has failed."""
@@ -123,7 +123,7 @@ class BackendFiles:
         about = _about(source)
         mode = about.st_mode & 0o777
         if stat.S_ISDIR(about.st_mode):
-            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], packed(source))
+            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], pack(source))
             return
         with source.open("rb") as file:
             chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
@@ -185,7 +185,7 @@ class BackendFiles:
         """Run a program on a path; its bytes land in `content`, its answer is returned, its refusal raised."""
         if "\0" in path:
             raise ValueError(f"a path cannot hold a zero byte: {path!r}")
-        answer = _Answer(secrets.token_hex(8), content)
+        answer = _ProgramOutput(secrets.token_hex(8), content)
         prefix = [self.engine.shell, "--norc", "--noprofile", "-c", program, "toolcrib"]
         try:
             async with asyncio.timeout(STALLED_SECONDS) as limit:
@@ -197,7 +197,7 @@ class BackendFiles:
                     moved()
                     answer.take(data)
 
-                where = _where(self.folder(), path, plain)
+                where = _path_arguments(self.folder(), path, plain)
                 argv = [*prefix, answer.token, *where, *arguments]
                 process = await self.engine.spawn(argv, on_output=take)
                 try:
@@ -210,7 +210,7 @@ class BackendFiles:
                 f"the {self.engine.kind} environment did not answer for {STALLED_SECONDS:.0f} seconds about {path!r}; "
                 "`toolcrib env list` shows whether it can be used"
             ) from error
-        return _texts_or_refusal(self.engine.kind, path, answer.finish())
+        return _checked_texts(self.engine.kind, path, answer.finish())
 
 
 async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable[[], None]) -> None:
@@ -223,7 +223,7 @@ async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable
     await process.close_input()
 
 
-def _texts_or_refusal(kind: str, path: BackendPath, answer: list[str] | None) -> list[str]:
+def _checked_texts(kind: str, path: BackendPath, answer: list[str] | None) -> list[str]:
     if answer is None:
         raise EnvironmentFailed(
             f"the {kind} environment went away while {path!r} was copied; "
@@ -237,13 +237,13 @@ def _texts_or_refusal(kind: str, path: BackendPath, answer: list[str] | None) ->
         raise refusal(number, os.strerror(number), path)
     said = texts[0].strip() if texts else ""
     if code == file_programs.LINKED:
-        raise links_in_the_way(path, said)
+        raise link_error_to(path, said)
     if code == file_programs.CHANGED:
         raise PathChanged(f"{path!r} {_CHANGES.get(said, said)}")
     raise OSError(f"cannot use {path!r}: {said or 'no reason was given'}")
 
 
-def _where(folder: BackendPath, path: BackendPath, plain: bool) -> list[str]:
+def _path_arguments(folder: BackendPath, path: BackendPath, plain: bool) -> list[str]:
     """The arguments of every program that say which file it is about."""
     if not plain:
         return [_for_printf(folder), _for_printf(path), ""]
@@ -306,7 +306,7 @@ def _new_file_beside(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         path.unlink(missing_ok=True)
 
 
-class _Answer:
+class _ProgramOutput:
     """Takes what a program prints apart: noise, the token, content, the token, a code, a text."""
 
     def __init__(self, token: str, content: IO[bytes]) -> None:
@@ -343,7 +343,7 @@ class _Answer:
 CHUNK_BYTES = 256 * 1024
 
 
-def packed(folder: Path) -> Iterator[bytes]:
+def pack(folder: Path) -> Iterator[bytes]:
     """What is in a folder, as the chunks of a tar archive; links stay links, devices and sockets are left out."""
     with tarfile.open(fileobj=io.BytesIO(), mode="w", format=tarfile.GNU_FORMAT) as maker:
         for path in _everything_in(folder):

@@ -12,8 +12,8 @@ from typing import Literal
 from toolcrib.core.environments import (
     INTERRUPTED,
     TIMED_OUT,
+    CommandExit,
     CommandRequest,
-    Ended,
     Environment,
     Execution,
 )
@@ -32,7 +32,7 @@ class ForegroundResult:
 
     output: BoundedOutput
     exit_code: int
-    ended: Ended | None
+    ended: CommandExit | None
     """None while it waits for input and still runs."""
     execution: Execution
     timed_out: bool = False
@@ -46,7 +46,7 @@ class ForegroundResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CommandLimits:
     """What bounds a command in the foreground."""
 
     timeout_seconds: float
@@ -60,7 +60,7 @@ class Limits:
 async def run_foreground(
     environment: Environment,
     request: CommandRequest,
-    limits: Limits,
+    limits: CommandLimits,
     *,
     interrupt: asyncio.Event | None = None,
     on_output: Callable[[bytes], None] | None = None,
@@ -69,7 +69,7 @@ async def run_foreground(
 
     On time-out and interrupt its whole process tree has ended when this returns; when this is cancelled, too.
     """
-    run = ForegroundRun(limits, on_output)
+    run = ForegroundCommand(limits, on_output)
     listening = asyncio.ensure_future(_interrupt_when_set(run, interrupt)) if interrupt is not None else None
     try:
         return await run.result(environment, request)
@@ -78,7 +78,7 @@ async def run_foreground(
             listening.cancel()
 
 
-async def _interrupt_when_set(run: ForegroundRun, interrupt: asyncio.Event) -> None:
+async def _interrupt_when_set(run: ForegroundCommand, interrupt: asyncio.Event) -> None:
     await interrupt.wait()
     run.interrupt()
 
@@ -86,10 +86,10 @@ async def _interrupt_when_set(run: ForegroundRun, interrupt: asyncio.Event) -> N
 Stop = Literal["ended", "timeout", "interrupt", "waiting"]
 
 
-class ForegroundRun:
+class ForegroundCommand:
     """One command on its way to its end."""
 
-    def __init__(self, limits: Limits, on_output: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, limits: CommandLimits, on_output: Callable[[bytes], None] | None = None) -> None:
         self._limits = limits
         self._on_output = on_output
         self._output = BoundedOutput(limits.limit_bytes, save_to=limits.save_to, max_saved=limits.max_saved)
@@ -119,7 +119,7 @@ class ForegroundRun:
                 prompt.cancel()
             self._output.close()
 
-    async def _given(self, why: Stop, execution: Execution, ended: asyncio.Future[Ended]) -> ForegroundResult:
+    async def _given(self, why: Stop, execution: Execution, ended: asyncio.Future[CommandExit]) -> ForegroundResult:
         given = partial(ForegroundResult, output=self._output, execution=execution)
         if why == "ended":
             return given(exit_code=ended.result().exit_code, ended=ended.result())
@@ -152,10 +152,10 @@ class ForegroundRun:
                 self._stop("waiting")
 
 
-async def _end(execution: Execution) -> Ended | None:
+async def _end(execution: Execution) -> CommandExit | None:
     """End the tree of a command; None when it could not be ended, which the caller tells."""
     try:
         await execution.terminate(GRACE_SECONDS)
     except EnvironmentFailed as error:
-        return Ended(exit_code=255, reason="lost", note=str(error))
+        return CommandExit(exit_code=255, reason="lost", note=str(error))
     return await execution.wait()

@@ -17,13 +17,13 @@ from typing import Literal
 
 from toolcrib.core.environments import BackendPath, FileSlice, FileStatus
 from toolcrib.environments.host_paths import (
-    Fill,
+    ContentWriter,
     check_expected,
-    fill_with,
-    has_link,
+    link_error,
+    open_entry,
     open_regular,
     replace_file,
-    spot_of,
+    writer_of,
 )
 
 
@@ -54,7 +54,7 @@ class HostFiles:
         expected: str | None = None,
         plain: bool = False,
     ) -> None:
-        await asyncio.to_thread(replace_file, self._followed(path, plain), fill_with(data), mode, expected)
+        await asyncio.to_thread(replace_file, self._followed(path, plain), writer_of(data), mode, expected)
 
     async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
         await asyncio.to_thread(_remove, self._itself(path, plain), expected)
@@ -134,15 +134,15 @@ def _status(path: str, follow_links: bool) -> FileStatus | None:
 
 
 def _read(path: str) -> bytes:
-    with spot_of(path) as spot:
-        descriptor, _ = open_regular(spot)
+    with open_entry(path) as entry:
+        descriptor, _ = open_regular(entry)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
 
 def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
-    with spot_of(path) as spot:
-        descriptor, about = open_regular(spot)
+    with open_entry(path) as entry:
+        descriptor, about = open_regular(entry)
     try:
         data, at_end = take_lines(descriptor, first, count, max_bytes)
         total = None
@@ -157,54 +157,54 @@ def _read_lines(path: str, first: int, count: int, max_bytes: int) -> FileSlice:
 
 
 def _remove(path: str, expected: str | None) -> None:
-    with spot_of(path) as spot:
-        about = spot.about()
+    with open_entry(path) as entry:
+        about = entry.stat()
         if about is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if stat.S_ISDIR(about.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        check_expected(spot, expected)
-        os.unlink(spot.name, dir_fd=spot.folder)
-        spot.sync_folder()
+        check_expected(entry, expected)
+        os.unlink(entry.name, dir_fd=entry.folder)
+        entry.sync_folder()
 
 
 def _remove_folder(path: str) -> None:
-    with spot_of(path) as spot:
+    with open_entry(path) as entry:
         try:
-            os.rmdir(spot.name, dir_fd=spot.folder)
+            os.rmdir(entry.name, dir_fd=entry.folder)
         except OSError as error:
             raise OSError(error.errno, os.strerror(error.errno or errno.EIO), path) from None
-        spot.sync_folder()
+        entry.sync_folder()
 
 
 def _make_folder(path: str, mode: int | None) -> None:
-    with spot_of(path, make_folders=True) as spot:
-        about = spot.about()
+    with open_entry(path, make_folders=True) as entry:
+        about = entry.stat()
         if about is None:
-            os.mkdir(spot.name, dir_fd=spot.folder)
+            os.mkdir(entry.name, dir_fd=entry.folder)
             if mode is not None:
-                os.chmod(spot.name, mode, dir_fd=spot.folder)
-            spot.sync_folder()
+                os.chmod(entry.name, mode, dir_fd=entry.folder)
+            entry.sync_folder()
         elif stat.S_ISLNK(about.st_mode):
-            raise has_link(path)
+            raise link_error(path)
         elif not stat.S_ISDIR(about.st_mode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
 def _make_link(path: str, target: str) -> None:
-    with spot_of(path, make_folders=True) as spot:
-        about = spot.about()
+    with open_entry(path, make_folders=True) as entry:
+        about = entry.stat()
         if about is not None and stat.S_ISDIR(about.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         copy = f".toolcrib-{secrets.token_hex(8)}"
-        os.symlink(target, copy, dir_fd=spot.folder)
+        os.symlink(target, copy, dir_fd=entry.folder)
         try:
-            os.rename(copy, spot.name, src_dir_fd=spot.folder, dst_dir_fd=spot.folder)
+            os.rename(copy, entry.name, src_dir_fd=entry.folder, dst_dir_fd=entry.folder)
         except OSError:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(copy, dir_fd=spot.folder)
+                os.unlink(copy, dir_fd=entry.folder)
             raise
-        spot.sync_folder()
+        entry.sync_folder()
 
 
 SKIP_BYTES = 1024 * 1024
@@ -328,7 +328,7 @@ def _copy_file(source: Path, target: Path) -> None:
     replace_file(os.path.realpath(target), _content_of(source), mode)
 
 
-def _content_of(source: Path) -> Fill:
+def _content_of(source: Path) -> ContentWriter:
     def fill(descriptor: int) -> None:
         with source.open("rb") as file, os.fdopen(descriptor, "wb", closefd=False) as copy_on_host:
             while chunk := file.read(_CHUNK_BYTES):

@@ -18,7 +18,7 @@ _THROUGH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW |
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class FolderEntry:
     """A name in an open folder: what is done to it happens there, whatever becomes of the path."""
 
     folder: int
@@ -27,7 +27,7 @@ class Spot:
     path: str
     """The whole, for people."""
 
-    def about(self) -> os.stat_result | None:
+    def stat(self) -> os.stat_result | None:
         """What is there, links not followed; None when nothing is."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
@@ -37,8 +37,8 @@ class Spot:
     def open(self, flags: int, mode: int = 0o666) -> int:
         return os.open(self.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=self.folder)
 
-    def beside(self, name: str) -> Spot:
-        return Spot(self.folder, name, os.path.join(os.path.dirname(self.path), name))  # noqa: PTH118, PTH120
+    def beside(self, name: str) -> FolderEntry:
+        return FolderEntry(self.folder, name, os.path.join(os.path.dirname(self.path), name))  # noqa: PTH118, PTH120
 
     def sync_folder(self) -> None:
         """Put names on the disk, as far as the folder may be opened for that."""
@@ -51,74 +51,74 @@ class Spot:
 
 
 @contextlib.contextmanager
-def spot_of(path: str, *, make_folders: bool = False) -> Iterator[Spot]:
+def open_entry(path: str, *, make_folders: bool = False) -> Iterator[FolderEntry]:
     """The place of an absolute path without links; raises PathChanged for a link in one of the folders above it."""
     *above, name = [part for part in os.path.normpath(path).split("/") if part] or ["."]
     folder = os.open("/", _THROUGH)
     try:
         for part in above:
-            inner = _step(Spot(folder, part, path), make_folders)
+            inner = _step(FolderEntry(folder, part, path), make_folders)
             os.close(folder)
             folder = inner
-        yield Spot(folder, name, path)
+        yield FolderEntry(folder, name, path)
     finally:
         os.close(folder)
 
 
-def _step(spot: Spot, make: bool) -> int:
+def _step(entry: FolderEntry, make: bool) -> int:
     try:
-        return os.open(spot.name, _THROUGH, dir_fd=spot.folder)
+        return os.open(entry.name, _THROUGH, dir_fd=entry.folder)
     except FileNotFoundError:
         if not make:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), spot.path) from None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.path) from None
     except OSError as error:
-        raise _refused(error, spot) from None
+        raise _refused(error, entry) from None
     with contextlib.suppress(FileExistsError):
-        os.mkdir(spot.name, dir_fd=spot.folder)
-        spot.sync_folder()
+        os.mkdir(entry.name, dir_fd=entry.folder)
+        entry.sync_folder()
     try:
-        return os.open(spot.name, _THROUGH, dir_fd=spot.folder)
+        return os.open(entry.name, _THROUGH, dir_fd=entry.folder)
     except OSError as error:
-        raise _refused(error, spot) from None
+        raise _refused(error, entry) from None
 
 
-def _refused(error: OSError, spot: Spot) -> Exception:
-    about = spot.about() if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
+def _refused(error: OSError, entry: FolderEntry) -> Exception:
+    about = entry.stat() if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
     if about is not None and stat.S_ISLNK(about.st_mode):
-        return has_link(spot.path)
-    return OSError(error.errno, os.strerror(error.errno or errno.EIO), spot.path)
+        return link_error(entry.path)
+    return OSError(error.errno, os.strerror(error.errno or errno.EIO), entry.path)
 
 
-def has_link(path: str) -> PathChanged:
+def link_error(path: str) -> PathChanged:
     """The error for a link where none may be."""
     try:
-        return links_in_the_way(path, os.path.realpath(path))
+        return link_error_to(path, os.path.realpath(path))
     except OSError:
-        return links_in_the_way(path, "")
+        return link_error_to(path, "")
 
 
-def links_in_the_way(path: str, real: str) -> PathChanged:
+def link_error_to(path: str, real: str) -> PathChanged:
     """The error for a path with links, which lead to `real`; nowhere, if that is empty or the same."""
     if real in ("", path):
         return PathChanged(f"there is a link on the way to {path!r} that leads nowhere; remove it, or try again")
     return PathChanged(f"there is a link on the way to {path!r}: it leads to {real!r}; name that path if you mean it")
 
 
-def open_regular(spot: Spot, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
+def open_regular(entry: FolderEntry, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
     """A descriptor of a file, never of a pipe, socket or device, and without waiting for one."""
-    about = spot.about()
+    about = entry.stat()
     if about is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), spot.path)
-    check_regular(about, spot.path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.path)
+    check_regular(about, entry.path)
     try:
-        descriptor = spot.open(flags)
+        descriptor = entry.open(flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise has_link(spot.path) from None
-        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), spot.path) from None
+            raise link_error(entry.path) from None
+        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), entry.path) from None
     try:
         about = os.fstat(descriptor)
-        check_regular(about, spot.path)
+        check_regular(about, entry.path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -128,21 +128,21 @@ def open_regular(spot: Spot, flags: int = os.O_RDONLY) -> tuple[int, os.stat_res
 def check_regular(about: os.stat_result, path: str) -> None:
     """Raises what says why this is no file to read or write."""
     if stat.S_ISLNK(about.st_mode):
-        raise has_link(path)
+        raise link_error(path)
     if stat.S_ISDIR(about.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(about.st_mode):
         raise OSError(f"cannot use {path!r}: it is neither a file nor a folder")
 
 
-Fill = Callable[[int], None]
+ContentWriter = Callable[[int], None]
 """Writes the whole content to a descriptor, from where it stands."""
 MAX_PUT_BACK_BYTES = 64 * 1024 * 1024
 """A file that cannot be replaced, and whose new content does not fit, gets its old one back up to this size."""
 _CANNOT_LINK = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
-def fill_with(data: bytes) -> Fill:
+def writer_of(data: bytes) -> ContentWriter:
     def fill(descriptor: int) -> None:
         rest = memoryview(data)
         while rest:
@@ -151,90 +151,92 @@ def fill_with(data: bytes) -> Fill:
     return fill
 
 
-def replace_file(path: str, fill: Fill, mode: int | None = None, expected: str | None = None) -> None:
+def replace_file(path: str, fill: ContentWriter, mode: int | None = None, expected: str | None = None) -> None:
     """Put what `fill` writes into the place of `path`, which has no links; mode and owner of an old file are kept."""
     if path.endswith("/"):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    with spot_of(path, make_folders=True) as spot:
-        old = spot.about()
+    with open_entry(path, make_folders=True) as entry:
+        old = entry.stat()
         if old is not None:
             check_regular(old, path)
-            if not os.access(spot.name, os.W_OK, dir_fd=spot.folder):
+            if not os.access(entry.name, os.W_OK, dir_fd=entry.folder):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        if not _replaced(spot, old, fill, mode, expected):
-            _fill_in_place(spot, fill, mode, expected)
-        spot.sync_folder()
+        if not _was_replaced(entry, old, fill, mode, expected):
+            _overwrite(entry, fill, mode, expected)
+        entry.sync_folder()
 
 
-def _replaced(spot: Spot, old: os.stat_result | None, fill: Fill, mode: int | None, expected: str | None) -> bool:
+def _was_replaced(
+    entry: FolderEntry, old: os.stat_result | None, fill: ContentWriter, mode: int | None, expected: str | None
+) -> bool:
     """Write a new file beside the old one and rename it; False when only the old one can be written to."""
-    copy = spot.beside(f".toolcrib-{secrets.token_hex(8)}")
+    copy = entry.beside(f".toolcrib-{secrets.token_hex(8)}")
     # A new file gets what the user's mask leaves; one that may be private is private from its first byte.
     at_first = 0o666 if old is None and mode is None else 0o600
     try:
         descriptor = copy.open(os.O_CREAT | os.O_EXCL | os.O_WRONLY, at_first)
     except PermissionError:
         if old is None:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), spot.path) from None
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), entry.path) from None
         return False
     try:
         with os.fdopen(descriptor, "wb", buffering=0):
-            if old is not None and not _given_to(descriptor, old):
+            if old is not None and not _has_owner_of(descriptor, old):
                 return False
             fill(descriptor)
-            _dress(descriptor, spot, old, mode)
+            _apply_attributes(descriptor, entry, old, mode)
             os.fsync(descriptor)
-        return _took_place(copy, spot, expected)
+        return _installed(copy, entry, expected)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(copy.name, dir_fd=copy.folder)
 
 
-def check_expected(spot: Spot, expected: str | None) -> None:
+def check_expected(entry: FolderEntry, expected: str | None) -> None:
     """Raises PathChanged where the content is not the expected one."""
     if expected is None:
         return
     try:
-        descriptor, _ = open_regular(spot)
+        descriptor, _ = open_regular(entry)
     except FileNotFoundError:
         if expected:
-            raise PathChanged(f"{spot.path!r} has been removed since it was looked at") from None
+            raise PathChanged(f"{entry.path!r} has been removed since it was looked at") from None
         return
     if not expected:
         os.close(descriptor)
-        raise PathChanged(f"{spot.path!r} exists now; it did not when it was looked at")
+        raise PathChanged(f"{entry.path!r} exists now; it did not when it was looked at")
     with os.fdopen(descriptor, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            raise PathChanged(f"{spot.path!r} has changed since it was looked at; read it again")
+            raise PathChanged(f"{entry.path!r} has changed since it was looked at; read it again")
 
 
-def _took_place(copy: Spot, spot: Spot, expected: str | None) -> bool:
+def _installed(copy: FolderEntry, entry: FolderEntry, expected: str | None) -> bool:
     if expected == "":
         try:
             # A hard link takes nobody's place, unlike a rename.
-            os.link(copy.name, spot.name, src_dir_fd=copy.folder, dst_dir_fd=spot.folder)
+            os.link(copy.name, entry.name, src_dir_fd=copy.folder, dst_dir_fd=entry.folder)
         except FileExistsError:
-            raise PathChanged(f"{spot.path!r} exists now; it did not when it was looked at") from None
+            raise PathChanged(f"{entry.path!r} exists now; it did not when it was looked at") from None
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
         else:
             return True
-    check_expected(spot, expected)
-    about = spot.about()
+    check_expected(entry, expected)
+    about = entry.stat()
     if about is not None:
-        check_regular(about, spot.path)
+        check_regular(about, entry.path)
     try:
-        os.rename(copy.name, spot.name, src_dir_fd=copy.folder, dst_dir_fd=spot.folder)
+        os.rename(copy.name, entry.name, src_dir_fd=copy.folder, dst_dir_fd=entry.folder)
     except OSError as error:
         # A file that is itself a mount cannot be replaced, only filled.
         if error.errno == errno.EBUSY and about is not None:
             return False
-        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), spot.path) from None
+        raise OSError(error.errno, os.strerror(error.errno or errno.EIO), entry.path) from None
     return True
 
 
-def _given_to(descriptor: int, old: os.stat_result) -> bool:
+def _has_owner_of(descriptor: int, old: os.stat_result) -> bool:
     """Whether a new file now belongs to the owner of the old one."""
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
@@ -246,21 +248,21 @@ def _given_to(descriptor: int, old: os.stat_result) -> bool:
     return True
 
 
-def _dress(descriptor: int, spot: Spot, old: os.stat_result | None, mode: int | None) -> None:
+def _apply_attributes(descriptor: int, entry: FolderEntry, old: os.stat_result | None, mode: int | None) -> None:
     """Give a new file the attributes of the old one, and the mode that was asked for."""
     if old is not None:
         with contextlib.suppress(OSError):
-            _copy_attributes(descriptor, spot)
+            _copy_attributes(descriptor, entry)
         mode = stat.S_IMODE(old.st_mode) if mode is None else mode
     if mode is not None:
         os.fchmod(descriptor, mode)
 
 
-def _copy_attributes(descriptor: int, spot: Spot) -> None:
+def _copy_attributes(descriptor: int, entry: FolderEntry) -> None:
     """Access lists and the like; of those that cannot be read or given, none."""
     if not hasattr(os, "listxattr"):
         return
-    old, _ = open_regular(spot)
+    old, _ = open_regular(entry)
     try:
         kept = os.listxattr(old)
         for name in kept:
@@ -274,10 +276,10 @@ def _copy_attributes(descriptor: int, spot: Spot) -> None:
         os.close(old)
 
 
-def _fill_in_place(spot: Spot, fill: Fill, mode: int | None, expected: str | None) -> None:
-    """Fill a file that cannot be replaced, because its folder is closed or its owner is somebody else."""
-    check_expected(spot, expected)
-    descriptor, old = open_regular(spot, os.O_RDWR)
+def _overwrite(entry: FolderEntry, fill: ContentWriter, mode: int | None, expected: str | None) -> None:
+    """Overwrite a file that cannot be replaced, because its folder is closed or its owner is somebody else."""
+    check_expected(entry, expected)
+    descriptor, old = open_regular(entry, os.O_RDWR)
     try:
         before = os.pread(descriptor, MAX_PUT_BACK_BYTES, 0)
         try:

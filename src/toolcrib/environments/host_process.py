@@ -26,7 +26,7 @@ def on_exit(pid: int, callback: Callable[[], None]) -> Callable[[], None]:
     """
     loop = asyncio.get_running_loop()
     try:
-        watched = _Watched(pid)
+        watched = _ExitDescriptor(pid)
     except ProcessLookupError:
         handle = loop.call_soon(callback)
         return handle.cancel
@@ -44,7 +44,7 @@ def on_exit(pid: int, callback: Callable[[], None]) -> Callable[[], None]:
     return stop
 
 
-class _Watched:
+class _ExitDescriptor:
     """A descriptor that becomes readable when a process ends."""
 
     def __init__(self, pid: int) -> None:
@@ -91,7 +91,7 @@ class PipeReader:
         self._on_output = on_output
         self._on_close = on_close
         self._may_grow = is_pipe
-        self._pace = _Pace()
+        self._pace = _BurstDetector()
         os.set_blocking(descriptor, False)
         self._loop.add_reader(descriptor, self._arrived)
 
@@ -151,7 +151,7 @@ class PipeReader:
             return  # Not on this system, or the user's share is used up.
 
 
-class _Pace:
+class _BurstDetector:
     """Tells a program that writes many small pieces without a pause.
 
     Waking up for each piece would take the time of the processor from that very program. When little has come during a

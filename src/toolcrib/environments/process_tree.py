@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from toolcrib.core.environments import BackendPath, Engine, LeftBehind
+from toolcrib.core.environments import BackendPath, Engine, OrphanedProcess
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.host_process import on_exit
-from toolcrib.environments.programs import answer_of
+from toolcrib.environments.programs import run_program
 from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 
 _MARK = b"\0TOOLCRIB_COMMAND_ID="
@@ -27,12 +27,12 @@ BEGIN_SECONDS = 10.0
 FEW_PROCESSES = 200
 SHOWN_COMMAND_CHARS = 200
 RUNNER_WORDS = tuple(f"--norc --noprofile -c {entry}" for entry in (ENTRY, SERVING_ENTRY))
-A_SHELL = "bash (a part of the command)"
+UNNAMED_SHELL = "bash (a part of the command)"
 NAP_SECONDS = (0.005, 0.01, 0.02, 0.05)
 SETTLED_NAP_SECONDS = 1.0
 
 
-ALL = "*"
+ALL_COMMANDS = "*"
 """Stands for every command that the session file knows, in `end`."""
 
 
@@ -46,7 +46,7 @@ class ProcessTree(Protocol):
         """
         ...
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
         """What runs of the commands now."""
         ...
 
@@ -68,32 +68,32 @@ class BackendTree:
         if answer[0] != "gone":
             raise EnvironmentFailed(f"processes {answer[1:]} in the {self._engine.kind} environment refuse to end")
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
         answer = await self._answer("look", *ids, seconds=4 * KILL_SECONDS)
-        return read_left_behind(answer[1]) if len(answer) > 1 else []
+        return parse_orphans(answer[1]) if len(answer) > 1 else []
 
     async def _answer(self, name: str, *arguments: str, seconds: float) -> list[str]:
         text = script("find") + script(name)
         argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "bash", self._folder, *arguments]
-        return await answer_of(self._engine, argv, timeout_seconds=seconds)
+        return await run_program(self._engine, argv, timeout_seconds=seconds)
 
     async def settled(self, ids: Sequence[str]) -> None:
         while await self.remaining(ids):  # noqa: ASYNC110 - nothing in there tells us
             await asyncio.sleep(SETTLED_NAP_SECONDS)
 
 
-def read_left_behind(text: str) -> list[LeftBehind]:
+def parse_orphans(text: str) -> list[OrphanedProcess]:
     """From the `pid command` lines of the scripts."""
     pairs = (line.partition(" ") for line in text.splitlines())
-    return [LeftBehind(pid=int(pid), command=_shown(words)) for pid, _, words in pairs if pid.isdigit()]
+    return [OrphanedProcess(pid=int(pid), command=_display(words)) for pid, _, words in pairs if pid.isdigit()]
 
 
-def _shown(words: str) -> str:
+def _display(words: str) -> str:
     """A command line for people; a part of the command that runs in the shell itself has no words of its own."""
-    return A_SHELL if any(text in words for text in RUNNER_WORDS) else words[:SHOWN_COMMAND_CHARS]
+    return UNNAMED_SHELL if any(text in words for text in RUNNER_WORDS) else words[:SHOWN_COMMAND_CHARS]
 
 
-class Seen(NamedTuple):
+class ProcessInfo(NamedTuple):
     """One process, as /proc tells it."""
 
     pid: int
@@ -115,7 +115,7 @@ class HostTree:
         self._read_bytes = 0
         self._leaders: dict[str, tuple[int, str]] = {}
         self._ended: set[str] = set()
-        self._looking: asyncio.Task[_Look] | None = None
+        self._looking: asyncio.Task[_ProcessTable] | None = None
 
     async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -140,15 +140,15 @@ class HostTree:
                 # What is stopped cannot hear it.
                 _signal(found, signal.SIGCONT)
             else:
-                _tell_starters(found, told)
+                _signal_parents(found, told)
             await asyncio.sleep(nap)
 
     def _all_have_begun(self, ids: Sequence[str]) -> bool:
         self._read_leaders()
-        return all(command_id in self._leaders or command_id == ALL for command_id in ids)
+        return all(command_id in self._leaders or command_id == ALL_COMMANDS for command_id in ids)
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
-        return [_left(process) for process in await self._find(ids)]
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
+        return [_orphan(process) for process in await self._find(ids)]
 
     async def settled(self, ids: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
@@ -160,7 +160,7 @@ class HostTree:
             finally:
                 stop_watching()
 
-    def left_by(self, command_id: str, pid: int | None) -> list[LeftBehind]:
+    def orphans_of(self, command_id: str, pid: int | None) -> list[OrphanedProcess]:
         """What a command left behind that has just ended; quick, because it looks only at newer processes.
 
         `pid` is the one that led it, where that is known.
@@ -170,9 +170,9 @@ class HostTree:
             pid, _ = self._leaders.get(command_id, (0, ""))
         mark = command_id.encode()
         return [
-            _left(process)
+            _orphan(process)
             for process in _newer_processes(pid)
-            if process.is_led_by(pid) or mark_of(process.pid) == mark
+            if process.is_led_by(pid) or command_id_of(process.pid) == mark
         ]
 
     def leader_of(self, command_id: str) -> int | None:
@@ -182,24 +182,24 @@ class HostTree:
         seen = _read_stat(pid) if pid else None
         return pid if seen is not None and seen.started == started else None
 
-    async def _find(self, ids: Sequence[str]) -> list[Seen]:
+    async def _find(self, ids: Sequence[str]) -> list[ProcessInfo]:
         self._read_leaders()
-        names = [*self._leaders] if ALL in ids else ids
+        names = [*self._leaders] if ALL_COMMANDS in ids else ids
         # Of all commands that there ever were: the session number of one that has ended may be somebody else's by now.
-        led = [name for name in names if name in self._leaders and not (ALL in ids and name in self._ended)]
+        led = [name for name in names if name in self._leaders and not (ALL_COMMANDS in ids and name in self._ended)]
         leaders = {pid for pid, started in map(self._leaders.__getitem__, led) if _is_same_or_gone(pid, started)}
         return (await self._look()).of_commands(names, leaders)
 
-    async def _look(self) -> _Look:
+    async def _look(self) -> _ProcessTable:
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look_soon())
         return await asyncio.shield(self._looking)
 
-    async def _look_soon(self) -> _Look:
+    async def _look_soon(self) -> _ProcessTable:
         # Whoever asks in this turn of the loop shares the look.
         await asyncio.sleep(0)
         self._looking = None
-        return _Look(_processes())
+        return _ProcessTable(_processes())
 
     def _read_leaders(self) -> None:
         try:
@@ -220,22 +220,22 @@ class HostTree:
                 self._ended.add(command_id)
 
 
-class _Look:
+class _ProcessTable:
     """All processes at one moment, by who leads them and by the command whose name they carry."""
 
-    def __init__(self, processes: list[Seen]) -> None:
-        self._children: dict[int, list[Seen]] = defaultdict(list)
-        self._led: dict[int, list[Seen]] = defaultdict(list)
-        self.by_mark: dict[bytes, list[Seen]] = defaultdict(list)
+    def __init__(self, processes: list[ProcessInfo]) -> None:
+        self._children: dict[int, list[ProcessInfo]] = defaultdict(list)
+        self._led: dict[int, list[ProcessInfo]] = defaultdict(list)
+        self.by_mark: dict[bytes, list[ProcessInfo]] = defaultdict(list)
         for process in processes:
             self._children[process.parent].append(process)
             self._led[process.session].append(process)
             self._led[process.group].append(process)
-            mark = mark_of(process.pid)
+            mark = command_id_of(process.pid)
             if mark:
                 self.by_mark[mark].append(process)
 
-    def of_commands(self, names: Sequence[str], leaders: set[int]) -> list[Seen]:
+    def of_commands(self, names: Sequence[str], leaders: set[int]) -> list[ProcessInfo]:
         """Those that carry one of the names, are in a session or group of the leaders, or were started by such."""
         found = {process for name in names for process in self.by_mark.get(name.encode(), ())}
         found.update(process for leader in leaders for process in self._led.get(leader, ()))
@@ -247,8 +247,8 @@ class _Look:
         return [*found]
 
 
-def _left(process: Seen) -> LeftBehind:
-    return LeftBehind(pid=process.pid, command=_command_line(process.pid))
+def _orphan(process: ProcessInfo) -> OrphanedProcess:
+    return OrphanedProcess(pid=process.pid, command=_command_line(process.pid))
 
 
 def _set(future: asyncio.Future[None]) -> None:
@@ -262,12 +262,12 @@ def _is_same_or_gone(pid: int, started: str) -> bool:
     return seen is None or seen.started == started
 
 
-def _processes() -> list[Seen]:
+def _processes() -> list[ProcessInfo]:
     seen = (_read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - the quickest way
     return [process for process in seen if process is not None]
 
 
-def _newer_processes(pid: int) -> list[Seen]:
+def _newer_processes(pid: int) -> list[ProcessInfo]:
     """Those that were started after this one."""
     newest = int(_read_system("loadavg").split()[-1] or 0)
     if not pid <= newest < pid + FEW_PROCESSES:
@@ -276,15 +276,15 @@ def _newer_processes(pid: int) -> list[Seen]:
     return [process for process in seen if process is not None]
 
 
-def _read_stat(pid: int) -> Seen | None:
+def _read_stat(pid: int) -> ProcessInfo | None:
     """The process, unless it has ended; one that waits to be reaped has."""
     fields = _read_proc(pid, "stat").rpartition(b") ")[2].split()
     if len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return None
-    return Seen(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode())
+    return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode())
 
 
-def mark_of(pid: int) -> bytes:
+def command_id_of(pid: int) -> bytes:
     """The command whose name the process carries in its environment; empty when it carries none."""
     environ = b"\0" + _read_proc(pid, "environ")
     start = environ.find(_MARK)
@@ -311,18 +311,18 @@ def _read_system(name: str) -> bytes:
 
 def _command_line(pid: int) -> str:
     words = _read_proc(pid, "cmdline")
-    return _shown(words.replace(b"\0", b" ").decode(errors="replace").strip())
+    return _display(words.replace(b"\0", b" ").decode(errors="replace").strip())
 
 
-def _tell_starters(found: list[Seen], told: set[int]) -> None:
+def _signal_parents(found: list[ProcessInfo], told: set[int]) -> None:
     """Tell who started what belongs to another user: a sudo, which may have been asking when it was told itself."""
-    foreign = [process for process in found if process.pid not in told and not _may_signal(process.pid)]
+    foreign = [process for process in found if process.pid not in told and not _can_signal(process.pid)]
     starters = {process.parent for process in foreign}
     _signal([process for process in found if process.pid in starters], signal.SIGTERM)
     told.update(process.pid for process in foreign)
 
 
-def _may_signal(pid: int) -> bool:
+def _can_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -332,7 +332,7 @@ def _may_signal(pid: int) -> bool:
     return True
 
 
-def _signal(processes: list[Seen], number: signal.Signals) -> None:
+def _signal(processes: list[ProcessInfo], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)

@@ -19,7 +19,7 @@ END = b"\0\4\0"
 """The last field of every answer, so that it is known to be whole before the program is reported as ended."""
 
 
-async def answer_of(
+async def run_program(
     engine: Engine, argv: Sequence[str], *, timeout_seconds: float, stdin: bytes | None = None
 ) -> list[str]:
     """The NUL-separated fields that a script prints after its first NUL byte, up to the end field.

@@ -14,30 +14,30 @@ from typing import Protocol
 
 from toolcrib.core.environments import (
     BackendPath,
+    CommandExit,
     CommandRequest,
-    Ended,
     Engine,
     EngineProcess,
     Execution,
     FileSlice,
     FileStatus,
-    LeftBehind,
     OnOutput,
+    OrphanedProcess,
 )
 from toolcrib.core.errors import EnvironmentFailed, UsageError
 from toolcrib.environments.background import (
     BackendInput,
-    BackendWatcher,
+    BackendLogWatcher,
     BackgroundExecution,
-    LeftBehindExecution,
     LogWatcher,
+    OrphanExecution,
 )
 from toolcrib.environments.executions import ForegroundExecution, TerminalExecution
 from toolcrib.environments.files import BackendFiles
-from toolcrib.environments.process_tree import ALL, BackendTree, ProcessTree
-from toolcrib.environments.programs import answer_of, assignments, exports
+from toolcrib.environments.process_tree import ALL_COMMANDS, BackendTree, ProcessTree
+from toolcrib.environments.programs import assignments, exports, run_program
 from toolcrib.environments.scripts import ENTRY, RUNNER, SERVING, SERVING_ENTRY, runner_text, script
-from toolcrib.environments.shell_pool import Shell, SpareShells
+from toolcrib.environments.shell_pool import Shell, ShellPool
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 
@@ -45,10 +45,10 @@ MAX_LOG_BYTES = 64 * 1024 * 1024
 class RunningCommand(Execution, Protocol):
     """What an execution of ours can do beyond the port."""
 
-    def when_ended(self, callback: Callable[[Ended], None]) -> None: ...
+    def when_ended(self, callback: Callable[[CommandExit], None]) -> None: ...
 
 
-class Files(Protocol):
+class EnvironmentFiles(Protocol):
     """The files of a place; see Environment."""
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes: ...
@@ -93,7 +93,7 @@ class SessionOptions:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Exported on top of what the place has."""
     profile_files: Sequence[str] = ()
-    """Files of the place that are read once when it opens, as a login shell would; `~/` is the home there."""
+    """Files there that are read once when it opens, as a login shell would; `~/` is the home there."""
     secret_names: str = ""
     """A regular expression: variables of these names that the profile exports are dropped."""
     max_log_bytes: int = MAX_LOG_BYTES
@@ -103,19 +103,19 @@ class SessionOptions:
 
 
 @dataclass(slots=True)
-class PlaceParts:
+class EnvironmentParts:
     """What an engine does better than programs inside the place would; see the local engine."""
 
     tree: ProcessTree
     watcher: LogWatcher
-    files: Files
-    left_behind: Callable[[str, int | None], list[LeftBehind]] | None = None
+    files: EnvironmentFiles
+    find_orphans: Callable[[str, int | None], list[OrphanedProcess]] | None = None
 
 
 class PlaceFiles:
     """The file methods of Environment."""
 
-    parts: PlaceParts
+    parts: EnvironmentParts
     """Known once the place is open."""
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
@@ -187,16 +187,16 @@ class ShellEnvironment(PlaceFiles):
         self._home = ""
         self._address: Mapping[str, str] | None = None
         self._all_ended = True
-        self._spares = SpareShells(engine, self._serving)
+        self._shells = ShellPool(engine, self._serving)
         self._running: dict[str, RunningCommand] = {}
         self._drafts: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
 
-    def _make_parts(self) -> PlaceParts:
-        return PlaceParts(
+    def _make_parts(self) -> EnvironmentParts:
+        return EnvironmentParts(
             tree=BackendTree(self.engine, self.folder),
-            watcher=BackendWatcher(self.engine, self.folder, self._options.max_log_bytes),
+            watcher=BackendLogWatcher(self.engine, self.folder, self._options.max_log_bytes),
             files=BackendFiles(self.engine, lambda: self.cwd),
         )
 
@@ -235,7 +235,7 @@ class ShellEnvironment(PlaceFiles):
             raise
         self._is_open = True
         self._address = self.address()
-        self._spares.prepare()
+        self._shells.prepare()
 
     async def _begin_session(self) -> None:
         options = self._options
@@ -247,7 +247,7 @@ class ShellEnvironment(PlaceFiles):
             exports(options.variables),
             options.secret_names,
         )
-        answer = await answer_of(self.engine, argv, timeout_seconds=OPEN_SECONDS)
+        answer = await run_program(self.engine, argv, timeout_seconds=OPEN_SECONDS)
         if answer[0] != "ready":
             raise EnvironmentFailed(f"the {self.kind} environment cannot be used: {answer[1]}")
         _, cwd, self._home = answer
@@ -262,13 +262,13 @@ class ShellEnvironment(PlaceFiles):
             closing.push_async_callback(self.engine.close)
             closing.push_async_callback(self._give_folder_back)
             closing.push_async_callback(self.parts.watcher.close)
-            closing.push_async_callback(self._spares.close)
+            closing.push_async_callback(self._shells.close)
             closing.push_async_callback(self._end_everything)
 
     async def _end_everything(self) -> None:
         ending = [one.terminate(CLOSE_GRACE_SECONDS) for one in self._running.values()]
         # Also what nobody knows of: jobs of a terminal that has closed, commands of an earlier process of ours.
-        ending.append(self.parts.tree.end([ALL], CLOSE_GRACE_SECONDS))
+        ending.append(self.parts.tree.end([ALL_COMMANDS], CLOSE_GRACE_SECONDS))
         failures = [error for error in await asyncio.gather(*ending, return_exceptions=True) if error is not None]
         self._all_ended = not failures
         if self._tasks:
@@ -284,7 +284,7 @@ class ShellEnvironment(PlaceFiles):
     async def _remove_folder(self) -> None:
         with contextlib.suppress(EnvironmentFailed):
             argv = [self.engine.shell, "-c", 'rm -rf -- "$1"; printf "\\0done\\0\\4\\0"', "bash", self.folder]
-            await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
+            await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
 
     # Commands
 
@@ -305,8 +305,8 @@ class ShellEnvironment(PlaceFiles):
     def _know(self, execution: RunningCommand) -> None:
         """Keep a command in mind until nothing of it runs: all are ended when the environment closes."""
 
-        def forget(ended: Ended) -> None:
-            if ended.left_behind:
+        def forget(ended: CommandExit) -> None:
+            if ended.orphans:
                 self._keep(asyncio.ensure_future(self._forget_when_settled(execution)))
             else:
                 self._running.pop(execution.id, None)
@@ -331,25 +331,25 @@ class ShellEnvironment(PlaceFiles):
         def free(execution: ForegroundExecution) -> None:
             # One that was given something to read has come to the end of its own input with that.
             if shells and stdin == "open":
-                self._spares.dismiss(shells.pop())
+                self._shells.dismiss(shells.pop())
             elif shells and execution.leaves_shell_free:
-                self._spares.give_back(shells.pop())
+                self._shells.give_back(shells.pop())
 
         execution = ForegroundExecution(
             command_id,
             self.parts.tree,
             self.waits_for_input,
-            left_behind=self.parts.left_behind,
+            find_orphans=self.parts.find_orphans,
             on_change=self._on_change,
             on_done=free,
         )
         shells.append(await self._give_command(execution, on_output, blob))
         execution.process = shells[0].process
 
-        def on_end(_: Ended) -> None:
+        def on_end(_: CommandExit) -> None:
             self._give_draft_back(draft)
             if execution.leaves_shell_free and shells and stdin == "none":
-                self._spares.expect(shells[0])
+                self._shells.expect(shells[0])
 
         execution.when_ended(on_end)
         if request.stdin is not None:
@@ -358,11 +358,11 @@ class ShellEnvironment(PlaceFiles):
 
     async def _give_command(self, execution: ForegroundExecution, on_output: OnOutput, blob: bytes) -> Shell:
         """A shell that has got the command. One that was ended while it waited is replaced: nothing has run yet."""
-        shell = await self._spares.take()
+        shell = await self._shells.take()
         try:
             await shell.serve(execution, on_output, blob)
         except BrokenPipeError:
-            shell = await self._spares.start()
+            shell = await self._shells.start()
             await shell.serve(execution, on_output, blob)
         return shell
 
@@ -387,7 +387,7 @@ class ShellEnvironment(PlaceFiles):
         blob = self._blob(command_id, request, input="open", exit_file=f"{self.folder}/{command_id}.exit")
         argv = self._bash("keeper", self.folder, command_id, ENTRY, runner_text(RUNNER))
         stdin = b"%d\n%b" % (len(blob), blob)
-        answer = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS, stdin=stdin)
+        answer = await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS, stdin=stdin)
         if answer != ["started"]:
             raise EnvironmentFailed(f"the {self.kind} environment could not start the command in the background")
         execution = self._attached(command_id)
@@ -396,9 +396,9 @@ class ShellEnvironment(PlaceFiles):
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
         argv = self._bash("found", self.folder, command_id)
-        (state,) = await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
+        (state,) = await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
         if state in ("none", "left"):
-            return LeftBehindExecution(command_id, self.parts.tree) if state == "left" else None
+            return OrphanExecution(command_id, self.parts.tree) if state == "left" else None
         execution = self._attached(command_id)
         execution.is_over = state == "over"
         await execution.watch(on_output, offset)
@@ -408,7 +408,7 @@ class ShellEnvironment(PlaceFiles):
     async def spawn(self, argv: Sequence[str], *, on_output: OnOutput) -> EngineProcess:
         return await self.engine.spawn(argv, on_output=on_output)
 
-    async def end_others(self, kept: Collection[str]) -> None:
+    async def end_orphans(self, kept: Collection[str]) -> None:
         """End the commands that an earlier process of ours left running here, except these."""
         text = (await self.parts.files.read_file(BackendPath(f"{self.folder}/sessions"))).decode(errors="replace")
         begun = {line.partition(" ")[0] for line in text.splitlines()}
@@ -430,7 +430,7 @@ class ShellEnvironment(PlaceFiles):
         """Whether a process of the command reads from its input right now."""
         argv = self._bash("waiting", self.folder, command_id, "prompt" if shows_prompt else "")
         with contextlib.suppress(EnvironmentFailed):
-            return (await answer_of(self.engine, argv, timeout_seconds=ANSWER_SECONDS))[0] == "yes"
+            return (await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS))[0] == "yes"
         return False
 
     def _runner(self, file: str = "") -> list[str]:
@@ -448,7 +448,7 @@ class ShellEnvironment(PlaceFiles):
     def _blob(self, command_id: str, request: CommandRequest, **values: str) -> bytes:
         named = {"keep": "0", "exit_file": "", "new": "", **values}
         named |= {"id": command_id, "cwd": request.cwd or "", "command": request.command}
-        named["scan"] = "1" if named["keep"] == "1" and self.parts.left_behind is None else "0"
+        named["scan"] = "1" if named["keep"] == "1" and self.parts.find_orphans is None else "0"
         return assignments({f"__tc_{name}": value for name, value in named.items()}).encode(errors="surrogateescape")
 
     def _take_draft(self) -> str:
@@ -468,7 +468,7 @@ class ShellEnvironment(PlaceFiles):
         if cwd is not None:
             self._cwd = cwd
         # Shells that were started ahead have loaded what the session was.
-        self._spares.renew()
+        self._shells.renew()
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

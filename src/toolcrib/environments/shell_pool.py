@@ -14,13 +14,13 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.host_process import HostProcess
 
 NO_FOLDER, DONE = b"no_folder", b"done"
-LENGTHS = {NO_FOLDER: 2, DONE: 2}
-TRAILER_LENGTH = 6
+FIELDS_OF = {NO_FOLDER: 2, DONE: 2}
+SENTINEL_FIELDS = 6
 
 OnMessage = Callable[[list[str]], None]
 
 
-class TrailerReader:
+class SentinelReader:
     """Hands output on as it comes, and the fields of each message once they are there.
 
     A message is `NUL marker NUL field NUL … NUL`. The marker is random and belongs to one shell. Output that comes
@@ -72,8 +72,8 @@ class TrailerReader:
 
     def _message(self, data: bytes) -> bytes:
         """Hand on a message that is whole; gives what stands after it."""
-        fields = data.split(b"\0", TRAILER_LENGTH)
-        wanted = LENGTHS.get(fields[0], TRAILER_LENGTH)
+        fields = data.split(b"\0", SENTINEL_FIELDS)
+        wanted = FIELDS_OF.get(fields[0], SENTINEL_FIELDS)
         if len(fields) <= wanted:
             self._held = data
             return b""
@@ -87,7 +87,7 @@ COMING_SECONDS = 0.5
 """How long a command waits for a shell that is on its way before it starts another."""
 
 
-class Served(Protocol):
+class ServedCommand(Protocol):
     """The command that a shell works for."""
 
     def on_message(self, fields: list[str]) -> None: ...
@@ -107,19 +107,19 @@ class Shell:
         """Of the session, when it was started."""
         self.process: EngineProcess
         self.is_gone = False
-        self._served: Served | None = None
-        self._reader: TrailerReader | None = None
+        self._served: ServedCommand | None = None
+        self._reader: SentinelReader | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, engine: Engine, argv: list[str]) -> None:
         self.process = await engine.spawn(argv, on_output=self._hear)
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def serve(self, served: Served, on_output: OnOutput, blob: bytes) -> None:
+    async def serve(self, served: ServedCommand, on_output: OnOutput, blob: bytes) -> None:
         """Give it a command; raises BrokenPipeError when it has gone, and nothing has run."""
         if self.is_gone:
             raise BrokenPipeError("the shell has gone")
-        self._served, self._reader = served, TrailerReader(self.marker, on_output, served.on_message)
+        self._served, self._reader = served, SentinelReader(self.marker, on_output, served.on_message)
         try:
             await self.process.write(b"%d\n%b" % (len(blob), blob))
         except BrokenPipeError:
@@ -162,7 +162,7 @@ class Shell:
             served.on_shell_end(code, reason)
 
 
-class SpareShells:
+class ShellPool:
     """Keeps as many idle ones as the engine says. One that has loaded what is no longer the session is let go."""
 
     def __init__(self, engine: Engine, argv: Callable[[str], list[str]]) -> None:
@@ -179,7 +179,7 @@ class SpareShells:
 
     def prepare(self) -> None:
         """Start one ahead, unless one waits already."""
-        if not self._closed and not self._idle and self._starting is None and self._engine.spare_shells:
+        if not self._closed and not self._idle and self._starting is None and self._engine.shell_pool_size:
             self._starting = asyncio.ensure_future(self._start_ahead())
 
     async def _start_ahead(self) -> None:
@@ -221,7 +221,7 @@ class SpareShells:
         if expected is not None and not expected.done():
             expected.set_result(None)
         is_wanted = shell.version == self._version and not shell.is_gone and not self._closed
-        if is_wanted and len(self._idle) < self._engine.spare_shells:
+        if is_wanted and len(self._idle) < self._engine.shell_pool_size:
             self._idle.append(shell)
         else:
             self._let_go(shell)

@@ -23,7 +23,7 @@ from typing import Any
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.core.types import JsonObject
-from toolcrib.processes.output import Breaker, Told, WatchLimits, plain
+from toolcrib.processes.output import WatchBreaker, WatchLimits, WatchReport, strip_escapes
 from toolcrib.processes.process import TrackedProcess
 
 if sys.platform != "win32":
@@ -80,7 +80,7 @@ class ProcessEvent:
 
 
 @dataclass(slots=True)
-class _Known:
+class _SessionLog:
     """What we have read of a session's file, and how far."""
 
     inode: int = 0
@@ -95,7 +95,7 @@ class EventStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _SessionLog] = {}
 
     def append(self, session_key: str, type_: str, fields: Mapping[str, Any]) -> ProcessEvent:
         """Store an event; from now on it cannot be lost."""
@@ -158,18 +158,18 @@ class EventStore:
         digest = hashlib.sha256(session_key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self._folder / f"{digest}.jsonl"
 
-    def _read_on(self, session_key: str, path: Path) -> _Known:
+    def _read_on(self, session_key: str, path: Path) -> _SessionLog:
         """Take in the lines that were added since the last look."""
-        known = self._known.setdefault(session_key, _Known())
+        known = self._known.setdefault(session_key, _SessionLog())
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            known = self._known[session_key] = _Known()
+            known = self._known[session_key] = _SessionLog()
             return known
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if status.st_ino != known.inode or status.st_size < known.read_until:
-                known = self._known[session_key] = _Known(inode=status.st_ino)
+                known = self._known[session_key] = _SessionLog(inode=status.st_ino)
             if status.st_size == known.read_until:
                 return known
             stream.seek(known.read_until)
@@ -231,7 +231,7 @@ def take_lock(descriptor: int) -> None:
             time.sleep(LOCK_POLL_SECONDS)
 
 
-def _take_in(known: _Known, line: bytes) -> None:
+def _take_in(known: _SessionLog, line: bytes) -> None:
     try:
         fields = json.loads(line)
         number, type_ = int(fields.pop("number")), str(fields.pop("type"))
@@ -245,7 +245,7 @@ def _take_in(known: _Known, line: bytes) -> None:
         known.events.append(ProcessEvent(number, type_, fields))
 
 
-def _is_consumed(event: ProcessEvent, known: _Known) -> bool:
+def _is_consumed(event: ProcessEvent, known: _SessionLog) -> bool:
     return event.type == "completion" and str(event.fields.get("session_id")) in known.consumed
 
 
@@ -280,7 +280,7 @@ logger = logging.getLogger(__name__)
 COMPLETION_OUTPUT_CHARS = 2_000
 
 
-class Notices:
+class ProcessNotifier:
     """The events of the processes of one registry."""
 
     def __init__(
@@ -294,7 +294,7 @@ class Notices:
         self._limits = limits
         self._clock = clock
         self._on_event = on_event
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, WatchBreaker] = {}
         self._pauses: dict[str, asyncio.TimerHandle] = {}
         self._news: dict[str, asyncio.Event] = {}
 
@@ -315,7 +315,9 @@ class Notices:
             for told in tracked.watch.due(self._clock(), at_end=True):
                 self._tell_match(tracked, told)
         if tracked.record.notify_on_complete:
-            self.tell(tracked.record.session_key, "completion", tracked.completion(COMPLETION_OUTPUT_CHARS, plain))
+            self.tell(
+                tracked.record.session_key, "completion", tracked.completion(COMPLETION_OUTPUT_CHARS, strip_escapes)
+            )
 
     def tell(self, session_key: str, type_: str, fields: Mapping[str, Any]) -> None:
         """Store an event and wake who waits for it."""
@@ -367,7 +369,7 @@ class Notices:
         if watch is None or not watch.holds_back or not tracked.is_running:
             return
         now = self._clock()
-        breaker = self._breakers.setdefault(tracked.record.session_key, Breaker(self._limits))
+        breaker = self._breakers.setdefault(tracked.record.session_key, WatchBreaker(self._limits))
         ready_at = max(watch.due_at, breaker.paused_until)
         if now < ready_at:
             loop = asyncio.get_running_loop()
@@ -381,7 +383,7 @@ class Notices:
         if breaker.count(now):
             self._pause(tracked.record.session_key, breaker)
 
-    def _tell_match(self, tracked: TrackedProcess, told: Told) -> None:
+    def _tell_match(self, tracked: TrackedProcess, told: WatchReport) -> None:
         record = tracked.record
         about = {"session_id": record.id, "session_key": record.session_key, "command": record.command}
         matched = {"pattern": told.pattern, "output": told.output, "suppressed": told.suppressed}
@@ -389,7 +391,7 @@ class Notices:
             matched = {"pattern": told.pattern, "notify_on_complete": True, "message": _DISABLED}
         self.tell(record.session_key, told.type, {**about, **matched})
 
-    def _pause(self, session_key: str, breaker: Breaker) -> None:
+    def _pause(self, session_key: str, breaker: WatchBreaker) -> None:
         seconds = self._limits.breaker_pause_seconds
         self.tell(session_key, "watch_overflow_tripped", {"session_key": session_key, "paused_seconds": seconds})
         loop = asyncio.get_running_loop()

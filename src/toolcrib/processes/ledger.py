@@ -29,11 +29,11 @@ from toolcrib.processes.events import take_lock
 from toolcrib.processes.process import ProcessRecord
 
 META_FILE = "meta.json"
-PLACES = "places"
+ENVIRONMENTS = "places"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EnvironmentEntry:
     """An environment that was open, and who had opened it."""
 
     address: Mapping[str, str]
@@ -77,13 +77,15 @@ class Ledger:
         """Forget a process, its output too."""
         shutil.rmtree(self.folder / process_id, ignore_errors=True)
 
-    def place_opened(self, address: Mapping[str, str]) -> None:
+    def environment_opened(self, address: Mapping[str, str]) -> None:
         """Remember an environment, so that the next start can end what runs in it if we cannot."""
         self._make()
-        make_folder(self.folder / PLACES)
-        _replace_file(self._place_path(address), msgspec.json.encode(Place(address=dict(address), owner=self.owner)))
+        make_folder(self.folder / ENVIRONMENTS)
+        _replace_file(
+            self._place_path(address), msgspec.json.encode(EnvironmentEntry(address=dict(address), owner=self.owner))
+        )
 
-    def place_closed(self, address: Mapping[str, str]) -> None:
+    def environment_closed(self, address: Mapping[str, str]) -> None:
         self._place_path(address).unlink(missing_ok=True)
 
     def take_orphans(self) -> Orphans:
@@ -96,7 +98,7 @@ class Ledger:
                 self.save(record)
             places = [place for place in self._places() if self._is_orphan(place.owner)]
             for place in places:
-                self.place_opened(place.address)
+                self.environment_opened(place.address)
         return Orphans(
             running=tuple(record for record in taken if record.is_running),
             finished=tuple(record for record in taken if not record.is_running),
@@ -113,14 +115,14 @@ class Ledger:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 yield msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
 
-    def _places(self) -> Iterator[Place]:
-        for path in sorted((self.folder / PLACES).glob("*.json")):
+    def _places(self) -> Iterator[EnvironmentEntry]:
+        for path in sorted((self.folder / ENVIRONMENTS).glob("*.json")):
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                yield msgspec.json.decode(path.read_bytes(), type=Place)
+                yield msgspec.json.decode(path.read_bytes(), type=EnvironmentEntry)
 
     def _place_path(self, address: Mapping[str, str]) -> Path:
         text = json.dumps(dict(address), sort_keys=True)
-        return self.folder / PLACES / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+        return self.folder / ENVIRONMENTS / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
     def _make(self) -> None:
         if not self._is_made:

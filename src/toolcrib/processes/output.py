@@ -90,7 +90,7 @@ class RollingText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class OutputLines:
     """Some lines of an output, and where they stand in it."""
 
     lines: list[str]
@@ -147,27 +147,27 @@ class ProcessOutput:
         self.load()
         return self.rolling.tail(chars)
 
-    def last_lines(self, limit: int) -> Lines:
+    def last_lines(self, limit: int) -> OutputLines:
         """The newest lines."""
         self.load()
         here, first, total = self._buffered()
         chosen = here[-limit:] if limit > 0 else []
-        return Lines(lines=chosen, first=first + len(here) - len(chosen), total=total)
+        return OutputLines(lines=chosen, first=first + len(here) - len(chosen), total=total)
 
-    def lines(self, offset: int, limit: int) -> Lines:
+    def lines(self, offset: int, limit: int) -> OutputLines:
         """Lines from number `offset` on, counted from 0 and from the very beginning."""
         self.load()
         here, first, total = self._buffered()
         if offset >= first:
-            return Lines(lines=here[offset - first : offset - first + limit], first=offset, total=total)
+            return OutputLines(lines=here[offset - first : offset - first + limit], first=offset, total=total)
         head = self._head().decode("utf-8", "replace").split("\n")
         if not self._overflowed:
-            return Lines(lines=head[:total][offset : offset + limit], first=offset, total=total)
+            return OutputLines(lines=head[:total][offset : offset + limit], first=offset, total=total)
         whole_lines = head[:-1]
         note = ""
         if offset + limit > len(whole_lines):
             note = f"lines {len(whole_lines)} to {first - 1} were not kept; ask for lines from {first} on"
-        return Lines(lines=whole_lines[offset : offset + limit], first=offset, total=total, note=note)
+        return OutputLines(lines=whole_lines[offset : offset + limit], first=offset, total=total, note=note)
 
     def _buffered(self) -> tuple[list[str], int, int]:
         """The whole lines in memory, the number of the first of them, and how many lines there are in all."""
@@ -259,7 +259,7 @@ class WatchLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class WatchReport:
     """Something to tell about a watch."""
 
     type: Literal["watch_match", "watch_disabled"]
@@ -269,7 +269,7 @@ class Told:
     """Matching lines that are not shown."""
 
 
-def plain(text: str) -> str:
+def strip_escapes(text: str) -> str:
     """The text without terminal control sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
@@ -299,7 +299,7 @@ class LineMatcher:
     def _extend(self, piece: str) -> tuple[str, str] | None:
         if self._line_matched:
             return None
-        line = plain(self._line + piece)
+        line = strip_escapes(self._line + piece)
         for pattern in self._patterns:
             at = line.find(pattern)
             if at >= 0:
@@ -310,7 +310,7 @@ class LineMatcher:
         return None
 
 
-class Watch:
+class OutputWatch:
     """The matches of one process, told within limits. The time comes in with every call."""
 
     def __init__(self, patterns: tuple[str, ...], limits: WatchLimits) -> None:
@@ -339,7 +339,7 @@ class Watch:
             if len(self._held) < self._limits.event_lines:
                 self._held.append(match)
 
-    def due(self, now: float, *, at_end: bool = False) -> list[Told]:
+    def due(self, now: float, *, at_end: bool = False) -> list[WatchReport]:
         """What may be told now; `at_end`: all that is held back, because nothing can follow."""
         if not self._held_count or (now < self.due_at and not at_end):
             return []
@@ -347,12 +347,12 @@ class Watch:
         told = [self._match()]
         if self._strikes >= self._limits.strikes and not at_end:
             self.disabled = True
-            told.append(Told(type="watch_disabled", pattern=told[0].pattern))
+            told.append(WatchReport(type="watch_disabled", pattern=told[0].pattern))
         self._held, self._held_count, self._came_in_window = [], 0, False
         self.due_at = now + self._limits.window_seconds
         return told
 
-    def _match(self) -> Told:
+    def _match(self) -> WatchReport:
         shown: list[str] = []
         room = self._limits.event_chars
         for _, line in self._held:
@@ -360,7 +360,7 @@ class Watch:
                 break
             shown.append(line[:room])
             room -= len(line) + 1
-        return Told(
+        return WatchReport(
             type="watch_match",
             pattern=self._held[0][0],
             output="\n".join(shown),
@@ -368,7 +368,7 @@ class Watch:
         )
 
 
-class Breaker:
+class WatchBreaker:
     """Holds back the watches of a session that tell too much, all together."""
 
     def __init__(self, limits: WatchLimits) -> None:

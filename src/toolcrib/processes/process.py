@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from toolcrib.core.environments import Ended, EndReason, Execution
+from toolcrib.core.environments import CommandExit, EndReason, Execution
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.process_identity import Identity
-from toolcrib.processes.output import ProcessOutput, Watch
+from toolcrib.processes.output import OutputWatch, ProcessOutput
 
 ProcessStatus = Literal["running", "exited", "killed", "lost"]
 CompletionReason = Literal["", "exited", "killed", "lost", "failed_start"]
@@ -107,7 +107,7 @@ _END: dict[EndReason, tuple[ProcessStatus, CompletionReason]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
+class AdoptedCommand:
     """A foreground command that goes on in the background."""
 
     execution: Execution
@@ -129,7 +129,7 @@ class Adoption:
 class TrackedProcess:
     """A background process of this registry: running, or ended and still asked about."""
 
-    def __init__(self, record: ProcessRecord, output: ProcessOutput, watch: Watch | None) -> None:
+    def __init__(self, record: ProcessRecord, output: ProcessOutput, watch: OutputWatch | None) -> None:
         self.record = record
         self.output = output
         self.watch = watch
@@ -182,7 +182,7 @@ class TrackedProcess:
         except (TimeoutError, EnvironmentFailed, OSError):
             return False
 
-    def ended(self, ended: Ended | None, now: float) -> ProcessRecord:
+    def ended(self, ended: CommandExit | None, now: float) -> ProcessRecord:
         """The record of the process after its end; None: nobody knows its exit code."""
         reason = ended.reason if ended is not None else "exited"
         exit_code = ended.exit_code if ended is not None else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from toolcrib.core.attempt import Attempt, attempt_async
-from toolcrib.core.environments import Ended, Environment, Execution
+from toolcrib.core.environments import CommandExit, Environment, Execution
 from toolcrib.processes.host_tree import end_tree
 from toolcrib.processes.output import ProcessOutput
 from toolcrib.processes.process import ProcessRecord, TrackedProcess
@@ -39,7 +39,7 @@ NOTE_ENDED = "toolcrib ended unexpectedly while this ran; it was ended at the ne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveryReport:
     """What was found, by process id."""
 
     ended: tuple[str, ...] = ()
@@ -50,10 +50,10 @@ class Recovered:
     """Nobody can tell what became of it."""
 
 
-async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, policy: OrphanPolicy) -> Recovered:
+async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, policy: OrphanPolicy) -> RecoveryReport:
     """Deal with everything that dead processes of ours left on record; what living ones have is not touched."""
     orphans = registry.ledger.take_orphans()
-    registry.notices.store.prune()
+    registry.notifier.store.prune()
     for record in orphans.finished:
         # What it left running is ended below, or with its place.
         registry.remember_finished(replace(record, children_run=False))
@@ -64,9 +64,9 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
         at_place.setdefault(_key(tracked.record.address), []).append(tracked)
     recovery = _Recovery(registry, open_environment, policy)
     await asyncio.gather(*(recovery.place(json.loads(key), there) for key, there in at_place.items()))
-    await asyncio.gather(*(_end_left_behind(record, registry) for record in orphans.finished))
+    await asyncio.gather(*(_end_orphans(record, registry) for record in orphans.finished))
     states = {one.record.id: one.record for one in found}
-    return Recovered(
+    return RecoveryReport(
         ended=tuple(name for name, record in states.items() if record.status == "killed"),
         adopted=tuple(name for name, record in states.items() if record.status == "running"),
         finished=tuple(name for name, record in states.items() if record.status == "exited"),
@@ -75,10 +75,10 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
 
 
 @runtime_checkable
-class EndsOthers(Protocol):
+class EndsOrphans(Protocol):
     """A place that knows more commands than are on record here: those in the foreground."""
 
-    async def end_others(self, kept: Collection[str]) -> None:
+    async def end_orphans(self, kept: Collection[str]) -> None:
         """End the commands of an earlier process of ours, except these."""
         ...
 
@@ -99,21 +99,21 @@ class _Recovery:
         if error is not None:
             # It may be there again next time, with what runs in it.
             logger.warning("a place of an earlier run cannot be opened: %s: %s", dict(address), error)
-            ledger.place_opened(address)
+            ledger.environment_opened(address)
             await asyncio.gather(*map(self._leave, processes))
             return
         await asyncio.gather(*(self._process(environment, tracked) for tracked in processes))
         if environment is None:
-            ledger.place_closed(address)
+            ledger.environment_closed(address)
             return
         running = [one.record.command_id for one in processes if one.is_running]
         is_left = any(one.stays_on_record for one in processes)
         if not running and not is_left:
             await self._close(environment, address)
             return
-        ledger.place_opened(address)
-        if isinstance(environment, EndsOthers):
-            _, error = await attempt_async(environment.end_others(running))
+        ledger.environment_opened(address)
+        if isinstance(environment, EndsOrphans):
+            _, error = await attempt_async(environment.end_orphans(running))
             if error is not None:
                 logger.error("commands of an earlier run could not be ended: %s: %s", dict(address), error)
         if not is_left:
@@ -132,7 +132,7 @@ class _Recovery:
         self.registry.leave_to_next_start(tracked, NOTE_UNREACHABLE)
 
     async def _process(self, environment: Environment | None, tracked: TrackedProcess) -> None:
-        if self.registry.notices.store.has_completion(tracked.record.session_key, tracked.record.id):
+        if self.registry.notifier.store.has_completion(tracked.record.session_key, tracked.record.id):
             # We died between telling of its end and putting it on record.
             tracked.record = replace(tracked.record, notify_on_complete=False)
         execution, error = await self._execution(environment, tracked)
@@ -158,7 +158,7 @@ class _Recovery:
             tracked.record = replace(tracked.record, termination_source=SOURCE)
             ended = await _within(execution, END_SECONDS)
             ended = ended and replace(ended, note=ended.note or NOTE_ENDED)
-        self.registry.finish(tracked, ended or Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
+        self.registry.finish(tracked, ended or CommandExit(exit_code=-1, reason="lost", note=NOTE_LOST))
 
     async def _execution(self, environment: Environment | None, tracked: TrackedProcess) -> Attempt[Execution | None]:
         if environment is None:
@@ -172,7 +172,7 @@ class _Recovery:
         self._load_kept_output(tracked)
         if record.kind == HOST_KIND:
             await end_tree(record.command_id, record.identity, self.registry.limits.grace_seconds)
-        self.registry.finish(tracked, Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
+        self.registry.finish(tracked, CommandExit(exit_code=-1, reason="lost", note=NOTE_LOST))
 
     def _load_kept_output(self, tracked: TrackedProcess) -> None:
         limits = self.registry.limits
@@ -197,16 +197,16 @@ class _Recovery:
         if error is not None:
             logger.warning("a place of an earlier run cannot be closed: %s", dict(address), exc_info=error)
             return
-        self.registry.ledger.place_closed(address)
+        self.registry.ledger.environment_closed(address)
 
 
-async def _end_left_behind(record: ProcessRecord, registry: ProcessRegistry) -> None:
+async def _end_orphans(record: ProcessRecord, registry: ProcessRegistry) -> None:
     """End what a finished command had left running; in other places the place itself is given back."""
     if record.children_run and record.kind == HOST_KIND:
         await end_tree(record.command_id, None, registry.limits.grace_seconds)
 
 
-async def _within(execution: Execution, seconds: float) -> Ended | None:
+async def _within(execution: Execution, seconds: float) -> CommandExit | None:
     """How the process ended; None when it has not ended within the time, or cannot be asked."""
     ended, error = await attempt_async(asyncio.wait_for(execution.wait(), seconds))
     if error is not None and not isinstance(error, TimeoutError):

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.environments import CommandRequest, Ended, Environment, Execution, OnOutput
+from toolcrib.core.environments import CommandExit, CommandRequest, Environment, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.process_identity import Identity, identity_of, own_identity
-from toolcrib.processes.events import Notices
+from toolcrib.processes.events import ProcessNotifier
 from toolcrib.processes.ledger import Ledger
-from toolcrib.processes.output import ProcessOutput, Watch, WatchLimits
-from toolcrib.processes.process import Adoption, ProcessLimits, ProcessRecord, TrackedProcess, UnknownProcess
+from toolcrib.processes.output import OutputWatch, ProcessOutput, WatchLimits
+from toolcrib.processes.process import AdoptedCommand, ProcessLimits, ProcessRecord, TrackedProcess, UnknownProcess
 
 logger = logging.getLogger(__name__)
 
-Gone = Callable[[], Awaitable[Ended | None]]
+WaitForExit = Callable[[], Awaitable[CommandExit | None]]
 HOST_KIND = "local"
 """The backend whose process ids are those of this machine."""
 LOOK_SECONDS = 0.25
@@ -50,7 +50,7 @@ class ProcessRegistry:
     ) -> None:
         self.limits = limits or ProcessLimits()
         self.ledger = Ledger(folder, owner or own_identity())
-        self.notices = Notices(folder / "events", watch_limits or WatchLimits(), clock, on_event)
+        self.notifier = ProcessNotifier(folder / "events", watch_limits or WatchLimits(), clock, on_event)
         self.clock = clock
         self._watch_limits = watch_limits or WatchLimits()
         self._processes: dict[str, TrackedProcess] = {}
@@ -104,7 +104,7 @@ class ProcessRegistry:
         self.follow(tracked, tracked.execution.wait)
         return tracked.record
 
-    def adopt(self, adoption: Adoption) -> ProcessRecord:
+    def adopt(self, adoption: AdoptedCommand) -> ProcessRecord:
         """Look after what a foreground command left running, or a foreground command that goes on.
 
         Its further output goes to `sink(record.id)`.
@@ -162,7 +162,7 @@ class ProcessRegistry:
         def take_in(data: bytes) -> None:
             text = tracked.output.feed(data)
             if text and tracked.watch is not None:
-                self.notices.look_through(tracked, text)
+                self.notifier.look_through(tracked, text)
 
         return take_in
 
@@ -250,8 +250,8 @@ class ProcessRegistry:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for one in self._processes.values():
-            self.notices.stop_watching(one)
-        self.notices.close()
+            self.notifier.stop_watching(one)
+        self.notifier.close()
 
     # Inside
 
@@ -285,36 +285,36 @@ class ProcessRegistry:
             buffer_chars=self.limits.buffer_chars,
             kept_bytes=self.limits.kept_output_bytes,
         )
-        watch = Watch(record.watch_patterns, self._watch_limits) if record.watch_patterns else None
+        watch = OutputWatch(record.watch_patterns, self._watch_limits) if record.watch_patterns else None
         tracked = self._processes[record.id] = TrackedProcess(record, output, watch)
         return tracked
 
-    def follow(self, tracked: TrackedProcess, gone: Gone) -> None:
+    def follow(self, tracked: TrackedProcess, gone: WaitForExit) -> None:
         """Put the end of a process on record when `gone` says that it has ended, and how."""
         tracked.waiter = asyncio.create_task(self._until_gone(tracked, gone))
 
-    async def _until_gone(self, tracked: TrackedProcess, gone: Gone) -> None:
+    async def _until_gone(self, tracked: TrackedProcess, gone: WaitForExit) -> None:
         # A backend may be anybody's: whatever it raises means that we cannot see the process any more.
         ended, error = await attempt_async(gone())
         if error is not None:
             logger.warning("%s was lost", tracked.record.id, exc_info=error)
-            ended = Ended(exit_code=-1, reason="lost", note=str(error))
+            ended = CommandExit(exit_code=-1, reason="lost", note=str(error))
         self.finish(tracked, ended)
 
-    def finish(self, tracked: TrackedProcess, ended: Ended | None) -> None:
+    def finish(self, tracked: TrackedProcess, ended: CommandExit | None) -> None:
         """Put the end of a process on record, and tell of it where that was asked for."""
         if not tracked.is_running:
             return
         rest = tracked.output.feed(b"", final=True)
         tracked.record = tracked.ended(ended, self.clock())
-        self.notices.ended(tracked, rest)
+        self.notifier.ended(tracked, rest)
         tracked.output.keep()
         if tracked.record.status == "exited" and tracked.execution is not None:
             self.keep(self._until_settled(tracked, tracked.execution))
         else:
             tracked.execution = None
         # After the event: a crash between the two finds the event, and does not tell it again.
-        with _complaining("the end of %s cannot be put on record", tracked.record.id):
+        with _logging_os_errors("the end of %s cannot be put on record", tracked.record.id):
             self.ledger.save(tracked.record)
         self._processes.pop(tracked.record.id, None)
         self._keep_finished(tracked)
@@ -322,9 +322,9 @@ class ProcessRegistry:
 
     def leave_to_next_start(self, tracked: TrackedProcess, note: str) -> None:
         """Let a process count as lost for now, and stay on record as it is: its place cannot be reached."""
-        tracked.record = tracked.ended(Ended(exit_code=-1, reason="lost", note=note), self.clock())
+        tracked.record = tracked.ended(CommandExit(exit_code=-1, reason="lost", note=note), self.clock())
         tracked.stays_on_record = True
-        self.notices.stop_watching(tracked)
+        self.notifier.stop_watching(tracked)
         self._processes.pop(tracked.record.id, None)
         self._keep_finished(tracked)
         tracked.done.set()
@@ -346,7 +346,7 @@ class ProcessRegistry:
     def _mark(self, tracked: TrackedProcess, *, children_run: bool) -> None:
         tracked.record = replace(tracked.record, children_run=children_run)
         if tracked.record.id in self._finished:
-            with _complaining("what %s left running cannot be put on record", tracked.record.id):
+            with _logging_os_errors("what %s left running cannot be put on record", tracked.record.id):
                 self.ledger.save(tracked.record)
 
     async def _end(self, tracked: TrackedProcess) -> None:
@@ -387,7 +387,7 @@ def _read_outcome(task: asyncio.Task[None]) -> None:
 
 
 @contextlib.contextmanager
-def _complaining(message: str, *values: object) -> Iterator[None]:
+def _logging_os_errors(message: str, *values: object) -> Iterator[None]:
     try:
         yield
     except OSError:

@@ -18,7 +18,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.output import plain
+from toolcrib.processes.output import strip_escapes
 from toolcrib.processes.process import InputRefused, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
 
@@ -78,7 +78,7 @@ class ProcessService:
         self, session_key: str, reader: str, timeout_seconds: float | None = None
     ) -> list[ProcessEvent]:
         """As `unread_events`, but waits until there is something to tell, or the time is over."""
-        events = await self._on_loop(self.registry.notices.next_unread(session_key, reader, timeout_seconds))
+        events = await self._on_loop(self.registry.notifier.next_unread(session_key, reader, timeout_seconds))
         return [self._masked(event) for event in events]
 
     async def acknowledge(self, session_key: str, reader: str, events: list[ProcessEvent]) -> None:
@@ -88,7 +88,7 @@ class ProcessService:
             await self._on_loop(self._acknowledge(session_key, reader, newest))
 
     async def _acknowledge(self, session_key: str, reader: str, number: int) -> None:
-        self.registry.notices.acknowledge(session_key, reader, number)
+        self.registry.notifier.acknowledge(session_key, reader, number)
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if asyncio.get_running_loop() is self._loop:
@@ -186,7 +186,7 @@ class ProcessService:
     def _consume(self, tracked: TrackedProcess) -> None:
         """Whoever asked knows now that it has ended, so nobody needs to tell him."""
         if not tracked.is_running and tracked.record.notify_on_complete:
-            self.registry.notices.store.consume(tracked.record.session_key, tracked.record.id)
+            self.registry.notifier.store.consume(tracked.record.session_key, tracked.record.id)
 
     def _state(self, tracked: TrackedProcess) -> JsonObject:
         record = tracked.record
@@ -236,7 +236,7 @@ class ProcessService:
         return replace(event, fields=shown)
 
     def _readable(self, text: str) -> str:
-        return self._mask(plain(text).replace("\r\n", "\n"))
+        return self._mask(strip_escapes(text).replace("\r\n", "\n"))
 
 
 def _input_hint(waits: bool) -> JsonObject:

@@ -32,7 +32,7 @@ LONGEST_CALL = 16 * 1024 * 1024
 THREADS = 32
 
 
-class Source:
+class ScriptSource:
     """Where tracebacks find the lines of the script."""
 
     def __init__(self, code: str) -> None:
@@ -212,7 +212,7 @@ def prepared_main(order: dict[str, Any], offered: dict[str, Any]) -> Any:
     """The module that the script is, and the modules that it can import its tools from."""
     main = type(sys)("__main__")
     main.__dict__.update({name: value for name, value in offered.items() if not hasattr(builtins, name)})
-    main.__dict__.update({"__file__": NAME, "__loader__": Source(order["code"])})
+    main.__dict__.update({"__file__": NAME, "__loader__": ScriptSource(order["code"])})
     sys.modules["__main__"] = main
     for name in MODULES:
         module = type(sys)(name)

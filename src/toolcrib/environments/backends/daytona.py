@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     END_OF_INPUT,
     LIST_SECONDS,
@@ -27,16 +28,16 @@ from toolcrib.environments.backends.hosted import (
     SPAWN_SECONDS,
     TextRelayProcess,
     check_lifetime,
-    ended,
     input_lines,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
     relayed,
     status,
     tags_of_this_process,
-    without_terminal,
 )
 
 KIND = "daytona"
@@ -79,7 +80,7 @@ class DaytonaEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DaytonaOptions) -> None:
@@ -120,7 +121,7 @@ class DaytonaEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> DaytonaProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the daytona sandbox is not open")
         sdk = load_sdk("daytona", "daytona")
@@ -170,9 +171,9 @@ class DaytonaEngine:
         try:
             sandbox = await self._client.get(self._options.attach)
         except sdk.DaytonaNotFoundError as error:
-            raise PlaceGone(f"the daytona sandbox {self._options.attach!r} is gone; start a new one") from error
+            raise EnvironmentGone(f"the daytona sandbox {self._options.attach!r} is gone; start a new one") from error
         if sandbox.state != "started":
-            raise PlaceGone(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
+            raise EnvironmentGone(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:
@@ -258,7 +259,7 @@ class DaytonaProcess(TextRelayProcess):
         try:
             await self._service.send_session_command_input(*self._command, line)
         except (self._sdk.DaytonaError, OSError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: DaytonaOptions) -> BackendStatus:
@@ -323,3 +324,33 @@ def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, sdk.DaytonaAuthenticationError | sdk.DaytonaForbiddenError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> DaytonaOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return DaytonaOptions(
+        api_key=environ.get("DAYTONA_API_KEY", ""),
+        api_url=environ.get("DAYTONA_API_URL", ""),
+        target=environ.get("DAYTONA_TARGET", ""),
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        disk_mb=section.disk_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+        idle_seconds=section.idle_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="daytona",
+    create=lambda request: request.shell_over(DaytonaEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

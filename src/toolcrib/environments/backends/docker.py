@@ -12,23 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toolcrib.config.child_environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.containers import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
     WAIT_FOR_EVER,
-    Client,
     ClientOutput,
-    Witnesses,
+    ContainerClient,
+    RunningClients,
     find_program,
-    finished,
     is_alive,
+    run_to_end,
     this_machine,
     this_process,
 )
+from toolcrib.environments.shell import ShellEnvironment
 
 WORKSPACE = "/workspace"
+# How a client finds its engine. None of it reaches a container.
+CLIENT_VARIABLES = ("DOCKER_*", "CONTAINER_*", "CONTAINERS_*", "PODMAN_*", "REGISTRY_AUTH_FILE")
 WHERE_THE_ENGINE_IS = ("DOCKER_HOST", "DOCKER_CONTEXT")
 """The variables that tell a client which engine it talks to; a container is found again only there."""
 HOME_OF_HOST_USER = "/home/toolcrib"
@@ -91,7 +96,7 @@ def run_arguments(options: DockerOptions, name: str, *, is_podman: bool = False)
     ]
 
 
-def is_closed(options: DockerOptions) -> bool:
+def is_isolated(options: DockerOptions) -> bool:
     """Whether nothing of this machine can be changed from inside: no writable folder of it, no opened-up container."""
     if options.container or options.workspace is not None:
         return False
@@ -183,7 +188,7 @@ def _is_read_only(volume: str) -> bool:
     return "ro" in ",".join(volume.split(":")[2:]).split(",")
 
 
-def lasting_name(options: DockerOptions) -> str:
+def persistent_name(options: DockerOptions) -> str:
     """The same for equal options: where an engine finds what an earlier one kept."""
     same = replace(options, environ={}, labels={}, owner="", container="")
     return f"toolcrib-kept-{hashlib.sha256(repr(same).encode()).hexdigest()[:16]}"
@@ -214,7 +219,7 @@ class DockerEngine:
 
     kind = "docker"
     shell = "bash"
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DockerOptions) -> None:
@@ -223,8 +228,8 @@ class DockerEngine:
         self._program = options.binary
         self._is_new = False
         self._is_kept = options.persistent
-        self._witnesses = Witnesses()
-        self.isolated = is_closed(options)
+        self._witnesses = RunningClients()
+        self.isolated = is_isolated(options)
 
     async def open(self) -> None:
         self._client = await _client(self._options.binary, self._options.environ)
@@ -295,7 +300,7 @@ class DockerEngine:
     async def _take_over(self) -> None:
         container = self._options.container
         if not await self._start(container):
-            raise PlaceGone(f"there is no container {container[:12]!r} any more; start a new environment")
+            raise EnvironmentGone(f"there is no container {container[:12]!r} any more; start a new environment")
         self._container = container
         kept = MARK + '{{index .Config.Labels "toolcrib.kept"}}'
         self._is_kept = "1" in (await self._client.ask("container", "inspect", "--format", kept, container)).lines(MARK)
@@ -316,7 +321,7 @@ class DockerEngine:
         return True
 
     async def _go_on(self) -> bool:
-        name = lasting_name(self._options)
+        name = persistent_name(self._options)
         if not await self._start(name):
             return False
         self._container = name
@@ -326,12 +331,12 @@ class DockerEngine:
         options = self._options
         if not options.image:
             raise EnvironmentFailed("no docker image is chosen; set terminal.docker.image")
-        name = lasting_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
+        name = persistent_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
         try:
-            answer = await finished(self._run(name, options))
+            answer = await run_to_end(self._run(name, options))
             if answer.exit_code and options.pull and not await self._has_image():
                 await self._pull()
-                answer = await finished(self._run(name, options))
+                answer = await run_to_end(self._run(name, options))
             if answer.exit_code:
                 raise await self._failure(answer)
         except BaseException:
@@ -376,23 +381,23 @@ class DockerEngine:
         return EnvironmentFailed(f"{name} could not make a container of {image!r}: {answer.last_line()}")
 
 
-async def _client(binary: str, environ: Mapping[str, str]) -> Client:
+async def _client(binary: str, environ: Mapping[str, str]) -> ContainerClient:
     """The client that was asked for; where none was, docker where that answers, else podman."""
     found = [program for name in _names(binary) if (program := find_program([name], environ))]
     if not found:
         missing = f"{binary!r} is not" if binary else "neither docker nor podman is"
         raise EnvironmentFailed(f"{missing} installed, or on PATH; install docker or podman")
-    first = Client(found[0], environ)
+    first = ContainerClient(found[0], environ)
     if len(found) == 1 or await _answers(first):
         return first
-    return Client(found[1], environ)
+    return ContainerClient(found[1], environ)
 
 
 def _names(binary: str) -> tuple[str, ...]:
     return (binary,) if binary else ("docker", "podman")
 
 
-async def _answers(client: Client) -> bool:
+async def _answers(client: ContainerClient) -> bool:
     try:
         answer = await client.ask(*REACH, limit_seconds=PROBE_SECONDS / 2)
     except EnvironmentFailed:
@@ -415,14 +420,14 @@ def _unreachable(name: str, answer: ClientOutput) -> tuple[str, str]:
     )
 
 
-async def _reach(client: Client) -> None:
+async def _reach(client: ContainerClient) -> None:
     """Raise EnvironmentFailed when the engine behind the client does not answer."""
     answer = await client.ask(*REACH)
     if answer.exit_code:
         raise EnvironmentFailed("; ".join(_unreachable(client.name, answer)))
 
 
-async def _state(client: Client, container: str) -> str:
+async def _state(client: ContainerClient, container: str) -> str:
     """What the engine says of a container: running, exited, paused …; empty when it has none of that name."""
     answer = await client.ask("container", "inspect", "--format", MARK + "{{.State.Status}}", container)
     if answer.exit_code and not NO_SUCH_CONTAINER.search(answer.text):
@@ -489,10 +494,77 @@ async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) ->
     await _remove(await _client(binary, environ), leftover.name)
 
 
-async def _remove(client: Client, container: str) -> None:
+async def _remove(client: ContainerClient, container: str) -> None:
     answer = await client.ask("rm", "-f", "-v", container, limit_seconds=REMOVE_SECONDS)
     if await _state(client, container):
         raise EnvironmentFailed(
             f"the container {container[:12]!r} could not be removed: {answer.last_line()}; "
             f"run `{client.name} rm -f {container[:12]}`"
         )
+
+
+def options_from(request: EnvironmentRequest) -> DockerOptions:
+    """What the settings, the spec and the address say about the container."""
+    section, address = request.section, request.address
+    volumes = tuple(map(request.volume, section.volumes))
+    is_mounted = bool(volumes or request.workspace)
+    return DockerOptions(
+        image=request.spec.image,
+        binary=address.get("binary", "" if section.engine == "auto" else section.engine),
+        environ=_client_environ(request),
+        volumes=volumes,
+        workspace=request.workspace,
+        network=section.network,
+        cpus=section.cpus,
+        memory_mb=section.memory_mb,
+        disk_mb=section.disk_mb,
+        pids_limit=section.pids,
+        run_as_host_user=section.run_as_host_user == "on" or (section.run_as_host_user == "auto" and is_mounted),
+        extra_args=tuple(section.extra_args),
+        session=request.spec.session,
+        persistent=section.persistent,
+        container=address.get("container", ""),
+    )
+
+
+def _client_environ(request: EnvironmentRequest) -> dict[str, str]:
+    """The client's variables. The address of an existing container says which engine made it."""
+    environ = child_environment(request.environ, passthrough=CLIENT_VARIABLES)
+    for name in WHERE_THE_ENGINE_IS:
+        if name.lower() in request.address:
+            environ[name] = request.address[name.lower()]
+    return {name: value for name, value in environ.items() if value}
+
+
+def _create(request: EnvironmentRequest) -> ShellEnvironment:
+    default_folder = WORKSPACE if request.workspace and not request.spec.cwd else ""
+    return request.shell_over(DockerEngine(options_from(request)), default_folder)
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    options = options_from(request)
+    return await probe(options.binary, options.environ)
+
+
+async def _list_leftovers(request: EnvironmentRequest) -> list[Leftover]:
+    options = options_from(request)
+    return await leftovers(options.binary, options.environ)
+
+
+async def _remove_leftover(leftover: Leftover, request: EnvironmentRequest) -> None:
+    options = options_from(request)
+    await remove(leftover, options.binary, options.environ)
+
+
+BACKEND = Backend(
+    kind="docker",
+    location="container",
+    section="docker",
+    create=_create,
+    probe=_probe,
+    leftovers=_list_leftovers,
+    remove=_remove_leftover,
+    is_self_contained=lambda spec, section: (
+        not (section.volumes or section.extra_args or dict(spec.options).get("workspace"))
+    ),
+)

@@ -14,21 +14,22 @@ from pathlib import Path
 from toolcrib.core.environments import (
     BackendPath,
     BackendStatus,
+    CommandExit,
     CommandRequest,
-    Ended,
     Execution,
     Leftover,
     OnOutput,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.containers import is_alive, this_process
-from toolcrib.environments.background import BackgroundExecution, HostWatcher, ended_by
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.background import BackgroundExecution, HostLogWatcher, exit_from_file
+from toolcrib.environments.containers import is_alive, this_process
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, on_exit, spawn_on_host
-from toolcrib.environments.process_tree import ALL, HostTree
+from toolcrib.environments.process_tree import ALL_COMMANDS, HostTree
 from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
-from toolcrib.environments.shell import PlaceParts, SessionOptions, ShellEnvironment
+from toolcrib.environments.shell import EnvironmentParts, SessionOptions, ShellEnvironment
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024
@@ -46,7 +47,7 @@ class LocalEngine:
 
     kind = "local"
     isolated = False
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -95,11 +96,13 @@ class LocalEnvironment(ShellEnvironment):
         super().__init__(LocalEngine(environ), options)
         self._is_taken_over = is_taken_over
 
-    def _make_parts(self) -> PlaceParts:
+    def _make_parts(self) -> EnvironmentParts:
         folder = Path(self.folder)
         self._tree = tree = HostTree(folder / "sessions")
-        self._watcher = HostWatcher(folder, min(self._options.max_log_bytes, MAX_LOG_BYTES))
-        return PlaceParts(tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), left_behind=tree.left_by)
+        self._watcher = HostLogWatcher(folder, min(self._options.max_log_bytes, MAX_LOG_BYTES))
+        return EnvironmentParts(
+            tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), find_orphans=tree.orphans_of
+        )
 
     async def _begin_session(self) -> None:
         await super()._begin_session()
@@ -127,7 +130,7 @@ class LocalEnvironment(ShellEnvironment):
     async def _tell_end(self, command_id: str, process: HostProcess) -> None:
         code = await process.wait()
         said = self._exit_file(command_id)
-        ended = ended_by(said) if said == "no_folder" else Ended(exit_code=code)
+        ended = exit_from_file(said) if said == "no_folder" else CommandExit(exit_code=code)
         if not said:
             # Killed, or replaced by `exec`: whoever looks after a crash of ours wants to know, too.
             with contextlib.suppress(OSError):
@@ -151,7 +154,7 @@ class LocalEnvironment(ShellEnvironment):
                 await gone.wait()
             finally:
                 stop_watching()
-        self._watcher.finish(command_id, ended_by(self._exit_file(command_id)))
+        self._watcher.finish(command_id, exit_from_file(self._exit_file(command_id)))
 
     def _exit_file(self, command_id: str) -> str:
         try:
@@ -166,26 +169,6 @@ class LocalEnvironment(ShellEnvironment):
 
     async def _remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-async def leftovers(_: Mapping[str, str]) -> list[Leftover]:
-    """The folders of sessions, with what may still run in them."""
-    found = []
-    for parent in {_quick_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
-        for note in parent.glob(f"{PREFIX}*/{OWNER}"):
-            with contextlib.suppress(OSError):
-                alive = is_alive(note.read_text())
-                running = await HostTree(note.parent / "sessions").remaining([ALL])
-                detail = f"{len(running)} processes run in it" if running else "nothing runs in it"
-                found.append(Leftover(kind="local folder", name=str(note.parent), detail=detail, owner_alive=alive))
-    return found
-
-
-async def remove(leftover: Leftover, _: Mapping[str, str]) -> None:
-    """End what runs of a session that lost its owner, and remove its folder."""
-    folder = Path(leftover.name)
-    await HostTree(folder / "sessions").end([ALL], 1.0)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quick_folder() -> Path | None:
@@ -218,5 +201,39 @@ def probe(environ: Mapping[str, str]) -> BackendStatus:
     """Whether commands can run on this machine."""
     bash = shutil.which("bash", path=environ.get("PATH"))
     if bash is None:
-        return BackendStatus(kind="local", usable=False, detail="no bash was found", remedy=BASH_REMEDY)
-    return BackendStatus(kind="local", usable=True, detail=f"commands run here with your rights, by {bash}")
+        return BackendStatus(kind="local", usable=False, detail="bash was not found", remedy=BASH_REMEDY)
+    return BackendStatus(kind="local", usable=True, detail=f"commands run here with your permissions, in {bash}")
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    return probe(request.host_environ())
+
+
+async def leftovers(_: EnvironmentRequest) -> list[Leftover]:
+    """The folders of sessions, with what may still run in them."""
+    found = []
+    for parent in {_quick_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
+        for note in parent.glob(f"{PREFIX}*/{OWNER}"):
+            with contextlib.suppress(OSError):
+                alive = is_alive(note.read_text())
+                running = await HostTree(note.parent / "sessions").remaining([ALL_COMMANDS])
+                detail = f"{len(running)} processes run in it" if running else "nothing runs in it"
+                found.append(Leftover(kind="local folder", name=str(note.parent), detail=detail, owner_alive=alive))
+    return found
+
+
+async def remove(leftover: Leftover, _: EnvironmentRequest) -> None:
+    """End what runs of a session that lost its owner, and remove its folder."""
+    folder = Path(leftover.name)
+    await HostTree(folder / "sessions").end([ALL_COMMANDS], 1.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+BACKEND = Backend(
+    kind="local",
+    location="host",
+    create=lambda request: LocalEnvironment(request.host_environ(), request.session_options()),
+    probe=_probe,
+    leftovers=leftovers,
+    remove=remove,
+)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
     MACHINE_TAG,
@@ -20,14 +21,14 @@ from toolcrib.environments.backends.hosted import (
     SPAWN_SECONDS,
     HostedProcess,
     check_lifetime,
-    ended,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
     status,
     tags_of_this_process,
-    without_terminal,
 )
 
 KIND = "modal"
@@ -69,7 +70,7 @@ class ModalEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: ModalOptions) -> None:
@@ -108,7 +109,7 @@ class ModalEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> ModalProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the modal sandbox is not open")
         sdk = load_sdk("modal", "modal")
@@ -133,7 +134,7 @@ class ModalEngine:
         return str(image.object_id)
 
     async def _attach(self, sdk: Any) -> Any:
-        gone = PlaceGone(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
+        gone = EnvironmentGone(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
         try:
             sandbox = await sdk.Sandbox.from_id.aio(self._options.attach, client=self._client)
             code = await sandbox.poll.aio()
@@ -196,7 +197,7 @@ class ModalProcess(HostedProcess):
                 stdin.write(data[start : start + WRITE_BYTES])
                 await stdin.drain.aio()
         except (self._sdk.exception.Error, OSError, ValueError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
     async def _send_end(self) -> None:
         stdin = self._process.stdin
@@ -204,7 +205,7 @@ class ModalProcess(HostedProcess):
         try:
             await stdin.drain.aio()
         except (self._sdk.exception.Error, OSError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: ModalOptions) -> BackendStatus:
@@ -280,3 +281,31 @@ def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, sdk.exception.AuthError | sdk.exception.PermissionDeniedError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> ModalOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return ModalOptions(
+        token_id=environ.get("MODAL_TOKEN_ID", ""),
+        token_secret=environ.get("MODAL_TOKEN_SECRET", ""),
+        app=section.app,
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="modal",
+    create=lambda request: request.shell_over(ModalEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

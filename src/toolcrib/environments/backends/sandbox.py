@@ -21,26 +21,28 @@ from typing import Any, Literal
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends import sandbox_landlock, sandbox_spawner
-from toolcrib.environments.backends.sandbox_landlock import (
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.host_process import spawn_on_host
+from toolcrib.environments.sandboxing import landlock, spawner
+from toolcrib.environments.sandboxing.landlock import (
     OWN_MOUNTS,
-    keeps_signals_and_sockets_apart,
+    can_scope_signals_and_sockets,
     landlock_version,
 )
-from toolcrib.environments.backends.sandbox_policy import (
+from toolcrib.environments.sandboxing.policy import (
     LOCAL_SOCKETS,
     NETWORK_SOCKETS,
     SPAWNER_INSIDE,
-    Visible,
+    VisibleFiles,
     bubblewrap_arguments,
-    bubblewrap_trial,
+    bubblewrap_problem,
     find_bubblewrap,
     landlock_policy,
     seccomp_program,
-    what_is_visible,
+    visible_files,
 )
-from toolcrib.environments.backends.sandbox_session import SandboxProcess, SandboxSession, memory_file
-from toolcrib.environments.host_process import spawn_on_host
+from toolcrib.environments.sandboxing.session import SandboxProcess, SandboxSession, memory_file
+from toolcrib.environments.shell import ShellEnvironment
 
 PREFIX = "toolcrib-sandbox-"
 LOCK = "owner"
@@ -145,12 +147,16 @@ def _ignore(_: bytes) -> None:
 
 __all__ = ["SandboxEngine", "SandboxOptions", "leftovers", "probe", "remove"]
 
+COVERED_SEPARATOR = "\0"
+"""Between paths in an option of a spec; no path contains it."""
+MEGABYTE = 1024 * 1024
+MAX_PROCESSES = 4096
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run/current-system/sw/bin/bash")
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # This Python, without anything that users add to it.
 PYTHON = (str(Path(sys.executable).resolve()), "-I", "-S", "-X", "utf8")
-SPAWNER = Path(sandbox_spawner.__file__).resolve()
-LAUNCHER = Path(sandbox_landlock.__file__).resolve()
+SPAWNER = Path(spawner.__file__).resolve()
+LAUNCHER = Path(landlock.__file__).resolve()
 REMEDY = "install bubblewrap (apt-get install bubblewrap), or choose another backend"
 NOT_LINUX = "the sandbox needs the kernel of Linux"
 
@@ -174,7 +180,7 @@ class SandboxOptions:
     """Files in the workspace that are not shown, where the mechanism can cover single ones."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """The variables that programs start with; HOME and TMPDIR are the sandbox's own."""
-    max_processes: int = 4096
+    max_processes: int = MAX_PROCESSES
     max_file_bytes: int = 0
     """How large one file may become; 0 means no limit."""
     max_memory_bytes: int = 0
@@ -189,7 +195,7 @@ class SandboxEngine:
     """Programs on this machine that cannot reach beyond their workspace; see Engine."""
 
     kind = "sandbox"
-    spare_shells = 1
+    shell_pool_size = 1
 
     def __init__(self, options: SandboxOptions) -> None:
         self._options = options
@@ -265,11 +271,11 @@ class SandboxEngine:
                 await self._session.end()
                 self._session = await self._start(mechanism, self._visible(), folder)
 
-    def _visible(self) -> Visible:
+    def _visible(self) -> VisibleFiles:
         options = self._options
-        return what_is_visible(options.workspace, options.home, options.writable, options.readable, options.secrets)
+        return visible_files(options.workspace, options.home, options.writable, options.readable, options.secrets)
 
-    async def _open_with_any(self, visible: Visible, folder: SandboxFolder) -> None:
+    async def _open_with_any(self, visible: VisibleFiles, folder: SandboxFolder) -> None:
         """Take the best mechanism that works and is allowed."""
         refused: list[str] = []
         candidates: tuple[Mechanism, ...] = ("bubblewrap", "landlock")
@@ -285,7 +291,7 @@ class SandboxEngine:
             return
         raise EnvironmentFailed(f"no sandbox can be made here ({'; '.join(refused)}); {REMEDY}")
 
-    async def _start(self, mechanism: Mechanism, visible: Visible, folder: SandboxFolder) -> SandboxSession:
+    async def _start(self, mechanism: Mechanism, visible: VisibleFiles, folder: SandboxFolder) -> SandboxSession:
         session = SandboxSession(pids_are_ours=mechanism == "landlock")
         if mechanism == "bubblewrap":
             said = await self._start_bubblewrap(session, visible, folder)
@@ -299,7 +305,9 @@ class SandboxEngine:
             )
         return session
 
-    async def _start_bubblewrap(self, session: SandboxSession, visible: Visible, folder: SandboxFolder) -> SpawnerSays:
+    async def _start_bubblewrap(
+        self, session: SandboxSession, visible: VisibleFiles, folder: SandboxFolder
+    ) -> SpawnerSays:
         found = find_bubblewrap()
         if found is None:
             raise EnvironmentFailed("it is not installed")
@@ -321,7 +329,7 @@ class SandboxEngine:
                 inherited=[rules.fileno()],
             )
         # Sockets without a file belong to the network.
-        apart = not self._options.network or keeps_signals_and_sockets_apart(landlock_version())
+        apart = not self._options.network or can_scope_signals_and_sockets(landlock_version())
         self.isolated = apart and not visible.whole_home
         self.temporary = BackendPath("/tmp")
         self._tell(
@@ -332,7 +340,9 @@ class SandboxEngine:
         )
         return said
 
-    async def _start_landlock(self, session: SandboxSession, visible: Visible, folder: SandboxFolder) -> SpawnerSays:
+    async def _start_landlock(
+        self, session: SandboxSession, visible: VisibleFiles, folder: SandboxFolder
+    ) -> SpawnerSays:
         version = landlock_version()
         policy = landlock_policy(visible, folder.path, network=self._options.network, spawner=SPAWNER)
         said = await session.start(
@@ -346,7 +356,7 @@ class SandboxEngine:
             self._environ(home=folder.home, temporary=str(folder.temporary)),
         )
         own_mounts = OWN_MOUNTS in said["notes"]
-        apart = keeps_signals_and_sockets_apart(version)
+        apart = can_scope_signals_and_sockets(version)
         self.isolated = own_mounts and apart and not visible.whole_home
         self.temporary = BackendPath("/tmp" if own_mounts else str(folder.temporary))
         self._tell(
@@ -367,7 +377,7 @@ class SandboxEngine:
         network = "network" if self._options.network else "no network"
         self.in_force = "; ".join([part for part in parts if part] + [network, "limits"])
 
-    def _spawner(self, script: str, link: int, visible: Visible, *, others: int) -> list[str]:
+    def _spawner(self, script: str, link: int, visible: VisibleFiles, *, others: int) -> list[str]:
         """The spawner and its arguments; `others` tasks count against its limit on processes already."""
         options = self._options
         limits = {"RLIMIT_CORE": 0, "RLIMIT_NPROC": others + options.max_processes}
@@ -395,7 +405,7 @@ async def probe(options: SandboxOptions) -> BackendStatus:
     missing: list[str] = []
     if options.use != "landlock":
         found = find_bubblewrap()
-        trouble = bubblewrap_trial(found[0]) if found else "it is not installed"
+        trouble = bubblewrap_problem(found[0]) if found else "it is not installed"
         if found and not trouble:
             return BackendStatus(kind="sandbox", usable=True, detail=f"bubblewrap {'.'.join(map(str, found[1]))}")
         missing.append(f"bubblewrap: {trouble}")
@@ -419,3 +429,48 @@ def _tasks_of_this_user() -> int:
             except OSError:
                 continue
     return count
+
+
+def options_from(request: EnvironmentRequest) -> SandboxOptions:
+    """What the settings and the spec say about the sandbox."""
+    section, wanted = request.section, dict(request.spec.options)
+    covered = wanted.get("covered", "").split(COVERED_SEPARATOR)
+    return SandboxOptions(
+        workspace=Path(request.spec.cwd),
+        use=section.use,
+        network=wanted["network"] == "on" if "network" in wanted else section.network,
+        writable=tuple(request.host_path(folder) for folder in section.writable),
+        readable=tuple(request.host_path(folder) for folder in section.readable),
+        home=Path(home) if (home := request.environ.get("HOME")) else None,
+        secrets=request.secrets,
+        covered=tuple(Path(request.spec.cwd, name) for name in covered if name),
+        max_shared_memory_bytes=int(wanted.get("shared_memory_mb", "0")) * MEGABYTE,
+        environ=request.host_environ(),
+        max_processes=int(wanted.get("max_processes", "0")) or MAX_PROCESSES,
+    )
+
+
+def _create(request: EnvironmentRequest) -> ShellEnvironment:
+    # Inside the sandbox only the real path of the workspace exists.
+    cwd = str(Path(request.spec.cwd).resolve()) if request.spec.cwd else ""
+    return request.shell_over(SandboxEngine(options_from(request)), cwd)
+
+
+async def _list_leftovers(_: EnvironmentRequest) -> list[Leftover]:
+    return await leftovers()
+
+
+async def _remove_leftover(leftover: Leftover, _: EnvironmentRequest) -> None:
+    await remove(leftover)
+
+
+BACKEND = Backend(
+    kind="sandbox",
+    location="host",
+    section="sandbox",
+    create=_create,
+    probe=lambda request: probe(options_from(request)),
+    leftovers=_list_leftovers,
+    remove=_remove_leftover,
+    can_reattach=False,
+)

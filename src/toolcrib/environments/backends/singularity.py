@@ -13,22 +13,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolcrib.config.child_environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.containers import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
-    Client,
     ClientOutput,
-    Witnesses,
+    ContainerClient,
+    RunningClients,
     find_program,
-    finished,
     is_alive,
+    run_to_end,
     this_process,
 )
 from toolcrib.environments.host_process import on_exit
 
 PROGRAMS = ("apptainer", "singularity")
+# Not everything that Apptainer reads: some of its variables mount folders, and only the settings decide about mounts.
+CLIENT_VARIABLES = tuple(
+    f"{maker}_{name}" for maker in ("APPTAINER", "SINGULARITY") for name in ("CACHEDIR", "TMPDIR", "CONFIGDIR")
+)
 # An image from a registry is fetched and converted the first time that it is started.
 START_SECONDS = 1800.0
 STOP_SECONDS = 30.0
@@ -74,7 +80,7 @@ class SingularityEngine:
 
     kind = "singularity"
     shell = "bash"
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: SingularityOptions) -> None:
@@ -82,7 +88,7 @@ class SingularityEngine:
         self._instance = ""
         self._is_new = False
         self._in_home: tuple[str, ...] = ()
-        self._witnesses = Witnesses()
+        self._witnesses = RunningClients()
         writable = any(not bind.endswith(":ro") for bind in options.binds)
         self.isolated = not (writable or options.extra_args or options.instance)
 
@@ -90,7 +96,7 @@ class SingularityEngine:
         self._client = _client(self._options.binary, self._options.environ)
         if self._options.instance:
             if not await _described(self._client, self._options.instance):
-                raise PlaceGone(f"there is no instance {self._options.instance!r} any more; start a new one")
+                raise EnvironmentGone(f"there is no instance {self._options.instance!r} any more; start a new one")
             self._instance = self._options.instance
         else:
             await self._start_instance()
@@ -147,7 +153,7 @@ class SingularityEngine:
         owner = (self._options.owner or this_process()).replace(":", "-")
         name = f"toolcrib-{secrets.token_hex(4)}-{owner}"
         try:
-            answer = await finished(self._start(name, self._options))
+            answer = await run_to_end(self._start(name, self._options))
             if answer.exit_code:
                 image = self._options.image
                 raise EnvironmentFailed(
@@ -235,15 +241,15 @@ def _image(image: str, home: str) -> str:
     return str(path)
 
 
-def _client(binary: str, environ: Mapping[str, str]) -> Client:
+def _client(binary: str, environ: Mapping[str, str]) -> ContainerClient:
     program = find_program([binary] if binary else PROGRAMS, environ)
     if program is None:
         missing = f"{binary!r} is not" if binary else "neither apptainer nor singularity is"
         raise EnvironmentFailed(f"{missing} installed, or on PATH; install apptainer")
-    return Client(program, environ)
+    return ContainerClient(program, environ)
 
 
-async def _described(client: Client, name: str = "") -> list[dict[str, Any]]:
+async def _described(client: ContainerClient, name: str = "") -> list[dict[str, Any]]:
     """What the client knows of the instances of this user: of one, or of all."""
     answer = await client.ask("instance", "list", "--json", *([name] if name else []))
     found = re.search(r"^\{.*^\}", answer.text, re.DOTALL | re.MULTILINE)
@@ -253,7 +259,7 @@ async def _described(client: Client, name: str = "") -> list[dict[str, Any]]:
     return instances
 
 
-async def _stop(client: Client, name: str) -> None:
+async def _stop(client: ContainerClient, name: str) -> None:
     """End an instance with all that runs in it, and remove the logs that the client keeps of it."""
     for instance in await _described(client, name):
         ended = asyncio.Event()
@@ -314,3 +320,48 @@ async def leftovers(binary: str, environ: Mapping[str, str]) -> list[Leftover]:
 async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) -> None:
     """End an instance, whatever runs in it; raises EnvironmentFailed when it still runs afterwards."""
     await _stop(_client(binary, environ), leftover.name)
+
+
+def options_from(request: EnvironmentRequest) -> SingularityOptions:
+    """What the settings, the spec and the address say about the instance."""
+    section = request.section
+    return SingularityOptions(
+        image=request.expand_home(request.spec.image),
+        binary=request.address.get("binary", ""),
+        environ=child_environment(request.environ, passthrough=CLIENT_VARIABLES),
+        binds=tuple(map(request.volume, section.binds)),
+        overlay=request.host_path(section.overlay) if section.overlay else None,
+        network=section.network,
+        cpus=section.cpus,
+        memory_mb=section.memory_mb,
+        pids_limit=section.pids,
+        extra_args=tuple(section.extra_args),
+        instance=request.address.get("instance", ""),
+    )
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    options = options_from(request)
+    return await probe(options.binary, options.environ)
+
+
+async def _list_leftovers(request: EnvironmentRequest) -> list[Leftover]:
+    options = options_from(request)
+    return await leftovers(options.binary, options.environ)
+
+
+async def _remove_leftover(leftover: Leftover, request: EnvironmentRequest) -> None:
+    options = options_from(request)
+    await remove(leftover, options.binary, options.environ)
+
+
+BACKEND = Backend(
+    kind="singularity",
+    location="container",
+    section="singularity",
+    create=lambda request: request.shell_over(SingularityEngine(options_from(request))),
+    probe=_probe,
+    leftovers=_list_leftovers,
+    remove=_remove_leftover,
+    is_self_contained=lambda _, section: not (section.binds or section.extra_args),
+)

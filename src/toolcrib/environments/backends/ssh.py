@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.ssh_login import Login, SshOptions, log_in, ssh_package
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.ssh_login import Login, SshOptions, log_in, ssh_package
 
 if TYPE_CHECKING:
     import asyncssh
@@ -201,7 +202,7 @@ def quoted_for_any_shell(argument: str) -> str:
     return "".join(f"\\{piece}" if piece in ("\\", "'") else f"'{piece}'" for piece in pieces if piece) or "''"
 
 
-class _Line:
+class _Connection:
     """A connection with the programs that run over it."""
 
     def __init__(self) -> None:
@@ -225,12 +226,12 @@ class SshEngine:
     kind = "ssh"
     isolated = False
     shell = "bash"
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: SshOptions) -> None:
         self._options = options
-        self._lines: list[_Line] = []
+        self._lines: list[_Connection] = []
         self._connecting = asyncio.Lock()
         self._session_ended = asyncio.Event()
         self._starting: set[asyncio.Task[Any]] = set()
@@ -291,7 +292,7 @@ class SshEngine:
                     )
 
     async def _try_to_start(
-        self, line: _Line, command: str, on_output: OnOutput, terminal: TerminalSize | None
+        self, line: _Connection, command: str, on_output: OnOutput, terminal: TerminalSize | None
     ) -> SshProcess | None:
         """The started program; None when the line had no session to give, or broke before anything was started."""
         sdk = ssh_package()
@@ -337,7 +338,7 @@ class SshEngine:
             raise
         return process
 
-    def _not_started(self, line: _Line, process: SshProcess, reason: str) -> None:
+    def _not_started(self, line: _Connection, process: SshProcess, reason: str) -> None:
         """Forget a program whose start failed; raises when it may have been started all the same."""
         self._forget(line, process, frees_a_session=False)
         if line.lost_because and line in self._lines:
@@ -346,14 +347,14 @@ class SshEngine:
             process.let_go(reason)
             raise EnvironmentFailed(f"{self._where} did not start a program, or we lost it while it started: {reason}")
 
-    def _drop_started(self, line: _Line, process: SshProcess, started: asyncio.Task[Any]) -> None:
+    def _drop_started(self, line: _Connection, process: SshProcess, started: asyncio.Task[Any]) -> None:
         if not started.cancelled():
             started.exception()  # Nobody waits for it any more.
         process.let_go("its start was cancelled")
         if not process.was_opened:
             self._forget(line, process, frees_a_session=False)
 
-    async def _line_with_room(self, deadline: float) -> _Line:
+    async def _line_with_room(self, deadline: float) -> _Connection:
         """A connection that may have a session for us: an old one, a new one, or one that somebody leaves in time."""
         while True:
             self._session_ended.clear()
@@ -376,13 +377,13 @@ class SshEngine:
                     "End some of them, or raise MaxSessions in its sshd_config"
                 ) from error
 
-    def _open_line_with_room(self) -> _Line | None:
+    def _open_line_with_room(self) -> _Connection | None:
         if self._is_closed:
             raise EnvironmentFailed(f"the environment on {self._where} is closed")
         return next((line for line in self._lines if not line.is_full), None)
 
-    async def _connect(self) -> _Line:
-        line = _Line()
+    async def _connect(self) -> _Connection:
+        line = _Connection()
 
         def lost(reason: str) -> None:
             line.lost_because = line.lost_because or reason
@@ -397,7 +398,7 @@ class SshEngine:
         self._lines.append(line)
         return line
 
-    def _forget(self, line: _Line, process: SshProcess, *, frees_a_session: bool = True) -> None:
+    def _forget(self, line: _Connection, process: SshProcess, *, frees_a_session: bool = True) -> None:
         line.processes.discard(process)
         if not frees_a_session:
             return
@@ -409,7 +410,7 @@ class SshEngine:
             self._lines.remove(line)
             asyncio.get_running_loop().call_soon(line.connection.close)
 
-    async def _hang_up(self, line: _Line) -> None:
+    async def _hang_up(self, line: _Connection) -> None:
         if line in self._lines:
             self._lines.remove(line)
         line.connection.close()
@@ -425,3 +426,32 @@ class SshEngine:
     @property
     def _where(self) -> str:
         return f"{self._options.user}@{self._options.host}" if self._options.user else self._options.host
+
+
+def options_from(request: EnvironmentRequest) -> SshOptions:
+    """What the settings, the spec and the address say about the login."""
+    section, address = request.section, request.address
+    port = address.get("port", "")
+    return SshOptions(
+        host=address.get("host", request.spec.host),
+        port=int(port) if port else section.port,
+        user=address.get("user", request.spec.user),
+        key=address.get("key") or request.expand_home(section.key),
+        known_hosts=address.get("known_hosts") or request.expand_home(section.known_hosts),
+        config=address.get("config", ""),
+        agent_path=request.environ.get("SSH_AUTH_SOCK", ""),
+        accept_new_host_keys=section.accept_new_host_keys,
+    )
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    return probe(options_from(request))
+
+
+BACKEND = Backend(
+    kind="ssh",
+    location="remote",
+    section="ssh",
+    create=lambda request: request.shell_over(SshEngine(options_from(request))),
+    probe=_probe,
+)

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
     MACHINE_TAG,
@@ -24,15 +25,15 @@ from toolcrib.environments.backends.hosted import (
     SPAWN_SECONDS,
     TextRelayProcess,
     check_lifetime,
-    ended,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
     relayed,
     status,
     tags_of_this_process,
-    without_terminal,
 )
 
 KIND = "vercel_sandbox"
@@ -71,7 +72,7 @@ class VercelEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: VercelOptions) -> None:
@@ -108,7 +109,7 @@ class VercelEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> VercelProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the vercel sandbox is not open")
         sdk = _sdk()
@@ -137,7 +138,7 @@ class VercelEngine:
     async def _attach(self) -> Any:
         sandbox = await self._client.get_sandbox(name=self._options.attach)
         if sandbox.current_session is None or sandbox.status != "running":
-            raise PlaceGone(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
+            raise EnvironmentGone(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:
@@ -204,13 +205,13 @@ class VercelProcess(TextRelayProcess):
         try:
             await self._process.stdin.send(data)
         except _errors(self._sdk) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
     async def _send_end(self) -> None:
         try:
             await self._process.stdin.aclose()
         except _errors(self._sdk) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: VercelOptions) -> BackendStatus:
@@ -301,3 +302,31 @@ def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, sdk.SandboxCredentialsError) or getattr(error, "status_code", None) in (401, 403):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> VercelOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return VercelOptions(
+        token=environ.get("VERCEL_TOKEN", ""),
+        team_id=environ.get("VERCEL_TEAM_ID", ""),
+        project_id=environ.get("VERCEL_PROJECT_ID", ""),
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="vercel",
+    create=lambda request: request.shell_over(VercelEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

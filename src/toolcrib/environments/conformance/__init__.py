@@ -8,18 +8,18 @@
 `toolcrib env check BACKEND` does the same from the command line.
 """
 
-from toolcrib.environments.conformance.check import Check, ConformanceFailure, Need, Subject, Trial
-from toolcrib.environments.conformance.suite import CHECKS, Report, Result, run_check, run_suite
+from toolcrib.environments.conformance.check import Capability, Check, CheckContext, ConformanceFailure, Subject
+from toolcrib.environments.conformance.suite import CHECKS, CheckResult, ConformanceReport, run_check, run_suite
 
 __all__ = [
     "CHECKS",
+    "Capability",
     "Check",
+    "CheckContext",
+    "CheckResult",
     "ConformanceFailure",
-    "Need",
-    "Report",
-    "Result",
+    "ConformanceReport",
     "Subject",
-    "Trial",
     "run_check",
     "run_suite",
 ]

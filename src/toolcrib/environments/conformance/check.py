@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolcrib.core.environments import BackendPath, CommandRequest, Ended, Environment, Execution, OnOutput
+from toolcrib.core.environments import BackendPath, CommandExit, CommandRequest, Environment, Execution, OnOutput
 from toolcrib.core.errors import ToolcribError
 
-Need = Literal["pty", "secrets"]
+Capability = Literal["pty", "secrets"]
 COMMAND_SECONDS = 30.0
 """A command of a check that takes longer has hung."""
 GONE_SECONDS = 5.0
@@ -41,7 +41,7 @@ class Subject:
     name: str
     make: Callable[[], Environment]
     """A new environment, not yet open."""
-    can: frozenset[Need] = frozenset({"pty"})
+    can: frozenset[Capability] = frozenset({"pty"})
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables of this process that must not be seen inside, by name."""
     leftovers: Callable[[], Awaitable[Sequence[str]]] | None = None
@@ -54,19 +54,19 @@ class Check:
 
     name: str
     rule: str
-    run: Callable[[Trial], Awaitable[None]]
-    needs: frozenset[Need] = frozenset()
+    run: Callable[[CheckContext], Awaitable[None]]
+    needs: frozenset[Capability] = frozenset()
     alone: bool = False
     """It wants an environment that no other check has used, or will."""
     seconds: float = 90.0
 
 
 def check(
-    name: str, *needs: Need, alone: bool = False, seconds: float = 90.0
-) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
+    name: str, *needs: Capability, alone: bool = False, seconds: float = 90.0
+) -> Callable[[Callable[[CheckContext], Awaitable[None]]], Check]:
     """Make a coroutine function a check; its docstring is the rule."""
 
-    def make(run: Callable[[Trial], Awaitable[None]]) -> Check:
+    def make(run: Callable[[CheckContext], Awaitable[None]]) -> Check:
         rule = " ".join((run.__doc__ or "").split())
         return Check(name=name, rule=rule, run=run, needs=frozenset(needs), alone=alone, seconds=seconds)
 
@@ -74,11 +74,11 @@ def check(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CommandOutcome:
     """A command that ended: all of its output, and how it ended."""
 
     output: bytes
-    ended: Ended
+    ended: CommandExit
     seconds: float
 
     @property
@@ -86,7 +86,7 @@ class Outcome:
         return self.output.decode(errors="replace")
 
 
-class Printed:
+class OutputRecorder:
     """Takes what a command prints, and lets a check wait for a part of it."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Printed:
             ) from None
 
 
-class Trial:
+class CheckContext:
     """One check at work on one environment."""
 
     def __init__(self, subject: Subject, environment: Environment) -> None:
@@ -119,16 +119,16 @@ class Trial:
 
     async def run(
         self, command: str, *, stdin: bytes | None = None, cwd: str | None = None, seconds: float = COMMAND_SECONDS
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """Run a command in the foreground to its end."""
         request = CommandRequest(command=command, stdin=stdin, cwd=None if cwd is None else BackendPath(cwd))
-        printed = Printed()
+        printed = OutputRecorder()
         started = time.monotonic()
         execution = await self.environment.start(request, printed)
         ended = await self.ended(execution, seconds=seconds, what=command)
-        return Outcome(output=bytes(printed.data), ended=ended, seconds=time.monotonic() - started)
+        return CommandOutcome(output=bytes(printed.data), ended=ended, seconds=time.monotonic() - started)
 
-    async def prints(
+    async def expect_output(
         self, command: str, expected: str | bytes, *, exit_code: int = 0, stdin: bytes | None = None
     ) -> None:
         """Expect a command to print exactly that and to end with that code."""
@@ -137,13 +137,15 @@ class Trial:
         equal(f"output of {_short(command)}", outcome.output, wanted)
         equal(f"exit code of {_short(command)}", outcome.ended.exit_code, exit_code)
 
-    async def does(self, command: str) -> None:
+    async def run_ok(self, command: str) -> None:
         """Run a command that prepares something; it must work."""
         outcome = await self.run(command)
         if outcome.ended.exit_code != 0:
             raise ConformanceFailure(f"{_short(command)} ended with {outcome.ended.exit_code}: {_short(outcome.text)}")
 
-    async def ended(self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command") -> Ended:
+    async def ended(
+        self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command"
+    ) -> CommandExit:
         """How a command ended; one that does not end in time is a failure."""
         try:
             async with asyncio.timeout(seconds):
@@ -190,14 +192,14 @@ class Trial:
         """A new folder inside, which the session is not in; gone afterwards."""
         above = (await self.run('(builtin cd -P "${TMPDIR:-/tmp}" && builtin pwd)')).text.strip()
         name = f"{above}/toolcrib-check-{secrets.token_hex(6)}"
-        await self.does(f"mkdir -m 700 {name}")
+        await self.run_ok(f"mkdir -m 700 {name}")
         try:
             yield name
         finally:
             await self.run(f"command cd / ; command chmod -R u+rwx {name}; command rm -rf {name}", cwd="/")
 
 
-def a_mark() -> str:
+def new_marker() -> str:
     """A number of seconds that nobody else sleeps for: processes are found by it."""
     return f"{7_000_000 + secrets.randbelow(1_000_000)}.{secrets.randbelow(1_000_000):06}"
 

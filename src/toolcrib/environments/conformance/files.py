@@ -1,4 +1,4 @@
-"""Checks of files: read, written, looked at, copied in and out of the place."""
+"""Checks of files: read, written, looked at, copied in and out of the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolcrib.core.environments import BackendPath, FileStatus
 from toolcrib.core.errors import PathChanged
-from toolcrib.environments.conformance.check import Printed, Trial, check, equal, expect, raises
+from toolcrib.environments.conformance.check import CheckContext, OutputRecorder, check, equal, expect, raises
 
 NAMES = ("plain.txt", "two words", 'it\'s "x"', "line\nbreak", "-dash", "ünï☃", "$x;`y`", "back\\slash")
 
@@ -20,72 +20,72 @@ def quoted(text: str) -> str:
 
 
 @check("files-read-and-written")
-async def files_read_and_written(trial: Trial) -> None:
+async def files_read_and_written(ctx: CheckContext) -> None:
     """Files of any name and content are written and read as they are; folders above them are made."""
     data = bytes(range(256)) * 5
-    async with trial.folder() as folder:
+    async with ctx.folder() as folder:
         for name in NAMES:
             path = BackendPath(f"{folder}/new/deep er/{name}")
-            await trial.environment.write_file(path, data)
-            equal(f"content of {name!r}", await trial.environment.read_file(path), data)
-            await trial.prints(f"cat -- {quoted(path)}", data)
+            await ctx.environment.write_file(path, data)
+            equal(f"content of {name!r}", await ctx.environment.read_file(path), data)
+            await ctx.expect_output(f"cat -- {quoted(path)}", data)
         large = os.urandom(3_000_000)
-        await trial.environment.write_file(BackendPath(f"{folder}/large"), large)
+        await ctx.environment.write_file(BackendPath(f"{folder}/large"), large)
         expect(
-            await trial.environment.read_file(BackendPath(f"{folder}/large")) == large,
+            await ctx.environment.read_file(BackendPath(f"{folder}/large")) == large,
             "3 MB to come back",
             "other bytes",
         )
-        await trial.environment.write_file(BackendPath(f"{folder}/empty"), b"")
-        equal("an empty file", await trial.environment.read_file(BackendPath(f"{folder}/empty")), b"")
+        await ctx.environment.write_file(BackendPath(f"{folder}/empty"), b"")
+        equal("an empty file", await ctx.environment.read_file(BackendPath(f"{folder}/empty")), b"")
 
 
 @check("files-relative")
-async def files_relative(trial: Trial) -> None:
+async def files_relative(ctx: CheckContext) -> None:
     """Relative paths of files start at the session's folder."""
-    async with trial.folder() as folder:
-        await trial.does(f"cd {folder}")
-        await trial.environment.write_file(BackendPath("here/file"), b"relative")
-        await trial.prints(f"cat {folder}/here/file", "relative")
-        equal("content", await trial.environment.read_file(BackendPath("here/file")), b"relative")
+    async with ctx.folder() as folder:
+        await ctx.run_ok(f"cd {folder}")
+        await ctx.environment.write_file(BackendPath("here/file"), b"relative")
+        await ctx.expect_output(f"cat {folder}/here/file", "relative")
+        equal("content", await ctx.environment.read_file(BackendPath("here/file")), b"relative")
 
 
 @check("files-keep-mode-and-owner")
-async def files_keep_mode_and_owner(trial: Trial) -> None:
+async def files_keep_mode_and_owner(ctx: CheckContext) -> None:
     """Writing a file keeps the mode and owner of the old one, and replaces it in one step; a mode can be given."""
-    async with trial.folder() as folder:
+    async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/old")
-        await trial.does(f"echo old > {path}; chmod 751 {path}; chown 12345:12345 {path} 2>/dev/null; :")
-        before = (await trial.run(f"stat -c '%a %u %g' {path} 2>/dev/null || ls -n {path} | cut -d' ' -f1-4")).text
-        await trial.does(f"ln -s old {folder}/link; exec 3<{path}")
-        await trial.environment.write_file(path, b"new")
-        after = (await trial.run(f"stat -c '%a %u %g' {path} 2>/dev/null || ls -n {path} | cut -d' ' -f1-4")).text
+        await ctx.run_ok(f"echo old > {path}; chmod 751 {path}; chown 12345:12345 {path} 2>/dev/null; :")
+        before = (await ctx.run(f"stat -c '%a %u %g' {path} 2>/dev/null || ls -n {path} | cut -d' ' -f1-4")).text
+        await ctx.run_ok(f"ln -s old {folder}/link; exec 3<{path}")
+        await ctx.environment.write_file(path, b"new")
+        after = (await ctx.run(f"stat -c '%a %u %g' {path} 2>/dev/null || ls -n {path} | cut -d' ' -f1-4")).text
         equal("mode and owner", after, before)
-        await trial.environment.write_file(BackendPath(f"{folder}/link"), b"through")
-        await trial.prints(f"cat {path}; [ -L {folder}/link ] && echo ' link'", "through link\n")
-        await trial.environment.write_file(BackendPath(f"{folder}/private"), b"x", mode=0o600)
-        status = await trial.environment.status(BackendPath(f"{folder}/private"))
+        await ctx.environment.write_file(BackendPath(f"{folder}/link"), b"through")
+        await ctx.expect_output(f"cat {path}; [ -L {folder}/link ] && echo ' link'", "through link\n")
+        await ctx.environment.write_file(BackendPath(f"{folder}/private"), b"x", mode=0o600)
+        status = await ctx.environment.status(BackendPath(f"{folder}/private"))
         equal("status", _short_status(status), ("file", 1, 0o600))
-        await trial.prints(f"ls -A {folder} | sort | tr '\\n' ' '", "link old private ")
+        await ctx.expect_output(f"ls -A {folder} | sort | tr '\\n' ' '", "link old private ")
 
 
 @check("files-refused")
-async def files_refused(trial: Trial) -> None:
+async def files_refused(ctx: CheckContext) -> None:
     """What cannot be read or written raises the error that says why."""
-    async with trial.folder() as folder:
-        await trial.does(f"mkdir {folder}/sub; mkfifo {folder}/pipe; echo x > {folder}/file")
-        await raises(FileNotFoundError, trial.environment.read_file(BackendPath(f"{folder}/missing")))
-        await raises(IsADirectoryError, trial.environment.read_file(BackendPath(f"{folder}/sub")))
-        await raises(IsADirectoryError, trial.environment.write_file(BackendPath(f"{folder}/sub"), b""))
-        await raises(OSError, trial.environment.write_file(BackendPath(f"{folder}/file/below"), b""))
-        await raises(OSError, trial.environment.read_file(BackendPath(f"{folder}/pipe")))
-        equal("status of nothing", await trial.environment.status(BackendPath(f"{folder}/missing")), None)
+    async with ctx.folder() as folder:
+        await ctx.run_ok(f"mkdir {folder}/sub; mkfifo {folder}/pipe; echo x > {folder}/file")
+        await raises(FileNotFoundError, ctx.environment.read_file(BackendPath(f"{folder}/missing")))
+        await raises(IsADirectoryError, ctx.environment.read_file(BackendPath(f"{folder}/sub")))
+        await raises(IsADirectoryError, ctx.environment.write_file(BackendPath(f"{folder}/sub"), b""))
+        await raises(OSError, ctx.environment.write_file(BackendPath(f"{folder}/file/below"), b""))
+        await raises(OSError, ctx.environment.read_file(BackendPath(f"{folder}/pipe")))
+        equal("status of nothing", await ctx.environment.status(BackendPath(f"{folder}/missing")), None)
         for name, kind in (("sub", "folder"), ("file", "file"), ("pipe", "other")):
-            status = await trial.environment.status(BackendPath(f"{folder}/{name}"))
+            status = await ctx.environment.status(BackendPath(f"{folder}/{name}"))
             equal(f"kind of {name!r}", status.kind if status else None, kind)
-        if (await trial.run("id -u")).text.strip() != "0":
-            await trial.does(f"echo s > {folder}/closed; chmod 000 {folder}/closed")
-            await raises(PermissionError, trial.environment.read_file(BackendPath(f"{folder}/closed")))
+        if (await ctx.run("id -u")).text.strip() != "0":
+            await ctx.run_ok(f"echo s > {folder}/closed; chmod 000 {folder}/closed")
+            await raises(PermissionError, ctx.environment.read_file(BackendPath(f"{folder}/closed")))
 
 
 def _short_status(status: FileStatus | None) -> tuple[str, int, int] | None:
@@ -117,33 +117,33 @@ def _snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @check("folders-both-ways")
-async def folders_both_ways(trial: Trial) -> None:
+async def folders_both_ways(ctx: CheckContext) -> None:
     """A folder that was copied in and out again is the same: names, contents, modes, links; inside the user owns it."""
     with tempfile.TemporaryDirectory(prefix="toolcrib-check-") as name:
         source, back = Path(name, "source"), Path(name, "back")
         _make_tree(source)
-        async with trial.folder() as folder:
-            await trial.environment.upload(source, BackendPath(f"{folder}/tree"))
-            await trial.prints(
+        async with ctx.folder() as folder:
+            await ctx.environment.upload(source, BackendPath(f"{folder}/tree"))
+            await ctx.expect_output(
                 f"cd {folder}/tree && [ -x tool ] && [ -O tool ] && [ -L link ] && cat -- sub/-dash", b"-dash\0\xff"
             )
-            await trial.does("cd /")
-            await trial.environment.download(BackendPath(f"{folder}/tree"), back)
+            await ctx.run_ok("cd /")
+            await ctx.environment.download(BackendPath(f"{folder}/tree"), back)
         equal("the folder", _snapshot(back), _snapshot(source))
 
 
 @check("single-files-both-ways")
-async def single_files_both_ways(trial: Trial) -> None:
+async def single_files_both_ways(ctx: CheckContext) -> None:
     """A single file is copied to exactly the path that was named, its mode kept both ways."""
     with tempfile.TemporaryDirectory(prefix="toolcrib-check-") as name:
         source, back = Path(name, "source"), Path(name, "new", "back")
         content = os.urandom(2_000_000)
         _make_file(source, content, 0o750)
-        async with trial.folder() as folder:
-            await trial.environment.upload(source, BackendPath(f"{folder}/a b/copy"))
-            await trial.environment.download(BackendPath(f"{folder}/a b/copy"), back)
-            await raises(FileNotFoundError, trial.environment.download(BackendPath(f"{folder}/none"), Path(name, "x")))
-            status = await trial.environment.status(BackendPath(f"{folder}/a b/copy"))
+        async with ctx.folder() as folder:
+            await ctx.environment.upload(source, BackendPath(f"{folder}/a b/copy"))
+            await ctx.environment.download(BackendPath(f"{folder}/a b/copy"), back)
+            await raises(FileNotFoundError, ctx.environment.download(BackendPath(f"{folder}/none"), Path(name, "x")))
+            status = await ctx.environment.status(BackendPath(f"{folder}/a b/copy"))
         equal("status inside", _short_status(status), ("file", 2_000_000, 0o750))
         expect(_snapshot(back.parent)["back"] == (0o750, content), "the same mode and content", "others")
 
@@ -167,12 +167,12 @@ def _digest(data: bytes) -> str:
 
 
 @check("lines-of-files")
-async def lines_of_files(trial: Trial) -> None:
+async def lines_of_files(ctx: CheckContext) -> None:
     """Lines are read from anywhere in a file, no more than asked for, and it is said whether the file ends there."""
-    place = trial.environment
-    async with trial.folder() as folder:
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/lines")
-        await place.write_file(path, b"one\r\ntwo\n\n\xff\0four\nfive")
+        await environment.write_file(path, b"one\r\ntwo\n\n\xff\0four\nfive")
         for first, count, max_bytes, data, at_end in (
             (1, 2, 1000, b"one\r\ntwo\n", False),
             (3, 2, 1000, b"\n\xff\0four\n", False),
@@ -183,120 +183,120 @@ async def lines_of_files(trial: Trial) -> None:
             (2, 4, 6, b"two\n\n\xff", False),
             (5, 1, 4, b"five", True),
         ):
-            found = await place.read_lines(path, first=first, count=count, max_bytes=max_bytes)
+            found = await environment.read_lines(path, first=first, count=count, max_bytes=max_bytes)
             equal(f"lines from {first}", (found.data, found.first, found.at_end), (data, first, at_end))
             expect(found.total_lines in (5, None), "5 lines in all", found.total_lines)
             equal("size", found.status.size, 21)
-        await place.write_file(path, b"")
-        found = await place.read_lines(path, first=1, count=5, max_bytes=10)
+        await environment.write_file(path, b"")
+        found = await environment.read_lines(path, first=1, count=5, max_bytes=10)
         equal("an empty file", (found.data, found.at_end), (b"", True))
-        await place.write_file(path, b"".join(b"%d\n" % number for number in range(1, 200_001)))
-        found = await place.read_lines(path, first=150_000, count=2, max_bytes=100)
+        await environment.write_file(path, b"".join(b"%d\n" % number for number in range(1, 200_001)))
+        found = await environment.read_lines(path, first=150_000, count=2, max_bytes=100)
         equal("lines far inside", (found.data, found.at_end), (b"150000\n150001\n", False))
 
 
 @check("files-of-odd-names")
-async def files_of_odd_names(trial: Trial) -> None:
+async def files_of_odd_names(ctx: CheckContext) -> None:
     """Names with quotes, line breaks, leading dashes and bytes that are no UTF-8 are names like any other."""
-    place = trial.environment
-    async with trial.folder() as folder:
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         for name in ODD_NAMES:
             path = BackendPath(f"{folder}/{name}")
-            await place.write_file(path, b"content", expected="", plain=True)
-            equal(f"content of {name!r}", await place.read_file(path, plain=True), b"content")
-            status = await place.status(path)
+            await environment.write_file(path, b"content", expected="", plain=True)
+            equal(f"content of {name!r}", await environment.read_file(path, plain=True), b"content")
+            status = await environment.status(path)
             equal(f"real path of {name!r}", status and status.real, path)
-        equal("names", await place.list_folder(BackendPath(folder)), sorted(ODD_NAMES))
+        equal("names", await environment.list_folder(BackendPath(folder)), sorted(ODD_NAMES))
         for name in ODD_NAMES:
-            await place.remove_file(BackendPath(f"{folder}/{name}"), expected=_digest(b"content"), plain=True)
-        equal("names after all", await place.list_folder(BackendPath(folder)), [])
+            await environment.remove_file(BackendPath(f"{folder}/{name}"), expected=_digest(b"content"), plain=True)
+        equal("names after all", await environment.list_folder(BackendPath(folder)), [])
 
 
 @check("files-expected")
-async def files_expected(trial: Trial) -> None:
+async def files_expected(ctx: CheckContext) -> None:
     """A file whose content is not the expected one is neither overwritten nor removed."""
-    place = trial.environment
-    async with trial.folder() as folder:
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/file")
-        await raises(PathChanged, place.write_file(path, b"new", expected=_digest(b"old")))
-        await place.write_file(path, b"old", expected="")
-        await raises(PathChanged, place.write_file(path, b"new", expected=""))
-        await raises(PathChanged, place.write_file(path, b"new", expected=_digest(b"older")))
-        await raises(PathChanged, place.remove_file(path, expected=_digest(b"older")))
-        equal("content", await place.read_file(path), b"old")
-        await place.write_file(path, b"new", expected=_digest(b"old"))
-        equal("content", await place.read_file(path), b"new")
-        await place.remove_file(path, expected=_digest(b"new"))
-        equal("what is left", await place.list_folder(BackendPath(folder)), [])
+        await raises(PathChanged, environment.write_file(path, b"new", expected=_digest(b"old")))
+        await environment.write_file(path, b"old", expected="")
+        await raises(PathChanged, environment.write_file(path, b"new", expected=""))
+        await raises(PathChanged, environment.write_file(path, b"new", expected=_digest(b"older")))
+        await raises(PathChanged, environment.remove_file(path, expected=_digest(b"older")))
+        equal("content", await environment.read_file(path), b"old")
+        await environment.write_file(path, b"new", expected=_digest(b"old"))
+        equal("content", await environment.read_file(path), b"new")
+        await environment.remove_file(path, expected=_digest(b"new"))
+        equal("what is left", await environment.list_folder(BackendPath(folder)), [])
 
 
 @check("files-behind-links")
-async def files_behind_links(trial: Trial) -> None:
+async def files_behind_links(ctx: CheckContext) -> None:
     """Where a path is said to be free of links, a link on the way or at its end is refused and nothing is done."""
-    place = trial.environment
-    async with trial.folder() as folder:
-        await trial.does(
+    environment = ctx.environment
+    async with ctx.folder() as folder:
+        await ctx.run_ok(
             f"cd {folder} && mkdir -p real/sub && echo x > real/sub/file && ln -s real link && "
             "ln -s file real/sub/end && ln -s /nowhere dangling && cd /"
         )
         for name in ("link/sub/file", "real/sub/end"):
             path = BackendPath(f"{folder}/{name}")
-            await raises(PathChanged, place.read_file(path, plain=True))
-            await raises(PathChanged, place.read_lines(path, first=1, count=1, max_bytes=10, plain=True))
-            await raises(PathChanged, place.write_file(path, b"new", plain=True))
-            equal(f"what is behind {name!r}", await place.read_file(path), b"x\n")
-            status = await place.status(path)
+            await raises(PathChanged, environment.read_file(path, plain=True))
+            await raises(PathChanged, environment.read_lines(path, first=1, count=1, max_bytes=10, plain=True))
+            await raises(PathChanged, environment.write_file(path, b"new", plain=True))
+            equal(f"what is behind {name!r}", await environment.read_file(path), b"x\n")
+            status = await environment.status(path)
             equal(f"real path of {name!r}", status and status.real, f"{folder}/real/sub/file")
-        await raises(PathChanged, place.write_file(BackendPath(f"{folder}/link/new/file"), b"", plain=True))
-        await raises(PathChanged, place.write_file(BackendPath(f"{folder}/dangling"), b"", plain=True))
-        await raises(PathChanged, place.remove_file(BackendPath(f"{folder}/link/sub/file"), plain=True))
-        equal("names", await place.list_folder(BackendPath(f"{folder}/link/sub")), ["end", "file"])
-        await place.write_file(BackendPath(f"{folder}/real/new/er/file"), b"y", plain=True)
-        equal("a new file", await place.read_file(BackendPath(f"{folder}/link/new/er/file")), b"y")
+        await raises(PathChanged, environment.write_file(BackendPath(f"{folder}/link/new/file"), b"", plain=True))
+        await raises(PathChanged, environment.write_file(BackendPath(f"{folder}/dangling"), b"", plain=True))
+        await raises(PathChanged, environment.remove_file(BackendPath(f"{folder}/link/sub/file"), plain=True))
+        equal("names", await environment.list_folder(BackendPath(f"{folder}/link/sub")), ["end", "file"])
+        await environment.write_file(BackendPath(f"{folder}/real/new/er/file"), b"y", plain=True)
+        equal("a new file", await environment.read_file(BackendPath(f"{folder}/link/new/er/file")), b"y")
 
 
 @check("links-and-folders")
-async def links_and_folders(trial: Trial) -> None:
+async def links_and_folders(ctx: CheckContext) -> None:
     """Links are made, looked at, replaced and removed as what they are; folders are made and removed when empty."""
-    place = trial.environment
-    async with trial.folder() as folder:
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         link, sub = BackendPath(f"{folder}/made/link"), BackendPath(f"{folder}/a/b c")
         for target in ("file", "../a/b c", "no\nwhere\n", "-dash"):
-            await place.make_link(link, target)
-            status = await place.status(link, follow_links=False)
+            await environment.make_link(link, target)
+            status = await environment.status(link, follow_links=False)
             equal("a link", status and (status.kind, status.link, status.real), ("link", target, link))
-        equal("what a link to nothing is", await place.status(link), None)
-        await place.make_folder(sub, mode=0o750)
-        await place.make_folder(sub, mode=0o700)
-        status = await place.status(sub)
+        equal("what a link to nothing is", await environment.status(link), None)
+        await environment.make_folder(sub, mode=0o750)
+        await environment.make_folder(sub, mode=0o700)
+        status = await environment.status(sub)
         equal("a folder", status and (status.kind, status.mode, status.real), ("folder", 0o750, sub))
-        await raises(IsADirectoryError, place.remove_file(sub))
-        await raises(IsADirectoryError, place.make_link(sub, "x"))
-        await raises(OSError, place.remove_folder(BackendPath(f"{folder}/a")))
-        await place.make_link(link, "../a/b c")
-        await place.remove_file(link)
-        await place.remove_folder(sub)
-        await raises(FileNotFoundError, place.remove_file(link))
-        await raises(FileNotFoundError, place.list_folder(sub))
-        equal("what is left", await place.list_folder(BackendPath(folder)), ["a", "made"])
-        await trial.does(f"echo x > {quoted(str(sub))}")
-        await raises(FileExistsError, place.make_folder(sub))
-        await raises(NotADirectoryError, place.list_folder(sub))
+        await raises(IsADirectoryError, environment.remove_file(sub))
+        await raises(IsADirectoryError, environment.make_link(sub, "x"))
+        await raises(OSError, environment.remove_folder(BackendPath(f"{folder}/a")))
+        await environment.make_link(link, "../a/b c")
+        await environment.remove_file(link)
+        await environment.remove_folder(sub)
+        await raises(FileNotFoundError, environment.remove_file(link))
+        await raises(FileNotFoundError, environment.list_folder(sub))
+        equal("what is left", await environment.list_folder(BackendPath(folder)), ["a", "made"])
+        await ctx.run_ok(f"echo x > {quoted(str(sub))}")
+        await raises(FileExistsError, environment.make_folder(sub))
+        await raises(NotADirectoryError, environment.list_folder(sub))
 
 
 @check("files-stamped")
-async def files_stamped(trial: Trial) -> None:
-    """Where a place stamps its files, the stamp of a file differs once it was replaced, and only then."""
-    place = trial.environment
-    async with trial.folder() as folder:
+async def files_stamped(ctx: CheckContext) -> None:
+    """Where a environment stamps its files, the stamp of a file differs once it was replaced, and only then."""
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/file")
-        await place.write_file(path, b"one")
-        first, again = await place.status(path), await place.status(path)
+        await environment.write_file(path, b"one")
+        first, again = await environment.status(path), await environment.status(path)
         equal("the stamp of an unchanged file", again and again.stamp, first and first.stamp)
-        part = await place.read_lines(path, first=1, count=1, max_bytes=10)
+        part = await environment.read_lines(path, first=1, count=1, max_bytes=10)
         equal("the stamp when it is read", part.status.stamp, first and first.stamp)
-        await place.write_file(path, b"two!")
-        changed = await place.status(path)
+        await environment.write_file(path, b"two!")
+        changed = await environment.status(path)
         expect(
             not (first and first.stamp) or (changed is not None and first.stamp != changed.stamp),
             "another stamp after a write",
@@ -305,11 +305,11 @@ async def files_stamped(trial: Trial) -> None:
 
 
 @check("programs-beside-the-session")
-async def programs_beside_the_session(trial: Trial) -> None:
+async def programs_beside_the_session(ctx: CheckContext) -> None:
     """A program is started beside the session, reads what it is given, and its exit code is known."""
-    printed = Printed()
+    printed = OutputRecorder()
     argv = ["/bin/sh", "-c", 'read -r line; printf "%s|%s" "$line" "$1"; exit 7', "sh", "a b"]
-    process = await trial.environment.spawn(argv, on_output=printed)
+    process = await ctx.environment.spawn(argv, on_output=printed)
     try:
         await process.write(b"hello\n")
         await process.close_input()
@@ -320,19 +320,19 @@ async def programs_beside_the_session(trial: Trial) -> None:
 
 
 @check("nothing-waits-for-pipes")
-async def nothing_waits_for_pipes(trial: Trial) -> None:
+async def nothing_waits_for_pipes(ctx: CheckContext) -> None:
     """Pipes and devices are never opened, so that nothing waits for somebody at their other end."""
-    place = trial.environment
-    async with trial.folder() as folder:
+    environment = ctx.environment
+    async with ctx.folder() as folder:
         pipe = BackendPath(f"{folder}/pipe")
-        await trial.does(f"mkfifo {pipe} && ln -s pipe {folder}/link")
+        await ctx.run_ok(f"mkfifo {pipe} && ln -s pipe {folder}/link")
         for path in (pipe, BackendPath(f"{folder}/link"), BackendPath("/dev/null")):
-            await raises(OSError, place.read_file(path))
-            await raises(OSError, place.read_lines(path, first=1, count=1, max_bytes=10))
-            await raises(OSError, place.write_file(path, b"x"))
-        status = await place.status(pipe)
+            await raises(OSError, environment.read_file(path))
+            await raises(OSError, environment.read_lines(path, first=1, count=1, max_bytes=10))
+            await raises(OSError, environment.write_file(path, b"x"))
+        status = await environment.status(pipe)
         equal("kind", status and status.kind, "other")
-        await place.remove_file(pipe)
+        await environment.remove_file(pipe)
 
 
 EDITING_CHECKS = (

@@ -8,15 +8,15 @@ import time
 from toolcrib.core.environments import INTERRUPTED, TIMED_OUT, CommandRequest, TerminalSize
 from toolcrib.environments.conformance.check import (
     Check,
+    CheckContext,
     ConformanceFailure,
-    Printed,
-    Trial,
-    a_mark,
+    OutputRecorder,
     check,
     equal,
     expect,
+    new_marker,
 )
-from toolcrib.environments.foreground import Limits, run_foreground
+from toolcrib.environments.foreground import CommandLimits, run_foreground
 
 TREES = {
     "children": ("sleep {0} & sleep {0} & (sleep {0}) & wait", 3),
@@ -38,34 +38,34 @@ def _all_trees(mark: str) -> tuple[str, int]:
 
 
 @check("time-limit")
-async def time_limit(trial: Trial) -> None:
+async def time_limit(ctx: CheckContext) -> None:
     """At its time limit a command ends with 124, its output so far is kept and all of its trees are gone inside."""
-    mark = a_mark()
+    mark = new_marker()
     command, count = _all_trees(mark)
     started = time.monotonic()
     running = asyncio.create_task(
-        run_foreground(trial.environment, CommandRequest(command=command), Limits(timeout_seconds=3.0))
+        run_foreground(ctx.environment, CommandRequest(command=command), CommandLimits(timeout_seconds=3.0))
     )
-    await trial.becomes_running(mark, count)
+    await ctx.becomes_running(mark, count)
     result = await running
     took = time.monotonic() - started
     equal("exit code", result.exit_code, TIMED_OUT)
     expect(result.timed_out, "timed_out to be set", result)
     expect("started" in result.text, "the output up to then", result.text)
     expect(took < 12, "the answer soon after the limit of 3 s", f"{took:.1f} s")
-    await trial.none_left(mark, at_once=True)
+    await ctx.none_left(mark, at_once=True)
 
 
 def _terminate(tree: str) -> Check:
     text, count = TREES[tree]
 
-    async def run(trial: Trial) -> None:
-        mark = a_mark()
-        async with trial.started(CommandRequest(command=text.format(mark)), Printed()) as execution:
-            await trial.becomes_running(mark, count)
+    async def run(ctx: CheckContext) -> None:
+        mark = new_marker()
+        async with ctx.started(CommandRequest(command=text.format(mark)), OutputRecorder()) as execution:
+            await ctx.becomes_running(mark, count)
             await execution.terminate(0.5)
-            await trial.none_left(mark, at_once=True)
-            ended = await trial.ended(execution)
+            await ctx.none_left(mark, at_once=True)
+            ended = await ctx.ended(execution)
             equal("reason", ended.reason, "killed")
             expect(ended.exit_code != 0, "the exit code of a killed command not to be 0", ended.exit_code)
 
@@ -73,29 +73,33 @@ def _terminate(tree: str) -> Check:
 
 
 @check("kill-at-once")
-async def kill_at_once(trial: Trial) -> None:
+async def kill_at_once(ctx: CheckContext) -> None:
     """A command that is ended in the moment of its start is gone, too, and soon."""
     for _ in range(5):
-        mark = a_mark()
-        execution = await trial.environment.start(CommandRequest(command=f"sleep {mark} & sleep {mark}"), Printed())
+        mark = new_marker()
+        execution = await ctx.environment.start(
+            CommandRequest(command=f"sleep {mark} & sleep {mark}"), OutputRecorder()
+        )
         started = time.monotonic()
         await execution.terminate(0.2)
         took = time.monotonic() - started
-        equal("reason", (await trial.ended(execution)).reason, "killed")
+        equal("reason", (await ctx.ended(execution)).reason, "killed")
         expect(took < 3, "it to be ended soon", f"{took:.1f} s")
-        await trial.none_left(mark, at_once=True)
+        await ctx.none_left(mark, at_once=True)
 
 
 @check("interrupt")
-async def interrupt(trial: Trial) -> None:
+async def interrupt(ctx: CheckContext) -> None:
     """An interrupted command ends with 130 at once, its output so far is kept and all of its trees are gone inside."""
-    mark = a_mark()
+    mark = new_marker()
     command, count = _all_trees(mark)
     event = asyncio.Event()
     running = asyncio.create_task(
-        run_foreground(trial.environment, CommandRequest(command=command), Limits(timeout_seconds=60), interrupt=event)
+        run_foreground(
+            ctx.environment, CommandRequest(command=command), CommandLimits(timeout_seconds=60), interrupt=event
+        )
     )
-    await trial.becomes_running(mark, count)
+    await ctx.becomes_running(mark, count)
     asked = time.monotonic()
     event.set()
     result = await running
@@ -103,67 +107,67 @@ async def interrupt(trial: Trial) -> None:
     equal("exit code", result.exit_code, INTERRUPTED)
     expect(result.interrupted, "interrupted to be set", result)
     expect("started" in result.text, "the output up to then", result.text)
-    await trial.none_left(mark, at_once=True)
+    await ctx.none_left(mark, at_once=True)
 
 
 @check("term-is-heard")
-async def term_is_heard(trial: Trial) -> None:
+async def term_is_heard(ctx: CheckContext) -> None:
     """A program is asked to end before it is forced to: its handler for TERM runs and its last output arrives."""
-    printed = Printed()
+    printed = OutputRecorder()
     command = "bash -c 'trap \"echo cleaned; exit 0\" TERM; echo ready; while :; do sleep 0.05; done'"
-    async with trial.started(CommandRequest(command=command), printed) as execution:
+    async with ctx.started(CommandRequest(command=command), printed) as execution:
         await printed.wait_for(b"ready")
         await execution.terminate(5.0)
-        await trial.ended(execution)
+        await ctx.ended(execution)
     expect(b"cleaned" in printed.data, "the output of the handler", bytes(printed.data))
 
 
 @check("session-after-time-limit")
-async def session_after_time_limit(trial: Trial) -> None:
+async def session_after_time_limit(ctx: CheckContext) -> None:
     """After a time limit the session is there, with the state from before that command or with what it had changed."""
-    await trial.does("export BEFORE=limit; cd /")
+    await ctx.run_ok("export BEFORE=limit; cd /")
     request = CommandRequest(command="sleep 600")
-    await run_foreground(trial.environment, request, Limits(timeout_seconds=0.5))
-    await trial.prints("echo $BEFORE; pwd", "limit\n/\n")
+    await run_foreground(ctx.environment, request, CommandLimits(timeout_seconds=0.5))
+    await ctx.expect_output("echo $BEFORE; pwd", "limit\n/\n")
 
 
 @check("held-pipe")
-async def held_pipe(trial: Trial) -> None:
+async def held_pipe(ctx: CheckContext) -> None:
     """A child that keeps the output open does not hold up the result, and is named as left behind."""
-    mark = a_mark()
+    mark = new_marker()
     commands = (f"sleep {mark} & echo done", f"(sleep {mark} &) ; echo done", f"setsid sleep {mark} & echo done")
     for command in commands:
-        printed = Printed()
+        printed = OutputRecorder()
         started = time.monotonic()
-        execution = await trial.environment.start(CommandRequest(command=command), printed)
-        ended = await trial.ended(execution, seconds=15, what=command)
+        execution = await ctx.environment.start(CommandRequest(command=command), printed)
+        ended = await ctx.ended(execution, seconds=15, what=command)
         took = time.monotonic() - started
         try:
             expect(took < 3, f"{command!r} to end while its child runs on", f"{took:.1f} s")
             equal("output", bytes(printed.data), b"done\n")
             equal("exit code", ended.exit_code, 0)
-            named = [left for left in ended.left_behind if mark in left.command]
-            expect(bool(named) and named[0].pid > 0, "the child among those left behind", ended.left_behind)
-            expect(await trial.running(mark) > 0, "the child to go on running", "it was ended")
+            named = [left for left in ended.orphans if mark in left.command]
+            expect(bool(named) and named[0].pid > 0, "the child among those left behind", ended.orphans)
+            expect(await ctx.running(mark) > 0, "the child to go on running", "it was ended")
         finally:
             await execution.terminate(0.2)
-        await trial.none_left(mark, at_once=True)
+        await ctx.none_left(mark, at_once=True)
 
 
 @check("nothing-left-behind")
-async def nothing_left_behind(trial: Trial) -> None:
+async def nothing_left_behind(ctx: CheckContext) -> None:
     """A command whose children have all ended leaves nothing behind, and says so."""
-    outcome = await trial.run("sleep 0.05 & bash -c 'sleep 0.01 & wait'; wait; echo done | cat")
-    equal("left behind", outcome.ended.left_behind, ())
+    outcome = await ctx.run("sleep 0.05 & bash -c 'sleep 0.01 & wait'; wait; echo done | cat")
+    equal("left behind", outcome.ended.orphans, ())
     expect(outcome.seconds < 3, "no waiting for anything", f"{outcome.seconds:.1f} s")
 
 
 @check("end-is-noticed-at-once")
-async def end_is_noticed_at_once(trial: Trial) -> None:
+async def end_is_noticed_at_once(ctx: CheckContext) -> None:
     """The end of a command is noticed when it happens, not at the next look."""
-    await trial.does("true")
-    best = min([(await trial.run("sleep 0.3")).seconds for _ in range(3)])
-    shortest = min([(await trial.run("true")).seconds for _ in range(3)])
+    await ctx.run_ok("true")
+    best = min([(await ctx.run("sleep 0.3")).seconds for _ in range(3)])
+    shortest = min([(await ctx.run("true")).seconds for _ in range(3)])
     expect(best < 0.3 + shortest + 0.25, "the result soon after the end", f"{best:.3f} s for `sleep 0.3`")
 
 
@@ -189,12 +193,12 @@ def _background(command: str) -> CommandRequest:
 
 
 @check("parallel-commands")
-async def parallel_commands(trial: Trial) -> None:
+async def parallel_commands(ctx: CheckContext) -> None:
     """Ten commands at once take about as long as one, and each has its own output and exit code."""
-    one = (await trial.run("sleep 1")).seconds
+    one = (await ctx.run("sleep 1")).seconds
     started = time.monotonic()
     outcomes = await asyncio.gather(
-        *(trial.run(f"sleep 1; for i in {{1..50}}; do echo {n}; done; exit {n}") for n in range(AT_ONCE))
+        *(ctx.run(f"sleep 1; for i in {{1..50}}; do echo {n}; done; exit {n}") for n in range(AT_ONCE))
     )
     took = time.monotonic() - started
     for number, outcome in enumerate(outcomes):
@@ -204,48 +208,48 @@ async def parallel_commands(trial: Trial) -> None:
 
 
 @check("parallel-state")
-async def parallel_state(trial: Trial) -> None:
+async def parallel_state(ctx: CheckContext) -> None:
     """Commands that overlap start from the state at their start, and the last to finish writes it back."""
-    await trial.does("export SHARED=before; cd /")
-    printed = Printed()
-    long = await trial.environment.start(
+    await ctx.run_ok("export SHARED=before; cd /")
+    printed = OutputRecorder()
+    long = await ctx.environment.start(
         CommandRequest(command="echo ready; sleep 1.5; echo $SHARED; pwd; cd /usr"), printed
     )
     await printed.wait_for(b"ready")
-    await trial.does("export SHARED=meanwhile; cd /tmp")
-    await trial.prints("echo $SHARED; pwd", "meanwhile\n/tmp\n")
-    await trial.ended(long)
+    await ctx.run_ok("export SHARED=meanwhile; cd /tmp")
+    await ctx.expect_output("echo $SHARED; pwd", "meanwhile\n/tmp\n")
+    await ctx.ended(long)
     equal("state that the longer command saw", bytes(printed.data), b"ready\nbefore\n/\n")
-    await trial.prints("pwd", "/usr\n")
+    await ctx.expect_output("pwd", "/usr\n")
 
 
 @check("background-output")
-async def background_output(trial: Trial) -> None:
+async def background_output(ctx: CheckContext) -> None:
     """A background command's output arrives in full and in order, with its exit code, from the session's state."""
-    await trial.does("export SEEN='in back'; seen() { echo \"$SEEN\"; }; cd /")
-    printed = Printed()
+    await ctx.run_ok("export SEEN='in back'; seen() { echo \"$SEEN\"; }; cd /")
+    printed = OutputRecorder()
     command = f"seen; pwd; for i in {{1..{LINES}}}; do echo line$i; done; printf '\\xff\\0'; echo err >&2; exit 6"
-    execution = await trial.environment.start(_background(command), printed)
-    ended = await trial.ended(execution)
+    execution = await ctx.environment.start(_background(command), printed)
+    ended = await ctx.ended(execution)
     lines = "".join(f"line{i}\n" for i in range(1, LINES + 1)).encode()
     equal("output", bytes(printed.data), b"in back\n/\n" + lines + b"\xff\0err\n")
     equal("exit code", ended.exit_code, 6)
-    await trial.does("unset SEEN; unset -f seen")
+    await ctx.run_ok("unset SEEN; unset -f seen")
 
 
 @check("background-state")
-async def background_state(trial: Trial) -> None:
+async def background_state(ctx: CheckContext) -> None:
     """A background command changes nothing in the session."""
-    await trial.does("export UNCHANGED=1; cd /")
-    await trial.ended(await trial.environment.start(_background("export UNCHANGED=2; cd /tmp"), Printed()))
-    await trial.prints("echo $UNCHANGED; pwd", "1\n/\n")
+    await ctx.run_ok("export UNCHANGED=1; cd /")
+    await ctx.ended(await ctx.environment.start(_background("export UNCHANGED=2; cd /tmp"), OutputRecorder()))
+    await ctx.expect_output("echo $UNCHANGED; pwd", "1\n/\n")
 
 
 @check("background-input")
-async def background_input(trial: Trial) -> None:
+async def background_input(ctx: CheckContext) -> None:
     """A background command reads what is written to it, until its input is closed."""
-    printed = Printed()
-    async with trial.started(
+    printed = OutputRecorder()
+    async with ctx.started(
         _background('while IFS= read -r line; do echo "<$line>"; done; cat; echo end'), printed
     ) as execution:
         await execution.write(b"one\ntwo ")
@@ -257,71 +261,71 @@ async def background_input(trial: Trial) -> None:
         await printed.wait_for(b"<" + large.strip() + b">")
         await execution.close_input()
         await printed.wait_for(b"end")
-        equal("exit code", (await trial.ended(execution)).exit_code, 0)
+        equal("exit code", (await ctx.ended(execution)).exit_code, 0)
 
 
 @check("background-kill")
-async def background_kill(trial: Trial) -> None:
+async def background_kill(ctx: CheckContext) -> None:
     """Killing a background command ends its whole tree inside the backend."""
-    mark = a_mark()
+    mark = new_marker()
     command = f"trap '' TERM; setsid sleep {mark} & (sleep {mark} &); nohup sleep {mark} & sleep {mark}"
-    async with trial.started(_background(command), Printed()) as execution:
-        await trial.becomes_running(mark, 4)
+    async with ctx.started(_background(command), OutputRecorder()) as execution:
+        await ctx.becomes_running(mark, 4)
         await execution.terminate(0.3)
-        await trial.none_left(mark, at_once=True)
-        equal("reason", (await trial.ended(execution)).reason, "killed")
+        await ctx.none_left(mark, at_once=True)
+        equal("reason", (await ctx.ended(execution)).reason, "killed")
 
 
 @check("background-survives")
-async def background_survives(trial: Trial) -> None:
+async def background_survives(ctx: CheckContext) -> None:
     """Foreground commands, ended, killed or timed out, leave a background command alone."""
-    mark = a_mark()
-    printed = Printed()
-    async with trial.started(_background(f"echo up; sleep {mark}"), printed):
+    mark = new_marker()
+    printed = OutputRecorder()
+    async with ctx.started(_background(f"echo up; sleep {mark}"), printed):
         await printed.wait_for(b"up")
-        await trial.run("echo; exit 3")
-        await trial.run("kill -KILL $$")
-        other = await trial.environment.start(CommandRequest(command="sleep 600"), Printed())
+        await ctx.run("echo; exit 3")
+        await ctx.run("kill -KILL $$")
+        other = await ctx.environment.start(CommandRequest(command="sleep 600"), OutputRecorder())
         await other.terminate(0.1)
-        equal("processes of the background command", min(await trial.running(mark), 1), 1)
+        equal("processes of the background command", min(await ctx.running(mark), 1), 1)
 
 
 @check("background-reattached")
-async def background_reattached(trial: Trial) -> None:
+async def background_reattached(ctx: CheckContext) -> None:
     """A background command is found again by its id: its output from any offset on, and its exit code."""
-    async with trial.folder() as folder:
+    async with ctx.folder() as folder:
         command = f"echo first; until [ -e {folder}/go ]; do sleep 0.05; done; echo second; exit 4"
-        printed = Printed()
-        execution = await trial.environment.start(_background(command), printed)
+        printed = OutputRecorder()
+        execution = await ctx.environment.start(_background(command), printed)
         await printed.wait_for(b"first\n")
         await execution.abandon()
-        await _found_again(trial, execution.id, f"{folder}/go")
+        await _found_again(ctx, execution.id, f"{folder}/go")
 
 
-async def _found_again(trial: Trial, command_id: str, go: str) -> None:
-    again = Printed()
-    found = await trial.environment.reattach(command_id, again, offset=2)
+async def _found_again(ctx: CheckContext, command_id: str, go: str) -> None:
+    again = OutputRecorder()
+    found = await ctx.environment.reattach(command_id, again, offset=2)
     if found is None:
         raise ConformanceFailure(f"expected the command {command_id!r} to be found again; seen nothing")
     await again.wait_for(b"rst\n")
-    await trial.does(f"touch {go}")
-    ended = await trial.ended(found)
+    await ctx.run_ok(f"touch {go}")
+    ended = await ctx.ended(found)
     equal("output from the offset on", bytes(again.data), b"rst\nsecond\n")
     equal("exit code", ended.exit_code, 4)
-    equal("an unknown id", await trial.environment.reattach("no-such-command", Printed()), None)
+    equal("an unknown id", await ctx.environment.reattach("no-such-command", OutputRecorder()), None)
 
 
 @check("background-terminal", "pty")
-async def background_terminal(trial: Trial) -> None:
+async def background_terminal(ctx: CheckContext) -> None:
     """A background command can have a terminal, and is typed to like one in the foreground."""
-    from_terminal = Printed()
+    from_terminal = OutputRecorder()
     command = '[ -t 0 ] && [ -t 1 ] && echo tty; read -r x; echo "<$x>"; exit 5'
     request = CommandRequest(command=command, mode="background", terminal=TerminalSize())
-    async with trial.started(request, from_terminal) as execution:
+    async with ctx.started(request, from_terminal) as execution:
         await from_terminal.wait_for(b"tty")
         await execution.write(b"typed\n")
         await from_terminal.wait_for(b"<typed>")
-        equal("exit code", (await trial.ended(execution)).exit_code, 5)
+        equal("exit code", (await ctx.ended(execution)).exit_code, 5)
 
 
 OVERLAP_CHECKS = (

@@ -10,111 +10,111 @@ from toolcrib.core.environments import CommandRequest
 from toolcrib.environments.conformance.check import (
     COMMAND_SECONDS,
     GONE_SECONDS,
+    CheckContext,
     ConformanceFailure,
-    Printed,
-    Trial,
-    a_mark,
+    OutputRecorder,
     check,
     equal,
     expect,
+    new_marker,
 )
 from toolcrib.environments.conformance.commands import ODD_TEXTS
 
 
 @check("cwd-kept")
-async def cwd_kept(trial: Trial) -> None:
+async def cwd_kept(ctx: CheckContext) -> None:
     """The next command starts in the folder that the last one went to, and the environment says which that is."""
-    async with trial.folder() as folder:
+    async with ctx.folder() as folder:
         for name in ("plain", "two words", "it's", "ünï☃", "-dash", "line\nbreak", "$x"):
             quoted = "'" + f"{folder}/{name}".replace("'", "'\\''") + "'"
-            await trial.does(f"mkdir -- {quoted} && cd -- {quoted}")
-            await trial.prints('printf %s "$PWD"', f"{folder}/{name}")
-            equal("cwd of the environment", trial.environment.cwd, f"{folder}/{name}")
-        await trial.does(f"cd {folder}")
-        await trial.prints("(cd /); pwd", f"{folder}\n")
+            await ctx.run_ok(f"mkdir -- {quoted} && cd -- {quoted}")
+            await ctx.expect_output('printf %s "$PWD"', f"{folder}/{name}")
+            equal("cwd of the environment", ctx.environment.cwd, f"{folder}/{name}")
+        await ctx.run_ok(f"cd {folder}")
+        await ctx.expect_output("(cd /); pwd", f"{folder}\n")
 
 
 @check("cwd-given")
-async def cwd_given(trial: Trial) -> None:
+async def cwd_given(ctx: CheckContext) -> None:
     """A folder that is given holds for that command; one that does not exist is an error that says so."""
-    async with trial.folder() as folder:
-        await trial.does("cd /")
-        equal("pwd", (await trial.run("pwd", cwd=folder)).text, f"{folder}\n")
-        ran = await trial.run(f"echo ran; touch {folder}/ran", cwd=f"{folder}/missing")
+    async with ctx.folder() as folder:
+        await ctx.run_ok("cd /")
+        equal("pwd", (await ctx.run("pwd", cwd=folder)).text, f"{folder}\n")
+        ran = await ctx.run(f"echo ran; touch {folder}/ran", cwd=f"{folder}/missing")
         equal("reason", ran.ended.reason, "no_folder")
         expect(ran.ended.exit_code != 0, "an exit code that is not 0", ran.ended.exit_code)
         expect("missing" in ran.ended.note, "the folder's name in the note", ran.ended.note)
-        await trial.prints(f"ls -A {folder}", "")
+        await ctx.expect_output(f"ls -A {folder}", "")
 
 
 @check("cwd-vanished")
-async def cwd_vanished(trial: Trial) -> None:
+async def cwd_vanished(ctx: CheckContext) -> None:
     """When the session's folder is gone, the next command runs in one that exists, and this is said."""
-    async with trial.folder() as folder:
-        await trial.does(f"mkdir {folder}/short-lived && cd {folder}/short-lived && rmdir {folder}/short-lived")
-        outcome = await trial.run("echo alive; cd . && pwd")
+    async with ctx.folder() as folder:
+        await ctx.run_ok(f"mkdir {folder}/short-lived && cd {folder}/short-lived && rmdir {folder}/short-lived")
+        outcome = await ctx.run("echo alive; cd . && pwd")
         equal("output", outcome.text.splitlines()[:1], ["alive"])
         equal("exit code", outcome.ended.exit_code, 0)
         expect("short-lived" in outcome.ended.note, "the folder's name in the note", outcome.ended.note)
-        await trial.does("cd /")
-        equal("the note afterwards", (await trial.run("true")).ended.note, "")
+        await ctx.run_ok("cd /")
+        equal("the note afterwards", (await ctx.run("true")).ended.note, "")
 
 
 @check("exports-kept")
-async def exports_kept(trial: Trial) -> None:
+async def exports_kept(ctx: CheckContext) -> None:
     """Exported variables are kept with any value, and reach the programs of later commands."""
     for text in ODD_TEXTS:
         quoted = "'" + text.replace("'", "'\\''") + "'"
-        await trial.does(f"export KEPT={quoted}")
-        await trial.prints("printf '%s|' \"$KEPT\"; bash -c 'printf %s \"$KEPT\"'", f"{text}|{text}")
-    await trial.does("export NOT_TEXT=$'\\xff\\xfe' EMPTY= ; KEPT=changed")
-    await trial.prints('printf %s "$NOT_TEXT|$KEPT|${EMPTY-unset}"', b"\xff\xfe|changed|")
-    await trial.does("declare -x -i NUMBER=4; export lower_case=1 _underscore=2")
-    await trial.prints("echo $NUMBER $lower_case $_underscore", "4 1 2\n")
-    await trial.does("unset NOT_TEXT EMPTY NUMBER lower_case _underscore KEPT")
+        await ctx.run_ok(f"export KEPT={quoted}")
+        await ctx.expect_output("printf '%s|' \"$KEPT\"; bash -c 'printf %s \"$KEPT\"'", f"{text}|{text}")
+    await ctx.run_ok("export NOT_TEXT=$'\\xff\\xfe' EMPTY= ; KEPT=changed")
+    await ctx.expect_output('printf %s "$NOT_TEXT|$KEPT|${EMPTY-unset}"', b"\xff\xfe|changed|")
+    await ctx.run_ok("declare -x -i NUMBER=4; export lower_case=1 _underscore=2")
+    await ctx.expect_output("echo $NUMBER $lower_case $_underscore", "4 1 2\n")
+    await ctx.run_ok("unset NOT_TEXT EMPTY NUMBER lower_case _underscore KEPT")
 
 
 @check("unset-stays")
-async def unset_stays(trial: Trial) -> None:
+async def unset_stays(ctx: CheckContext) -> None:
     """A variable that was unset, or is not exported any more, does not come back."""
-    await trial.does("export GONE=1 HIDDEN=1")
-    await trial.does("unset GONE; export -n HIDDEN")
-    await trial.prints("echo ${GONE-unset} ${HIDDEN-unset}", "unset unset\n")
-    home = (await trial.run('printf %s "$HOME"')).text
-    await trial.does("unset HOME")
-    await trial.prints("echo ${HOME-unset}", "unset\n")
-    await trial.does(f"export HOME='{home}'")
+    await ctx.run_ok("export GONE=1 HIDDEN=1")
+    await ctx.run_ok("unset GONE; export -n HIDDEN")
+    await ctx.expect_output("echo ${GONE-unset} ${HIDDEN-unset}", "unset unset\n")
+    home = (await ctx.run('printf %s "$HOME"')).text
+    await ctx.run_ok("unset HOME")
+    await ctx.expect_output("echo ${HOME-unset}", "unset\n")
+    await ctx.run_ok(f"export HOME='{home}'")
 
 
 @check("functions-kept")
-async def functions_kept(trial: Trial) -> None:
+async def functions_kept(ctx: CheckContext) -> None:
     """Functions are kept, exported ones also for programs, changed and removed ones as they are."""
-    await trial.does(
+    await ctx.run_ok(
         "greet() { local who=${1:-you}; printf 'hello %s\\n' \"$who\"; }\nshout() { echo LOUD; }; export -f shout"
     )
-    await trial.prints("greet 'a b'; bash -c shout", "hello a b\nLOUD\n")
-    await trial.prints("greet", "hello you\n")
-    await trial.does('greet() { cat <<EOF\nit\'s "new" $1\nEOF\n}')
-    await trial.prints("greet x", 'it\'s "new" x\n')
-    await trial.does("unset -f greet; export -fn shout")
-    await trial.prints("type -t greet; shout; bash -c 'type -t shout'; :", "LOUD\n")
-    await trial.does("unset -f shout")
-    await trial.prints("type -t shout; :", "")
+    await ctx.expect_output("greet 'a b'; bash -c shout", "hello a b\nLOUD\n")
+    await ctx.expect_output("greet", "hello you\n")
+    await ctx.run_ok('greet() { cat <<EOF\nit\'s "new" $1\nEOF\n}')
+    await ctx.expect_output("greet x", 'it\'s "new" x\n')
+    await ctx.run_ok("unset -f greet; export -fn shout")
+    await ctx.expect_output("type -t greet; shout; bash -c 'type -t shout'; :", "LOUD\n")
+    await ctx.run_ok("unset -f shout")
+    await ctx.expect_output("type -t shout; :", "")
 
 
 @check("aliases-kept")
-async def aliases_kept(trial: Trial) -> None:
+async def aliases_kept(ctx: CheckContext) -> None:
     """Aliases are kept and work in later commands."""
-    await trial.does("alias say='echo \"it'\\''s\"' two='echo a; echo b'")
-    await trial.prints("say fine\ntwo", "it's fine\na\nb\n")
-    await trial.does("unalias say two")
-    expect((await trial.run("say x")).ended.exit_code == 127, "an alias that was removed to be gone", "it still works")
+    await ctx.run_ok("alias say='echo \"it'\\''s\"' two='echo a; echo b'")
+    await ctx.expect_output("say fine\ntwo", "it's fine\na\nb\n")
+    await ctx.run_ok("unalias say two")
+    expect((await ctx.run("say x")).ended.exit_code == 127, "an alias that was removed to be gone", "it still works")
 
 
 @check("kept-after-exit")
-async def kept_after_exit(trial: Trial) -> None:
+async def kept_after_exit(ctx: CheckContext) -> None:
     """What a command changed is kept when it ends by `exit`, a failure under `set -e` or `set -u`, or in a function."""
-    async with trial.folder() as folder:
+    async with ctx.folder() as folder:
         endings = {
             "exit 3": 3,
             "set -e; false; echo unreached": 1,
@@ -124,52 +124,50 @@ async def kept_after_exit(trial: Trial) -> None:
             "return 4 2>/dev/null; exit 4": 4,
         }
         for number, (ending, code) in enumerate(endings.items()):
-            await trial.does(f"mkdir {folder}/{number}")
-            outcome = await trial.run(f"export ENDED={number}; cd {folder}/{number}; {ending}")
+            await ctx.run_ok(f"mkdir {folder}/{number}")
+            outcome = await ctx.run(f"export ENDED={number}; cd {folder}/{number}; {ending}")
             expect("unreached" not in outcome.text, f"{ending!r} to end the command", outcome.text)
             if code is not None:
                 equal(f"exit code of {ending!r}", outcome.ended.exit_code, code)
-            await trial.prints("echo $ENDED; pwd", f"{number}\n{folder}/{number}\n")
-        await trial.prints("false; echo still", "still\n")
+            await ctx.expect_output("echo $ENDED; pwd", f"{number}\n{folder}/{number}\n")
+        await ctx.expect_output("false; echo still", "still\n")
 
 
 @check("exit-trap")
-async def exit_trap(trial: Trial) -> None:
+async def exit_trap(ctx: CheckContext) -> None:
     """A command's own EXIT trap runs once, sees the exit code, and the state is kept all the same."""
-    await trial.prints("trap 'echo bye $?' EXIT; export TRAPPED=1; echo hi", "hi\nbye 0\n")
-    await trial.prints("echo $TRAPPED", "1\n")
-    await trial.prints("trap 'echo bye $?' EXIT; export TRAPPED=2; exit 5", "bye 5\n", exit_code=5)
-    await trial.prints("echo $TRAPPED", "2\n")
-    await trial.prints("trap 'echo bye' 0; trap - EXIT; echo none", "none\n")
-    await trial.prints("(trap 'echo inner' EXIT; echo in); echo out", "in\ninner\nout\n")
-    await trial.prints("trap 'exit 6' EXIT; export TRAPPED=3; true", "", exit_code=6)
-    await trial.prints("echo $TRAPPED", "3\n")
-    await trial.prints(
+    await ctx.expect_output("trap 'echo bye $?' EXIT; export TRAPPED=1; echo hi", "hi\nbye 0\n")
+    await ctx.expect_output("echo $TRAPPED", "1\n")
+    await ctx.expect_output("trap 'echo bye $?' EXIT; export TRAPPED=2; exit 5", "bye 5\n", exit_code=5)
+    await ctx.expect_output("echo $TRAPPED", "2\n")
+    await ctx.expect_output("trap 'echo bye' 0; trap - EXIT; echo none", "none\n")
+    await ctx.expect_output("(trap 'echo inner' EXIT; echo in); echo out", "in\ninner\nout\n")
+    await ctx.expect_output("trap 'exit 6' EXIT; export TRAPPED=3; true", "", exit_code=6)
+    await ctx.expect_output("echo $TRAPPED", "3\n")
+    await ctx.expect_output(
         "trap 'echo err' ERR; false; trap 'echo usr' USR1; kill -USR1 $BASHPID; echo end", "err\nusr\nend\n"
     )
 
 
 @check("exec")
-async def exec_keeps_the_state_before(trial: Trial) -> None:
+async def exec_keeps_the_state_before(ctx: CheckContext) -> None:
     """After `exec` the session is as it was before that command; the exit code is the program's."""
-    await trial.does("export BEFORE=1; cd /")
-    await trial.prints("export BEFORE=2; cd /tmp; exec bash -c 'echo $BEFORE; exit 9'", "2\n", exit_code=9)
-    await trial.prints("echo $BEFORE; pwd", "1\n/\n")
+    await ctx.run_ok("export BEFORE=1; cd /")
+    await ctx.expect_output("export BEFORE=2; cd /tmp; exec bash -c 'echo $BEFORE; exit 9'", "2\n", exit_code=9)
+    await ctx.expect_output("echo $BEFORE; pwd", "1\n/\n")
 
 
 @check("kills-its-shell")
-async def kills_its_shell(trial: Trial) -> None:
+async def kills_its_shell(ctx: CheckContext) -> None:
     """A command that kills its own shell ends at once with that signal; the session goes on from before."""
-    await trial.does("export BEFORE=here")
+    await ctx.run_ok("export BEFORE=here")
     for signal, code in (("KILL", 137), ("TERM", 143), ("HUP", 129)):
-        outcome = await trial.run(
-            f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 5; echo survived", seconds=4
-        )
+        outcome = await ctx.run(f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 5; echo survived", seconds=4)
         equal(f"exit code after kill -{signal} $$", outcome.ended.exit_code, code)
         equal("output", outcome.text, "dying\n")
         if signal == "KILL":
-            await trial.prints("echo $BEFORE", "here\n")
-    await trial.prints("echo next", "next\n")
+            await ctx.expect_output("echo $BEFORE", "here\n")
+    await ctx.expect_output("echo next", "next\n")
 
 
 SESSION_CHECKS = (
@@ -190,18 +188,18 @@ SESSION_CHECKS = (
 BUILTINS = ("cd", "printf", "export", "echo", "eval", "exit", "trap", "set", "unset", "read", "alias", "pwd", "declare")
 
 
-async def _session_works(trial: Trial, what: str) -> None:
+async def _session_works(ctx: CheckContext, what: str) -> None:
     """Output, exit code, folder, variables and functions go from one command to the next."""
-    outcome = await trial.run("export STILL='a b'; builtin cd /; still() { echo \"$STILL\"; }; echo printed; (exit 3)")
+    outcome = await ctx.run("export STILL='a b'; builtin cd /; still() { echo \"$STILL\"; }; echo printed; (exit 3)")
     equal(f"output after {what}", outcome.text, "printed\n")
     equal(f"exit code after {what}", outcome.ended.exit_code, 3)
-    outcome = await trial.run("still; pwd")
+    outcome = await ctx.run("still; pwd")
     equal(f"state after {what}", outcome.text, "a b\n/\n")
-    await trial.does("unset STILL; unset -f still")
+    await ctx.run_ok("unset STILL; unset -f still")
 
 
 @check("shell-options")
-async def shell_options(trial: Trial) -> None:
+async def shell_options(ctx: CheckContext) -> None:
     """Options that a command sets work in that command, and leave the session and its output as they are."""
     for option in (
         "set -x",
@@ -215,27 +213,27 @@ async def shell_options(trial: Trial) -> None:
         "set -a",
         "set -b",
     ):
-        await trial.run(f"{option}; export OPTION=set; cd /tmp")
-        await trial.prints("echo $OPTION; pwd", "set\n/tmp\n")
-        await trial.does("unset OPTION")
-        await _session_works(trial, option)
+        await ctx.run(f"{option}; export OPTION=set; cd /tmp")
+        await ctx.expect_output("echo $OPTION; pwd", "set\n/tmp\n")
+        await ctx.run_ok("unset OPTION")
+        await _session_works(ctx, option)
     for option in ("nullglob", "failglob", "dotglob", "extglob", "nocasematch", "nocaseglob", "lastpipe", "xpg_echo"):
-        await trial.does(f"shopt -s {option}; export OPTION=shopt")
-        await trial.prints("echo $OPTION", "shopt\n")
-        await _session_works(trial, f"shopt -s {option}")
+        await ctx.run_ok(f"shopt -s {option}; export OPTION=shopt")
+        await ctx.expect_output("echo $OPTION", "shopt\n")
+        await _session_works(ctx, f"shopt -s {option}")
 
 
 @check("trace-is-only-the-commands")
-async def trace_is_only_the_commands(trial: Trial) -> None:
+async def trace_is_only_the_commands(ctx: CheckContext) -> None:
     """`set -x` shows the lines of the command, and none of what runs around it."""
-    lines = (await trial.run("set -x; echo hi")).text.splitlines()
+    lines = (await ctx.run("set -x; echo hi")).text.splitlines()
     equal("trace", [line.lstrip("+") for line in lines], [" echo hi", "hi"])
 
 
 @check("odd-variables", alone=True)
-async def odd_variables(trial: Trial) -> None:
+async def odd_variables(ctx: CheckContext) -> None:
     """Variables that shells and programs obey, set to odd values, do not break the session."""
-    before = (await trial.run("printf '%s' \"$PATH\"")).text
+    before = (await ctx.run("printf '%s' \"$PATH\"")).text
     for assignment in (
         "IFS=:",
         "export IFS=abc/0123",
@@ -253,46 +251,46 @@ async def odd_variables(trial: Trial) -> None:
         "export HOME=/no/such/folder",
         "readonly NO_CHANGE=1; export NO_CHANGE",
     ):
-        await trial.run(assignment)
-        await _session_works(trial, assignment)
+        await ctx.run(assignment)
+        await _session_works(ctx, assignment)
         name = assignment.split("=")[0].split()[-1]
-        await trial.run(f"unset {name}; export PATH='{before}'")
-    await trial.prints("export LC_ALL=C TEXT='☃ é'; unset IFS; echo \"$TEXT\"", "☃ é\n")
-    await trial.prints("echo \"$TEXT\"; printf %s '☃' | wc -c | tr -d ' '", "☃ é\n3\n")
+        await ctx.run(f"unset {name}; export PATH='{before}'")
+    await ctx.expect_output("export LC_ALL=C TEXT='☃ é'; unset IFS; echo \"$TEXT\"", "☃ é\n")
+    await ctx.expect_output("echo \"$TEXT\"; printf %s '☃' | wc -c | tr -d ' '", "☃ é\n3\n")
 
 
 @check("shadowed-builtins", alone=True)
-async def shadowed_builtins(trial: Trial) -> None:
+async def shadowed_builtins(ctx: CheckContext) -> None:
     """Functions and aliases named like builtins work for the user, and do not reach what runs around a command."""
     for name in BUILTINS:
-        await trial.run(f"function {name} {{ builtin echo mine; }}")
-        outcome = await trial.run(f"{name} x")
+        await ctx.run(f"function {name} {{ builtin echo mine; }}")
+        outcome = await ctx.run(f"{name} x")
         expect("mine" in outcome.text, f"the user's function {name!r} to be called", outcome.text)
-        equal(f"output beside a function {name!r}", (await trial.run("builtin printf '%s\\n' plain")).text, "plain\n")
-        await trial.run(f"builtin unset -f {name}")
-        equal(f"output after a function {name!r}", (await trial.run("echo plain; cd /")).text, "plain\n")
-    await trial.run("alias echo='false' cd='false' eval='false' local='false' if='false' printf='false'")
-    await trial.run("unalias -a")
-    await _session_works(trial, "aliases named like builtins")
+        equal(f"output beside a function {name!r}", (await ctx.run("builtin printf '%s\\n' plain")).text, "plain\n")
+        await ctx.run(f"builtin unset -f {name}")
+        equal(f"output after a function {name!r}", (await ctx.run("echo plain; cd /")).text, "plain\n")
+    await ctx.run("alias echo='false' cd='false' eval='false' local='false' if='false' printf='false'")
+    await ctx.run("unalias -a")
+    await _session_works(ctx, "aliases named like builtins")
 
 
 @check("many-variables-and-functions")
-async def many_variables_and_functions(trial: Trial) -> None:
+async def many_variables_and_functions(ctx: CheckContext) -> None:
     """A session with hundreds of variables and functions, and with a value of 100 kB in one, goes on as before."""
-    await trial.does('for i in {1..300}; do export MANY_$i=value$i; eval "many_$i() { echo $i; }"; done')
-    await trial.prints("echo $MANY_1 $MANY_300; many_300", "value1 value300\n300\n")
-    await trial.does("for i in {1..300}; do unset MANY_$i; unset -f many_$i; done")
-    await trial.does("printf -v LARGE '%0100000d' 7; LARGE_COPY=$LARGE; export LARGE")
-    await trial.prints("echo ${#LARGE}; unset LARGE", "100000\n")
-    await trial.prints("env | grep -c LARGE; :", "0\n")
+    await ctx.run_ok('for i in {1..300}; do export MANY_$i=value$i; eval "many_$i() { echo $i; }"; done')
+    await ctx.expect_output("echo $MANY_1 $MANY_300; many_300", "value1 value300\n300\n")
+    await ctx.run_ok("for i in {1..300}; do unset MANY_$i; unset -f many_$i; done")
+    await ctx.run_ok("printf -v LARGE '%0100000d' 7; LARGE_COPY=$LARGE; export LARGE")
+    await ctx.expect_output("echo ${#LARGE}; unset LARGE", "100000\n")
+    await ctx.expect_output("env | grep -c LARGE; :", "0\n")
 
 
 @check("limits-and-masks")
-async def limits_and_masks(trial: Trial) -> None:
+async def limits_and_masks(ctx: CheckContext) -> None:
     """A mask or a limit that one command sets is gone with it."""
-    before = (await trial.run("umask; ulimit -c; ulimit -n")).text
-    await trial.does("umask 000; ulimit -c 0; ulimit -n 20")
-    equal("mask and limits of the next command", (await trial.run("umask; ulimit -c; ulimit -n")).text, before)
+    before = (await ctx.run("umask; ulimit -c; ulimit -n")).text
+    await ctx.run_ok("umask 000; ulimit -c 0; ulimit -n 20")
+    equal("mask and limits of the next command", (await ctx.run("umask; ulimit -c; ulimit -n")).text, before)
 
 
 ODD_SESSION_CHECKS = (
@@ -317,82 +315,82 @@ unset SEEN_IN_PROC
 
 
 @check("secrets", "secrets")
-async def secrets_are_not_seen(trial: Trial) -> None:
+async def secrets_are_not_seen(ctx: CheckContext) -> None:
     """Keys of this process are neither in the environment of a command nor in /proc of any process that it can see."""
-    async with trial.folder() as folder:
-        for name, value in trial.subject.secrets.items():
-            equal(f"value of {name}", (await trial.run(f'printf %s "${{{name}-}}"')).text, "")
-            await trial.does(f"export SEEN_IN_PROC={folder}/seen")
-            seen = await trial.run(_WHO_SHOWS, stdin=value.encode() + b"\n")
+    async with ctx.folder() as folder:
+        for name, value in ctx.subject.secrets.items():
+            equal(f"value of {name}", (await ctx.run(f'printf %s "${{{name}-}}"')).text, "")
+            await ctx.run_ok(f"export SEEN_IN_PROC={folder}/seen")
+            seen = await ctx.run(_WHO_SHOWS, stdin=value.encode() + b"\n")
             equal(f"places inside that show {name}", seen.text.strip(), "0")
-    printed = Printed()
-    execution = await trial.environment.start(CommandRequest(command="env", mode="background"), printed)
-    await trial.ended(execution)
-    for name, value in trial.subject.secrets.items():
+    printed = OutputRecorder()
+    execution = await ctx.environment.start(CommandRequest(command="env", mode="background"), printed)
+    await ctx.ended(execution)
+    for name, value in ctx.subject.secrets.items():
         expect(value.encode() not in printed.data, f"{name} not to reach a background command", "it does")
 
 
 @check("command-is-not-in-proc")
-async def command_is_not_in_proc(trial: Trial) -> None:
+async def command_is_not_in_proc(ctx: CheckContext) -> None:
     """The text of a command, which may hold a password, is not in the arguments of any process inside."""
-    mark = a_mark()
+    mark = new_marker()
     modes: tuple[Literal["foreground", "background"], ...] = ("foreground", "background")
     for mode in modes:
-        printed = Printed()
+        printed = OutputRecorder()
         request = CommandRequest(command=f"PASSWORD={mark}; echo ready; sleep 600", mode=mode)
-        async with trial.started(request, printed):
+        async with ctx.started(request, printed):
             await printed.wait_for(b"ready")
-            equal(f"processes that show the text of a {mode} command", await trial.running(mark), 0)
+            equal(f"processes that show the text of a {mode} command", await ctx.running(mark), 0)
 
 
 @check("sessions-are-apart", alone=True)
-async def sessions_are_apart(trial: Trial) -> None:
+async def sessions_are_apart(ctx: CheckContext) -> None:
     """Two environments of one backend share neither variables nor folder nor functions."""
-    other = trial.subject.make()
+    other = ctx.subject.make()
     await other.open()
     try:
-        await trial.does("export APART=1; apart() { echo; }; cd /tmp")
-        second = Trial(trial.subject, other)
-        await second.prints("echo ${APART-none}; type -t apart || echo none", "none\nnone\n")
-        await second.does("export APART=2; cd /usr")
-        await trial.prints("echo $APART; pwd", "1\n/tmp\n")
+        await ctx.run_ok("export APART=1; apart() { echo; }; cd /tmp")
+        second = CheckContext(ctx.subject, other)
+        await second.expect_output("echo ${APART-none}; type -t apart || echo none", "none\nnone\n")
+        await second.run_ok("export APART=2; cd /usr")
+        await ctx.expect_output("echo $APART; pwd", "1\n/tmp\n")
     finally:
         await other.close()
 
 
 @check("close-leaves-nothing", alone=True, seconds=180)
-async def close_leaves_nothing(trial: Trial) -> None:
+async def close_leaves_nothing(ctx: CheckContext) -> None:
     """Closing an environment ends every command, background and left-behind ones too, and gives all of it back."""
-    await _closed(trial.environment.close())
-    before = await _outside(trial)
-    mark = a_mark()
-    first = trial.subject.make()
+    await _closed(ctx.environment.close())
+    before = await _outside(ctx)
+    mark = new_marker()
+    first = ctx.subject.make()
     await first.open()
-    inner = Trial(trial.subject, first)
+    inner = CheckContext(ctx.subject, first)
     try:
         await inner.run(f"setsid sleep {mark} >/dev/null 2>&1 & nohup sleep {mark} >/dev/null 2>&1 & echo")
-        await first.start(CommandRequest(command=f"trap '' TERM; sleep {mark}", mode="background"), Printed())
-        running = await first.start(CommandRequest(command=f"sleep {mark}"), Printed())
+        await first.start(CommandRequest(command=f"trap '' TERM; sleep {mark}", mode="background"), OutputRecorder())
+        running = await first.start(CommandRequest(command=f"sleep {mark}"), OutputRecorder())
         await inner.becomes_running(mark, 4)
         folder = first.address().get("folder", "")
     finally:
         await _closed(first.close())
     await _closed(first.close())
-    ended = await trial.ended(running, what="a command of a closed environment")
+    ended = await ctx.ended(running, what="a command of a closed environment")
     expect(ended.reason in ("killed", "lost"), "a running command to be ended by it", ended)
-    await _nothing_new(trial, before)
-    await _nothing_seen_by_another(trial, mark, folder)
+    await _nothing_new(ctx, before)
+    await _nothing_seen_by_another(ctx, mark, folder)
 
 
-async def _nothing_seen_by_another(trial: Trial, mark: str, folder: str) -> None:
+async def _nothing_seen_by_another(ctx: CheckContext, mark: str, folder: str) -> None:
     """Where environments share one place, as on this machine, another one can look."""
-    other = trial.subject.make()
+    other = ctx.subject.make()
     await other.open()
     try:
-        looking = Trial(trial.subject, other)
+        looking = CheckContext(ctx.subject, other)
         await looking.none_left(mark)
         if folder:
-            await looking.prints(f"ls -d '{folder}' 2>/dev/null; :", "")
+            await looking.expect_output(f"ls -d '{folder}' 2>/dev/null; :", "")
     finally:
         await _closed(other.close())
 
@@ -405,14 +403,14 @@ async def _closed(closing: Awaitable[None]) -> None:
         raise ConformanceFailure(f"expected close() to return within {COMMAND_SECONDS:.0f} s; it did not") from None
 
 
-async def _outside(trial: Trial) -> frozenset[str]:
-    return frozenset(await trial.subject.leftovers()) if trial.subject.leftovers else frozenset()
+async def _outside(ctx: CheckContext) -> frozenset[str]:
+    return frozenset(await ctx.subject.leftovers()) if ctx.subject.leftovers else frozenset()
 
 
-async def _nothing_new(trial: Trial, before: frozenset[str]) -> None:
+async def _nothing_new(ctx: CheckContext, before: frozenset[str]) -> None:
     new: frozenset[str] = frozenset()
     for _ in range(int(GONE_SECONDS / 0.1)):
-        new = await _outside(trial) - before
+        new = await _outside(ctx) - before
         if not new:
             return
         await asyncio.sleep(0.1)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
-from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
+from toolcrib.environments.conformance.check import Check, CheckContext, ConformanceFailure, Subject
 from toolcrib.environments.conformance.commands import COMMAND_CHECKS, STREAM_CHECKS
 from toolcrib.environments.conformance.files import EDITING_CHECKS, TRANSFER_CHECKS
 from toolcrib.environments.conformance.processes import ENDING_CHECKS, OVERLAP_CHECKS
@@ -36,7 +36,7 @@ class UnknownCheck(UnknownName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CheckResult:
     """What became of one check."""
 
     check: Check
@@ -47,11 +47,11 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ConformanceReport:
     """What became of all checks, in their order."""
 
     subject: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
@@ -65,18 +65,18 @@ async def run_suite(
     subject: Subject,
     *,
     only: Collection[str] | None = None,
-    on_result: Callable[[Result], None] = lambda _result: None,
-) -> Report:
+    on_result: Callable[[CheckResult], None] = lambda _result: None,
+) -> ConformanceReport:
     """Run all checks, or those of the names in `only`, one after the other; raises UnknownCheck for a wrong name.
 
     Checks share an environment where they can; after a failure the next one gets a new one.
     """
-    results: list[Result] = []
+    results: list[CheckResult] = []
     shared: Environment | None = None
     try:
         for each in chosen(only):
             if missing := each.needs - subject.can:
-                result = Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+                result = CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
             elif each.alone:
                 result = await run_check(each, subject)
             else:
@@ -86,19 +86,19 @@ async def run_suite(
     finally:
         if shared is not None:
             await close(shared)
-    return Report(subject=subject.name, results=tuple(results))
+    return ConformanceReport(subject=subject.name, results=tuple(results))
 
 
-async def run_check(each: Check, subject: Subject) -> Result:
+async def run_check(each: Check, subject: Subject) -> CheckResult:
     """Run one check in an environment of its own."""
     if missing := each.needs - subject.can:
-        return Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+        return CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
     result, environment = await _run_shared(each, subject, None)
     if environment is None:
         return result
     problem = await close(environment)
     if problem and result.state == "passed":
-        return Result(check=each, state="failed", detail=problem, seconds=result.seconds)
+        return CheckResult(check=each, state="failed", detail=problem, seconds=result.seconds)
     return result
 
 
@@ -115,7 +115,7 @@ def chosen(only: Collection[str] | None) -> list[Check]:
 
 async def _run_shared(
     each: Check, subject: Subject, environment: Environment | None
-) -> tuple[Result, Environment | None]:
+) -> tuple[CheckResult, Environment | None]:
     """The result, and the environment for the next check: None after a failure."""
     started = time.monotonic()
     problem = ""
@@ -124,7 +124,7 @@ async def _run_shared(
             if environment is None:
                 environment = subject.make()
                 await environment.open()
-            await each.run(Trial(subject, environment))
+            await each.run(CheckContext(subject, environment))
     except TimeoutError:
         problem = f"it took longer than {each.seconds:.0f} s"
     except ConformanceFailure as error:
@@ -139,10 +139,10 @@ async def _run_shared(
         problem = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
     if not problem:
-        return Result(check=each, state="passed", seconds=seconds), environment
+        return CheckResult(check=each, state="passed", seconds=seconds), environment
     if environment is not None:
         await close(environment)
-    return Result(check=each, state="failed", detail=problem, seconds=seconds), None
+    return CheckResult(check=each, state="failed", detail=problem, seconds=seconds), None
 
 
 async def close(environment: Environment) -> str:

@@ -13,7 +13,7 @@ def script(name: str) -> str:
     return (Path(__file__).parent / f"{name}.sh").read_text(encoding="utf-8")
 
 
-RUNNER = ("prepare", "trap", "left_behind", "runner")
+RUNNER = ("prepare", "trap", "orphans", "runner")
 LOCAL_RUNNER = ("trap", "runner")
 """The shell is known to lead a session and to start without variables; who it leaves behind is seen from outside."""
 SERVING = ("serving",)

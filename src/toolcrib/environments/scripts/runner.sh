@@ -94,7 +94,7 @@ __tc_write_back() {
     builtin unset -v TOOLCRIB_COMMAND_ID
     [[ -d $__tc_folder ]] || __tc_make_folder_again
     builtin unset -f __tc_wait_for_fork __tc_take_command __tc_leave __tc_enter_folder \
-        __tc_look_for_left_behind __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
+        __tc_find_orphans __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
     {
         builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
         builtin export -p
@@ -128,7 +128,7 @@ __tc_finish() {
     builtin set +CEefTuv +o posix
     builtin trap - EXIT DEBUG ERR RETURN
     [[ -z $__tc_serves ]] || __tc_end_without_shell
-    [[ $__tc_scan == 0 ]] || __tc_look_for_left_behind
+    [[ $__tc_scan == 0 ]] || __tc_find_orphans
     [[ $__tc_keep == 1 ]] && __tc_write_back && __tc_changed=1
     if [[ -n ${__tc_at_exit-} ]]; then
         (builtin exit "$__tc_code")

@@ -36,11 +36,11 @@ SET_NO_NEW_PRIVILEGES, SET_SUBREAPER, DROP_FROM_BOUNDING_SET, SET_SECCOMP, SECCO
 CAPABILITY_VERSION = 0x20080522
 END_SECONDS = 5
 
-MOUNT_SETATTR, HERE, RECURSIVELY, READ_ONLY = 442, -100, 0x8000, 1
+MOUNT_SETATTR, AT_FDCWD, RECURSIVELY, READ_ONLY = 442, -100, 0x8000, 1
 MOUNT_BIND, MOUNT_RECURSIVE, MOUNT_PRIVATE = 4096, 16384, 1 << 18
 NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000
 # Where programs of one user meet; they keep semaphores in the first. The second may hold what is mounted there.
-SHARED_PLACES = ("/dev/shm", "/tmp")
+SHARED_FOLDERS = ("/dev/shm", "/tmp")
 OWN_MOUNTS = "own-mounts"
 NO_MOUNTS, CANNOT_CONFINE = 125, 126
 
@@ -53,7 +53,7 @@ def landlock_version() -> int:
     return max(answer, 0)
 
 
-def keeps_signals_and_sockets_apart(version: int) -> bool:
+def can_scope_signals_and_sockets(version: int) -> bool:
     """Whether programs outside, and their abstract sockets, are out of reach."""
     return version >= 6
 
@@ -99,10 +99,10 @@ def _start(policy: dict[str, Any], script: list[str], *, own_mounts: bool) -> in
 
 def take_own_mounts(temporary: str, writable: list[str], readable: list[str]) -> None:
     """Make everything read-only for this process except `writable`, with `temporary` as its /tmp."""
-    _leave_the_mounts_of_others()
+    _unshare_mounts()
     kept = [path for path in (*readable, *writable) if path in writable or path.startswith("/tmp/")]
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in kept if os.path.exists(path)]  # noqa: PTH110
-    shared = [place for place in SHARED_PLACES if Path(place).is_dir()]
+    shared = [place for place in SHARED_FOLDERS if Path(place).is_dir()]
     for place in shared:
         _call("mount", os.fsencode(temporary), place.encode(), None, MOUNT_BIND, None)
     for path, descriptor in held:
@@ -119,7 +119,7 @@ def take_own_mounts(temporary: str, writable: list[str], readable: list[str]) ->
             _set_read_only(path, True)
 
 
-def _leave_the_mounts_of_others() -> None:
+def _unshare_mounts() -> None:
     user, group = os.geteuid(), os.getegid()
     if ctypes.CDLL(None).unshare(NEW_MOUNTS) != 0:
         _call("unshare", NEW_MOUNTS | NEW_USERS)
@@ -142,7 +142,7 @@ def _make_mount_point(path: str, place: int) -> None:
 def _set_read_only(path: str, read_only: bool) -> None:
     attributes = struct.pack("=QQQQ", *((READ_ONLY, 0) if read_only else (0, READ_ONLY)), 0, 0)
     size = ctypes.c_size_t(len(attributes))
-    _call("syscall", MOUNT_SETATTR, HERE, os.fsencode(path), RECURSIVELY, attributes, size)
+    _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), RECURSIVELY, attributes, size)
 
 
 def confine(policy: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ def _restrict_files(policy: dict[str, Any]) -> None:
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         handled |= right if version >= since else 0
     ports = TCP_BIND | TCP_CONNECT if version >= 4 and not policy["network"] else 0
-    scoped = ABSTRACT_SOCKETS | SIGNALS if keeps_signals_and_sockets_apart(version) else 0
+    scoped = ABSTRACT_SOCKETS | SIGNALS if can_scope_signals_and_sockets(version) else 0
     attributes = struct.pack("=QQQ", handled, ports, scoped)
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = _call("syscall", CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)

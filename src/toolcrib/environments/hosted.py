@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 from toolcrib.core.environments import BackendStatus, OnOutput, TerminalSize
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
-from toolcrib.environments.backends.containers import is_alive, this_machine, this_process
+from toolcrib.environments.containers import is_alive, this_machine, this_process
 from toolcrib.environments.scripts import script
 
 # How long nothing more may arrive after a program has ended before we stop waiting for its output to be closed: its
@@ -87,7 +87,7 @@ def _machine() -> str:
     return hashlib.sha256(this_machine().encode()).hexdigest()[:16]
 
 
-def without_terminal(kind: str, terminal: TerminalSize | None) -> None:
+def refuse_terminal(kind: str, terminal: TerminalSize | None) -> None:
     if terminal is not None:
         raise EnvironmentFailed(
             f"the {kind} backend has no terminals; run the command without pty, or on local, sandbox, docker, ssh "
@@ -101,7 +101,7 @@ def one_line(error: BaseException) -> str:
     return said or type(error).__name__
 
 
-def ended(reason: str = "it has ended") -> NoReturn:
+def raise_broken_pipe(reason: str = "it has ended") -> NoReturn:
     raise BrokenPipeError(errno.EPIPE, reason)
 
 
@@ -121,7 +121,7 @@ class HostedProcess:
     async def write(self, data: bytes) -> None:
         async with self._writing:
             if self._input_is_closed:
-                ended("its input is closed")
+                raise_broken_pipe("its input is closed")
             await self._while_running(self._send(data))
 
     async def close_input(self) -> None:
@@ -186,18 +186,18 @@ class HostedProcess:
     async def _while_running(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it, but no longer than the program runs: a service may wait for ever for one that does not read."""
         sending = asyncio.ensure_future(work)
-        sending.add_done_callback(_take_note)
+        sending.add_done_callback(_retrieve_exception)
         waited_for: list[asyncio.Future[Any]] = [sending, self._exited]
         try:
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
-                ended()
+                raise_broken_pipe()
             await sending
         finally:
             sending.cancel()
 
 
-def _take_note(task: asyncio.Future[None]) -> None:
+def _retrieve_exception(task: asyncio.Future[None]) -> None:
     """A failure that comes too late to matter is not reported as forgotten."""
     if not task.cancelled():
         task.exception()

@@ -39,10 +39,10 @@ END_OF_INPUT = WHEN_THERE + '[[ -e $1.done ]] || echo 1<>"$1.end"'
 # Whoever holds a pipe open is let go first; he would wait for ever.
 REMOVE = 'for pipe in "$1"/*.end; do [[ ! -p $pipe ]] || echo 1<>"$pipe"; done; rm -rf -- "$1"'
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 
-class Handle(Protocol):
+class BashHandle(Protocol):
     """A command on its way, as `subprocess.Popen` shows it."""
 
     @property
@@ -59,7 +59,7 @@ class Handle(Protocol):
 class BashRunner(Protocol):
     """What is needed of a backend. All of it may block."""
 
-    def _run_bash(self, cmd_string: str, *, login: bool, timeout: int, stdin_data: str | None) -> Handle: ...
+    def _run_bash(self, cmd_string: str, *, login: bool, timeout: int, stdin_data: str | None) -> BashHandle: ...
 
     def cleanup(self) -> Any: ...
 
@@ -69,7 +69,7 @@ class BashRunnerEngine:
 
     shell = "bash"
     # It would be a blocked command, and perhaps a connection, for every environment.
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, runner: BashRunner, kind: str) -> None:
@@ -133,7 +133,7 @@ class BashRunnerEngine:
 class BashRunnerProcess:
     """A command that such an object started; see EngineProcess. One thread reads what it prints."""
 
-    def __init__(self, handle: Handle, on_output: OnOutput, forget: Callable[[BashRunnerProcess], None]) -> None:
+    def __init__(self, handle: BashHandle, on_output: OnOutput, forget: Callable[[BashRunnerProcess], None]) -> None:
         self.feed: Callable[[bytes | None], Any] | None = None
         self._handle = handle
         self._on_output = on_output
@@ -255,14 +255,14 @@ class _Output:
             self._stream.close()
 
 
-def _exit_code(handle: Handle) -> int:
+def _exit_code(handle: BashHandle) -> int:
     code = handle.returncode if handle.returncode is not None else handle.poll()
     if code is None:
         return 137  # It was killed just now, and has not been seen to end.
     return 128 - code if code < 0 else code
 
 
-async def _in_thread(function: Callable[[], Given]) -> Given:
+async def _in_thread(function: Callable[[], T]) -> T:
     """Call what may block; what it raises is a failure of the backend."""
     try:
         return await asyncio.to_thread(function)

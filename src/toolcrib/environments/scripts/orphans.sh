@@ -1,5 +1,5 @@
 # Notes the processes that the command leaves behind, as `pid command` lines: of its group or session, or marked with its name.
-__tc_look_for_left_behind() {
+__tc_find_orphans() {
     builtin local IFS=$' \t\n' pid last stat words word
     builtin read -r _ _ _ _ last 2>/dev/null </proc/loadavg || builtin return
     # Whatever the command started has a number between the newest one before it and the newest one now.

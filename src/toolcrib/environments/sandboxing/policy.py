@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.sandbox_landlock import landlock_version
+from toolcrib.environments.sandboxing.landlock import landlock_version
 
 LOAD_WORD, JUMP_IF_EQUAL, JUMP_IF_AT_LEAST, JUMP_IF_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, REFUSE_WITH = 0x7FFF0000, 0x00050000
@@ -244,7 +244,7 @@ SECRETS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visible:
+class VisibleFiles:
     """Which parts of this machine programs see. Every path is without symbolic links."""
 
     workspace: Path
@@ -258,9 +258,9 @@ class Visible:
     """The user's home is shown as it is, with whatever it holds besides the usual secrets."""
 
 
-def what_is_visible(
+def visible_files(
     workspace: Path, home: Path | None, writable: Sequence[Path], readable: Sequence[Path], secrets: Sequence[Path]
-) -> Visible:
+) -> VisibleFiles:
     """Decide what programs see; raises EnvironmentFailed for what cannot be granted."""
     home = _home(home)
     workspace = workspace.expanduser().resolve()
@@ -281,8 +281,8 @@ def what_is_visible(
     shown = [*granted_to_read, *tools, *_own_python(), *_name_servers()]
     seen = [*granted_to_write, *shown]
     inside = [secret for secret in all_secrets if secret.exists() and any(secret.is_relative_to(path) for path in seen)]
-    closed = [part for folder, depth in DEPTH_OF_CLOSED_PARTS.items() for part in closed_parts(Path(folder), depth)]
-    return Visible(
+    closed = [part for folder, depth in DEPTH_OF_CLOSED_PARTS.items() for part in private_paths(Path(folder), depth)]
+    return VisibleFiles(
         workspace=workspace,
         home=home,
         writable=tuple(granted_to_write),
@@ -292,7 +292,7 @@ def what_is_visible(
     )
 
 
-def landlock_policy(visible: Visible, scratch: Path, *, network: bool, spawner: Path) -> dict[str, object]:
+def landlock_policy(visible: VisibleFiles, scratch: Path, *, network: bool, spawner: Path) -> dict[str, object]:
     """What the launcher is told; raises EnvironmentFailed where Landlock is not enough."""
     if landlock_version() == 0:
         raise EnvironmentFailed("this kernel has no Landlock, or it is switched off")
@@ -304,7 +304,7 @@ def landlock_policy(visible: Visible, scratch: Path, *, network: bool, spawner: 
     if seccomp is None:
         raise EnvironmentFailed(f"it is not enough without seccomp, which has no list for {platform.machine()!r}")
     places = [*(place.resolve() for place in system_folders()), *visible.readable]
-    shown = [part for place in places for part in open_parts(place, visible.hidden)]
+    shown = [part for place in places for part in parts_without(place, visible.hidden)]
     return {
         "list": [str(path) for path in places],
         "read": [*map(str, shown), "/proc", str(spawner)],
@@ -320,7 +320,7 @@ def system_folders() -> list[Path]:
     return [Path(name) for name in (*SYSTEM_FOLDERS, *SYSTEM_FOLDERS_ELSEWHERE) if Path(name).exists()]
 
 
-def closed_parts(folder: Path, depth: int) -> Iterator[Path]:
+def private_paths(folder: Path, depth: int) -> Iterator[Path]:
     """What only its owner may read. Root owns nearly all of it, and a sandbox of root's is still root's."""
     if os.geteuid() != 0 or depth == 0:
         return
@@ -332,14 +332,14 @@ def closed_parts(folder: Path, depth: int) -> Iterator[Path]:
         mode = entry.lstat().st_mode
         if stat.S_ISDIR(mode):
             if mode & stat.S_IXOTH and mode & stat.S_IROTH:
-                yield from closed_parts(entry, depth - 1)
+                yield from private_paths(entry, depth - 1)
             else:
                 yield entry
         elif stat.S_ISREG(mode) and not mode & stat.S_IROTH:
             yield entry
 
 
-def open_parts(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
+def parts_without(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
     """The largest parts of a folder that hold nothing hidden."""
     if folder in hidden:
         return
@@ -348,7 +348,7 @@ def open_parts(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
         return
     for entry in sorted(folder.iterdir()):
         if not entry.is_symlink():
-            yield from open_parts(entry, hidden)
+            yield from parts_without(entry, hidden)
 
 
 def _home(given: Path | None) -> Path:
@@ -403,7 +403,7 @@ def find_bubblewrap() -> tuple[str, tuple[int, ...]] | None:
     return (program, tuple(int(part) for part in found.groups())) if found else None
 
 
-def bubblewrap_trial(program: str) -> str:
+def bubblewrap_problem(program: str) -> str:
     """Why bubblewrap cannot make namespaces here; empty if it can."""
     arguments = [program, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     try:
@@ -415,7 +415,7 @@ def bubblewrap_trial(program: str) -> str:
 
 def bubblewrap_arguments(
     version: tuple[int, ...],
-    visible: Visible,
+    visible: VisibleFiles,
     *,
     scratch: Path,
     network: bool,
@@ -462,7 +462,7 @@ def bubblewrap_arguments(
     return [*arguments, *read_only, "--chdir", str(visible.workspace), "--"]
 
 
-def _mount_arguments(visible: Visible, scratch: Path) -> Sequence[str]:
+def _mount_arguments(visible: VisibleFiles, scratch: Path) -> Sequence[str]:
     """What is mounted on top of the system: outer folders first, so that none covers one inside it."""
     mounts: dict[Path, tuple[str, Path]] = {
         Path("/tmp"): ("--bind", scratch / "tmp"),

@@ -141,7 +141,7 @@ LOST = "the sandbox ended, and every program in it; the next command starts a ne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Requested:
+class _SpawnRequest:
     """A program that the spawner was asked for, with this side's ends of its streams."""
 
     started: asyncio.Future[SandboxProcess]
@@ -179,7 +179,7 @@ class SandboxSession:
         self._sending = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._numbers = 0
-        self._requested: dict[int, _Requested] = {}
+        self._requested: dict[int, _SpawnRequest] = {}
         self._running: dict[int, SandboxProcess] = {}
 
     @property
@@ -214,7 +214,7 @@ class SandboxSession:
         self._numbers += 1
         number = self._numbers
         started: asyncio.Future[SandboxProcess] = self._loop.create_future()
-        self._requested[number] = _Requested(
+        self._requested[number] = _SpawnRequest(
             started=started, on_output=on_output, ends=ends, on_terminal=terminal is not None
         )
         size = None if terminal is None else [terminal.rows, terminal.columns]

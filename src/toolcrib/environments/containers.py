@@ -52,7 +52,7 @@ class ClientOutput:
         return ERROR_PREFIX.sub("", said[-1]) if said else f"exit code {self.exit_code}"
 
 
-class Client:
+class ContainerClient:
     """A command-line client of a container engine."""
 
     def __init__(self, program: str, environ: Mapping[str, str]) -> None:
@@ -138,7 +138,7 @@ async def end_client(process: HostProcess) -> None:
     await process.abandon()
 
 
-async def finished(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
+async def run_to_end(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
     """The answer. Also when we are cancelled the client gets to its end first, so that what it made can be removed."""
     task = asyncio.ensure_future(making)
     try:
@@ -148,7 +148,7 @@ async def finished(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
         raise
 
 
-class Witnesses:
+class RunningClients:
     """Programs of ours inside a container. While one of them runs the container does, and nobody need be asked."""
 
     def __init__(self) -> None:
