@@ -1,6 +1,6 @@
-"""What passes between us and a script: frames of a letter, four bytes of length, and so many bytes.
+"""The channel to a script: frames of one letter, four bytes of length, and that many bytes.
 
-Nothing that comes from there is trusted: the script can write into its channel whatever it likes.
+Nothing that arrives is trusted: the script can write whatever it likes to its channel.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 MEGABYTE = 1024 * 1024
 LONGEST = {b"H": MEGABYTE, b"C": 16 * MEGABYTE, b"X": MEGABYTE, b"D": MEGABYTE, b"O": MEGABYTE, b"E": MEGABYTE}
-"""How long a frame of each kind may be: what is sent is held here until it has been dealt with."""
+"""The maximum length of a frame of each kind: it is held in memory until it is handled."""
 LONGEST_RESULT = 24 * MEGABYTE
 HEAD = 5
 MOST_NOISE = 4096
 
 
 class ChannelBroken(Exception):
-    """What came from the script is no frame of ours."""
+    """The script sent something that is not a valid frame."""
 
 
 class CallFrame(msgspec.Struct, frozen=True):
@@ -43,20 +43,20 @@ class DoneFrame(msgspec.Struct, frozen=True):
     """The script has ended."""
 
     code: int
-    """What it exited with; negative for the signal that ended it."""
+    """Its exit code; negative for the signal that ended it."""
     left: int
-    """How many processes it left running, which have been ended."""
+    """How many orphaned processes were ended."""
     certain: bool
-    """Nothing of it runs any more."""
+    """None of its processes run any more."""
     too_much: Literal["", "processes", "memory"]
-    """It was ended because it took more of this than it may."""
+    """The limit it exceeded, if it was ended for that."""
 
 
 class HelloFrame(msgspec.Struct, frozen=True):
     """An interpreter is ready."""
 
     called: str
-    """The path that it was started by."""
+    """The path it was started with."""
     executable: str
 
 
@@ -77,7 +77,7 @@ _STREAMS: dict[bytes, Literal["output", "error"]] = {b"O": "output", b"E": "erro
 
 
 class FrameReader:
-    """Hands on the frames that arrive after `nonce`; what comes before it is noise of the place."""
+    """Passes on the frames that arrive after `nonce`; whatever comes before is noise of the environment."""
 
     def __init__(self, nonce: bytes, on_frame: Callable[[Frame], None]) -> None:
         self._nonce = nonce
@@ -87,11 +87,11 @@ class FrameReader:
 
     @property
     def noise(self) -> str:
-        """What was printed instead of a beginning."""
+        """What was printed before the first frame."""
         return "" if self.has_begun else bytes(self._held).decode(errors="replace").strip()
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes; raises ChannelBroken for what is no frame."""
+        """Add bytes; raises ChannelBroken for an invalid frame."""
         self._held += data
         if not self.has_begun:
             _, found, rest = bytes(self._held).partition(self._nonce)
@@ -108,7 +108,7 @@ class FrameReader:
             kind = bytes(self._held[start : start + 1])
             length = int.from_bytes(self._held[start + 1 : start + HEAD], "big")
             if length > LONGEST.get(kind, -1):
-                raise ChannelBroken("a frame is of no known kind, or too long")
+                raise ChannelBroken("a frame has an unknown kind, or is too long")
             end = start + HEAD + length
             if len(self._held) < end:
                 break
@@ -130,30 +130,30 @@ def _decoded(kind: bytes, payload: bytes) -> Frame:
 
 
 def _with_half_characters(decoder: msgspec.json.Decoder[Any], payload: bytes, problem: Exception) -> Frame:
-    """The frame, if all that is odd about it are lone surrogates, which Python's own reader takes."""
+    """Decode a frame whose only problem is lone surrogates, which Python's own parser accepts."""
     try:
         frame: Frame = msgspec.convert(json.loads(payload), decoder.type)
     except (ValueError, RecursionError):
-        raise ChannelBroken("a frame cannot be read") from problem
+        raise ChannelBroken("a frame cannot be decoded") from problem
     return frame
 
 
-def start_frame(order: dict[str, Any]) -> bytes:
-    """The order to begin, as a Python literal: it is read without importing anything."""
-    return _framed(b"S", repr(order).encode("utf-8", "backslashreplace"))
+def start_frame(request: dict[str, Any]) -> bytes:
+    """The request to start, as a Python literal: parsing it needs no imports."""
+    return _framed(b"S", repr(request).encode("utf-8", "backslashreplace"))
 
 
 def result_frame(number: int, content: str | dict[str, Any]) -> bytes:
     """The result of a call."""
     if isinstance(content, str):
-        # A lone surrogate is no JSON for msgspec.
+        # msgspec does not encode lone surrogates.
         content = content.encode("utf-8", "replace").decode()
     try:
         payload = msgspec.json.encode({"id": number, "content": content})
     except (TypeError, ValueError):
         payload = json.dumps({"id": number, "content": content}, default=str).encode()
     if len(payload) > LONGEST_RESULT:
-        error = f"the result is {len(payload)} bytes long, and a script gets {LONGEST_RESULT} at most; ask for less"
+        error = f"the result has {len(payload)} bytes, but a script can receive at most {LONGEST_RESULT}; request less"
         payload = msgspec.json.encode({"id": number, "content": {"error": error}})
     return _framed(b"R", payload)
 

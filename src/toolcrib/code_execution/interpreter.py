@@ -1,4 +1,4 @@
-"""Interpreters that wait for a script: one that was just started, or one that was started ahead of the next script."""
+"""Where a script runs, and the Python interpreter for it: started on demand or ahead of the next script."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from toolcrib.environments.backends.sandbox import COVERED_SEPARATOR
 from toolcrib.terminal.whereabouts import Whereabouts
 
 BEGINNING = b"\0%b\0"
-"""Around the word that an interpreter begins with: what only repeats its arguments does not write these."""
-WAIT_SECONDS = 60.0
-"""How long an interpreter waits for the next script; then its memory is given back."""
+"""Surrounds the nonce that an interpreter prints first: a program that merely echoes its arguments prints no NUL."""
+IDLE_SECONDS = 60.0
+"""How long an idle interpreter waits for the next script."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterpreterShim:
-    """A program that looks for an interpreter each time and starts it, as version managers have them: slow."""
+    """A slow program that finds and starts an interpreter, as version managers install them."""
 
     path: str
     executable: str
@@ -36,17 +36,17 @@ class InterpreterShim:
 
 @dataclass(frozen=True, kw_only=True)
 class InterpreterRequest:
-    """Which interpreter is wanted; one that was started for an equal order will do."""
+    """Which interpreter is wanted; an idle one that was started for an equal request will do."""
 
     command: Callable[[str, InterpreterShim | None], str]
-    """The command line, by the word that the interpreter begins with, and what is known of the one that is found."""
+    """The command line, for a nonce that the interpreter prints first and a known shim."""
     folder: BackendPath | None
-    looks_like: tuple[object, ...]
+    depends_on: tuple[object, ...]
     """What the choice of the interpreter depends on."""
 
 
 class Interpreter:
-    """One that is about to wait for its script, or runs it."""
+    """An interpreter that waits for its script, or runs it."""
 
     def __init__(self) -> None:
         self._nonce = os.urandom(16).hex()
@@ -55,39 +55,40 @@ class Interpreter:
         self._reader = FrameReader(BEGINNING % self._nonce.encode(), self._take)
         self._is_ready = False
         self.shim: InterpreterShim | None = None
-        """What was found on the way to it; known once it is ready."""
+        """The shim it was started through; known once it is ready."""
         self.execution: Execution
         self.ended: asyncio.Future[CommandExit]
 
-    async def start(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
+    async def start(self, environment: Environment, request: InterpreterRequest, shim: InterpreterShim | None) -> None:
         self.shim = shim
-        request = CommandRequest(command=order.command(self._nonce, shim), cwd=order.folder, open_input=True)
-        self.execution = await environment.start(request, self._hear)
+        command = request.command(self._nonce, shim)
+        command_request = CommandRequest(command=command, cwd=request.folder, open_input=True)
+        self.execution = await environment.start(command_request, self._on_output)
         self.ended = asyncio.ensure_future(self.execution.wait())
 
     def serve(self, on_frame: Callable[[Frame], None], on_broken: Callable[[], None]) -> None:
-        """From now on it works for this script."""
+        """Send the frames of its script to these callbacks."""
         self._on_frame, self._on_broken = on_frame, on_broken
 
     @property
     def noise(self) -> str:
-        """What was printed instead of a beginning."""
+        """What was printed before the first frame."""
         return self._reader.noise
 
     async def write(self, data: bytes) -> None:
-        """Give it a frame; one that has ended does not get it."""
+        """Send a frame; ignored if the interpreter has ended."""
         with contextlib.suppress(OSError, EnvironmentFailed):
             await self.execution.write(data)
 
-    async def leave(self) -> None:
-        """Let go of it: one that waits ends when its input does."""
+    async def close(self) -> None:
+        """Close its input: an idle interpreter then ends."""
         self.ended.cancel()
         with contextlib.suppress(OSError, EnvironmentFailed):
             await self.execution.close_input()
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, HelloFrame):
-            # Its first word: a later one could only be the script's.
+            # Only the first one: a later one can only come from the script.
             if self._is_ready:
                 return
             self._is_ready = True
@@ -96,7 +97,7 @@ class Interpreter:
         else:
             self._on_frame(frame)
 
-    def _hear(self, data: bytes) -> None:
+    def _on_output(self, data: bytes) -> None:
         try:
             self._reader.feed(data)
         except ChannelBroken:
@@ -104,82 +105,82 @@ class Interpreter:
 
 
 class _IdleInterpreter:
-    """An interpreter that was started ahead, or is about to be."""
+    """An interpreter that was started ahead of its script, or is starting."""
 
-    def __init__(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
-        self.order = order
+    def __init__(self, environment: Environment, request: InterpreterRequest, shim: InterpreterShim | None) -> None:
+        self.request = request
         self.starting = asyncio.ensure_future(self._start(environment, shim))
         self.timer: asyncio.TimerHandle
 
     async def _start(self, environment: Environment, shim: InterpreterShim | None) -> Interpreter | None:
         interpreter = Interpreter()
         try:
-            await interpreter.start(environment, self.order, shim)
+            await interpreter.start(environment, self.request, shim)
         except EnvironmentFailed:
-            return None  # The next script finds out why.
+            return None  # The next script will report why.
         return interpreter
 
-    def fits(self, order: InterpreterRequest) -> bool:
-        return (self.order.folder, self.order.looks_like) == (order.folder, order.looks_like)
+    def fits(self, request: InterpreterRequest) -> bool:
+        return (self.request.folder, self.request.depends_on) == (request.folder, request.depends_on)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         interpreter = await self.starting
         if interpreter is not None:
-            await interpreter.leave()
+            await interpreter.close()
 
 
 class InterpreterPool:
-    """At most one for each environment. Used on the loop where the environments live; they end it when they close."""
+    """At most one idle interpreter per environment. Used on the loop of the environments, which end it on close."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, _IdleInterpreter] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._idle: dict[int, _IdleInterpreter] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
-    async def take(self, environment: Environment, order: InterpreterRequest) -> Interpreter:
-        """One for this order: the one that waits, if it fits and still lives, else a new one."""
-        waiting = self._waiting.pop(id(environment), None)
-        if waiting is not None:
-            waiting.timer.cancel()
-            if not waiting.fits(order):
-                self._let_go(waiting)
-            elif (ready := await waiting.starting) is not None and not ready.ended.done():
+    async def take(self, environment: Environment, request: InterpreterRequest) -> Interpreter:
+        """An interpreter for this request: the idle one if it fits and is alive, else a new one."""
+        idle = self._idle.pop(id(environment), None)
+        if idle is not None:
+            idle.timer.cancel()
+            if not idle.fits(request):
+                self._close(idle)
+            elif (ready := await idle.starting) is not None and not ready.ended.done():
                 return ready
         interpreter = Interpreter()
-        await interpreter.start(environment, order, None)
+        await interpreter.start(environment, request, None)
         return interpreter
 
-    def prepare(self, environment: Environment, order: InterpreterRequest, shim: InterpreterShim | None) -> None:
-        """Start one for the next script, in the background."""
+    def prepare(self, environment: Environment, request: InterpreterRequest, shim: InterpreterShim | None) -> None:
+        """Start one for the next script in the background."""
         key = id(environment)
         self._forget(key)
-        waiting = self._waiting[key] = _IdleInterpreter(environment, order, shim)
-        waiting.timer = asyncio.get_running_loop().call_later(WAIT_SECONDS, self._forget, key)
+        idle = self._idle[key] = _IdleInterpreter(environment, request, shim)
+        idle.timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._forget, key)
 
     def _forget(self, key: int) -> None:
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            waiting.timer.cancel()
-            self._let_go(waiting)
+        idle = self._idle.pop(key, None)
+        if idle is not None:
+            idle.timer.cancel()
+            self._close(idle)
 
-    def _let_go(self, waiting: _IdleInterpreter) -> None:
-        task = asyncio.ensure_future(waiting.leave())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+    def _close(self, idle: _IdleInterpreter) -> None:
+        task = asyncio.ensure_future(idle.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 WORKER_FOLDER = Path(__file__).parent / "worker"
 MEGABYTE = 1024 * 1024
-MORE_PROCESSES = 1000
-"""Older kernels count all processes of the user against a sandbox; those of the script are counted from inside."""
+OTHER_PROCESSES = 1000
+"""Older kernels count all processes of the user against a sandbox; the supervisor counts the script's own."""
 NO_PYTHON = "toolcrib: no python"
 OLD_PYTHON = "toolcrib: old python"
-FIRST_WORDS = f"""import sys
+BOOTSTRAP = f"""import sys
 if sys.version_info < (3, 7): sys.stdout.write("{OLD_PYTHON} %d.%d\\n" % sys.version_info[:2]); sys.exit(1)
 exec(compile(sys.argv[1], "<supervisor>", "exec"), dict(__name__="__main__"))"""
-# With few arenas: each takes as much from the bound on memory as ten threads do.
-# Finds the interpreter: the one in the settings, the project's, or the first on the way. Never ours: what can be
-# imported there could be imported by a script.
-CHOOSE = """__tc_options=(-I -X utf8 {options})
+# Finds the interpreter: the one in the settings, the project's, or the first on PATH. Never our own: a script could
+# import whatever is installed there. Few malloc arenas, because each counts as much against the memory limit as ten
+# threads.
+START_INTERPRETER = """__tc_options=(-I -X utf8 {options})
 for __tc_python in {candidates}; do
     if [[ $__tc_python == */* ]]; then
         [[ ! -x $__tc_python ]] || builtin break
@@ -192,10 +193,10 @@ done
 [[ $__tc_python != {shim} ]] || __tc_python={executable}
 if [[ ${{__tc_python%/*}} -ef {own} ]]; then __tc_python={base} __tc_options+=({base_options}); fi
 builtin export MALLOC_ARENA_MAX=${{MALLOC_ARENA_MAX:-2}}
-"$__tc_python" "${{__tc_options[@]}}" -c {first} {supervisor} {nonce} {script_side} "$__tc_python\""""
+"$__tc_python" "${{__tc_options[@]}}" -c {first} {supervisor} {nonce} {script_process} "$__tc_python\""""
 VENV_PYTHON = ".venv/bin/python"
-CHOICES = (VENV_PYTHON, ".python-version")
-"""Files of a project that decide which interpreter it gets."""
+VERSION_FILES = (VENV_PYTHON, ".python-version")
+"""Files of a project that determine its interpreter."""
 PROJECT = f'${{VIRTUAL_ENV:+"$VIRTUAL_ENV/bin/python"}} "$PWD/{VENV_PYTHON}"'
 
 
@@ -205,23 +206,23 @@ class ScriptEnvironment:
 
     spec: EnvironmentSpec
     folder: BackendPath | None
-    """To start in; None means the folder that its session is in."""
+    """The start folder; None means the folder of the session."""
     alone: bool
-    """Nothing but scripts of ours runs there, and one at a time."""
+    """Only scripts run there, one at a time."""
     isolated: bool
-    """It can harm nothing outside of the session's folder, except by the network."""
+    """It can harm nothing outside the session's folder, except over the network."""
     note: str = ""
 
 
 def sandbox_environment(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptEnvironment:
-    """A sandbox around the folder of a session that works on this machine."""
+    """A sandbox around the folder of a session on this machine."""
     workspace = Path(where.spec.cwd).resolve()
     folder = Path(where.folder or workspace).resolve()
     is_inside = folder == workspace or folder.is_relative_to(workspace)
     options = (
         ("for", "scripts"),
         ("network", "on" if settings.network else "off"),
-        ("max_processes", str(settings.max_processes + MORE_PROCESSES if settings.max_processes else 0)),
+        ("max_processes", str(settings.max_processes + OTHER_PROCESSES if settings.max_processes else 0)),
         ("shared_memory_mb", str(settings.memory_mb)),
     )
     return ScriptEnvironment(
@@ -229,72 +230,74 @@ def sandbox_environment(where: Whereabouts, settings: CodeExecutionSettings, *, 
         folder=BackendPath(str(folder if is_inside else workspace)),
         alone=True,
         isolated=isolated,
-        note="" if is_inside else f"the sandbox shows {str(workspace)!r} alone, so the script ran there",
+        note="" if is_inside else f"the sandbox only contains {str(workspace)!r}, so the script ran there",
     )
 
 
 def session_environment(where: Whereabouts) -> ScriptEnvironment:
-    """The place that commands of the session run in."""
+    """The environment in which the session's commands run."""
     return ScriptEnvironment(spec=where.spec, folder=None, alone=False, isolated=where.isolated)
 
 
-def without_secrets(place: ScriptEnvironment) -> ScriptEnvironment:
-    """The sandbox that does not show the files with secrets that the project has now."""
-    found = secret_files(Path(place.spec.cwd))
+def without_secrets(target: ScriptEnvironment) -> ScriptEnvironment:
+    """The sandbox with the project's current secret files hidden."""
+    found = secret_files(Path(target.spec.cwd))
     options = (("covered", COVERED_SEPARATOR.join(found)), ("covered_are", " ".join(found.values())))
-    return replace(place, spec=replace(place.spec, options=place.spec.options + options))
+    return replace(target, spec=replace(target.spec, options=target.spec.options + options))
 
 
-def in_slot(place: ScriptEnvironment, slot: int) -> ScriptEnvironment:
-    """A sandbox of the same kind; the number tells those in use apart."""
-    return replace(place, spec=replace(place.spec, options=(*place.spec.options, ("slot", str(slot)))))
+def in_slot(target: ScriptEnvironment, slot: int) -> ScriptEnvironment:
+    """A sandbox of the same kind; the number distinguishes those in use."""
+    return replace(target, spec=replace(target.spec, options=(*target.spec.options, ("slot", str(slot)))))
 
 
 def interpreter_request(
-    settings: CodeExecutionSettings, where: Whereabouts, place: ScriptEnvironment
+    settings: CodeExecutionSettings, where: Whereabouts, target: ScriptEnvironment
 ) -> InterpreterRequest:
     """The interpreter for a script of this session."""
-    folders = (place.folder or "", where.spec.cwd)
-    of_project = tuple(_identity(Path(folder, name)) for folder in folders for name in CHOICES) if place.alone else ()
+    folders = (target.folder or "", where.spec.cwd)
+    of_project = (
+        tuple(_identity(Path(folder, name)) for folder in folders for name in VERSION_FILES) if target.alone else ()
+    )
     return InterpreterRequest(
-        command=partial(interpreter_command, settings, where), folder=place.folder, looks_like=of_project
+        command=partial(interpreter_command, settings, where), folder=target.folder, depends_on=of_project
     )
 
 
 def interpreter_command(
     settings: CodeExecutionSettings, where: Whereabouts, nonce: str, shim: InterpreterShim | None = None
 ) -> str:
-    """The command line that finds an interpreter in the place and starts the supervisor of a script in it."""
+    """The command line that finds an interpreter in the environment and starts a script's supervisor in it."""
     strict = settings.mode == "strict"
     in_venv = sys.prefix != sys.base_prefix
-    return CHOOSE.format(
+    return START_INTERPRETER.format(
         options="-S" if strict else "",
         candidates=_candidates(settings, where),
         no_python=NO_PYTHON,
         own=shlex.quote(str(Path(sys.executable).parent)),
         base=shlex.quote(_base_interpreter() if in_venv else sys.executable),
-        # Without a base to fall back to, what is installed beside us is left out.
+        # Without a base interpreter to fall back to, exclude what is installed beside us.
         base_options="" if in_venv else "-S",
-        first=shlex.quote(FIRST_WORDS),
-        supervisor=shlex.quote(_text("supervisor.py")),
+        first=shlex.quote(BOOTSTRAP),
+        supervisor=shlex.quote(_worker_text("supervisor.py")),
         nonce=nonce,
-        script_side=shlex.quote(_text("script_process.py")),
+        script_process=shlex.quote(_worker_text("script_process.py")),
         shim=shlex.quote(shim.path if shim else ""),
         executable=shlex.quote(shim.executable if shim else ""),
     )
 
 
 def _candidates(settings: CodeExecutionSettings, where: Whereabouts) -> str:
-    """The interpreters to look for, as words of the shell."""
-    # There is a Python on this machine in any case: the one below ours.
-    at_last = [shlex.quote(_base_interpreter())] if where.is_here else []
+    """The interpreters to try, as shell words."""
+    # This machine always has a Python: the base of ours.
+    fallback = [shlex.quote(_base_interpreter())] if where.is_here else []
     if settings.python:
         is_ours = Path(settings.python).parent == Path(sys.executable).parent
-        return " ".join([shlex.quote(settings.python), *(at_last if is_ours else ())])
+        return " ".join([shlex.quote(settings.python), *(fallback if is_ours else ())])
     if settings.mode == "strict":
         return "python3 python"
     of_workspace = [shlex.quote(f"{where.spec.cwd}/{VENV_PYTHON}")] if where.spec.cwd else []
-    return " ".join([PROJECT, *of_workspace, "python3", "python", *at_last])
+    return " ".join([PROJECT, *of_workspace, "python3", "python", *fallback])
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -313,7 +316,7 @@ def _base_interpreter() -> str:
 
 
 @cache
-def _text(name: str) -> str:
-    """A text that runs inside, without its comments, which would travel with every script."""
+def _worker_text(name: str) -> str:
+    """A worker program without its comments, which would be sent with every script."""
     lines = (WORKER_FOLDER / name).read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("#"))

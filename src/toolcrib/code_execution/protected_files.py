@@ -1,4 +1,4 @@
-"""The `.env` files of a project, which scripts have no business with."""
+"""Files of a project that scripts must not touch: `.env` files are hidden, git hooks and settings are restored."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 DEEPEST = 3
 MOST_FOLDERS = 400
-"""Looked through before every script, so what is far down, or in a very large tree, is not found."""
+"""Scanned before every script, so deeply nested files and files in very large trees are not found."""
 NOT_OF_THE_PROJECT = frozenset({"node_modules", "venv", "__pycache__"})
 HARMLESS_ENDINGS = ("example", "sample", "template", "dist", "test")
 
 
 def secret_files(project: Path) -> dict[str, str]:
-    """What was found, as far as that is quick: the path below the project's folder, and which file it is now.
+    """The secret files that can be found quickly: the path below the project, and the identity of the file.
 
-    What is put in the place of a file under the same name is another file, which a cover of the first does not cover.
+    A file that replaces one of them is another file, which hiding the first does not hide.
     """
     found: dict[str, str] = {}
     for entry in project_entries(project):
@@ -35,7 +35,7 @@ def secret_files(project: Path) -> dict[str, str]:
 
 
 def project_entries(project: Path) -> Iterator[os.DirEntry[str]]:
-    """What the folders of the project hold, the upper ones first, as far as that is quick."""
+    """The entries of the project's folders, breadth first, as far as that is quick."""
     folders = deque([(str(project), 1)])
     for _ in range(MOST_FOLDERS):
         if not folders:
@@ -56,7 +56,7 @@ def project_entries(project: Path) -> Iterator[os.DirEntry[str]]:
 SETTINGS = ("config", "config.worktree")
 HOOKS = "hooks"
 SAMPLE = ".sample"
-"""Git never runs what ends so."""
+"""Git never runs a hook with this suffix."""
 LARGEST = 4_000_000
 USABLE = 0o700
 
@@ -66,84 +66,84 @@ class _File:
     mode: int
     size: int
     data: bytes
-    """What it holds, up to the largest that is kept, or where it points to."""
+    """Its content, up to the largest size that is kept, or the target of a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Repository:
     path: Path
-    """Where `.git` is, mostly a folder."""
+    """The path of `.git`, usually a folder."""
     identity: tuple[int, int, int]
     files: dict[Path, _File]
 
 
 class GitGuards:
-    """Guards around the projects that scripts run in now; may be used from any thread."""
+    """Guards for the projects in which scripts run now; may be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._around: dict[Path, tuple[GitGuard, int]] = {}
 
     def enter(self, project: Path) -> None:
-        """A script is about to run in the project. Those that run at once have one guard: what the first has put there
-        must not count as having been there before the second."""
+        """A script is about to run in the project. Concurrent scripts share one guard: what the first one wrote
+        must not count as the state before the second."""
         with self._lock:
             guard, scripts = self._around.get(project) or (GitGuard(project), 0)
             self._around[project] = guard, scripts + 1
 
     def leave(self, project: Path) -> str:
-        """It has ended; the last one hears what was taken back, when no script can write there any more."""
+        """A script has ended. When the last one has, restore the files and return a message about it."""
         with self._lock:
             guard, scripts = self._around.pop(project)
             if scripts > 1:
                 self._around[project] = guard, scripts - 1
                 return ""
-            return guard.take_back()
+            return guard.restore()
 
 
 class GitGuard:
-    """The repositories of a project, as they were when this was made."""
+    """The repositories of a project, as they were when the guard was created."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
-        self._before = [_look(Path(entry.path)) for entry in project_entries(project) if entry.name == ".git"]
+        self._before = [_inspect(Path(entry.path)) for entry in project_entries(project) if entry.name == ".git"]
 
-    def take_back(self) -> str:
-        """Undo what has changed since, and say so; empty when nothing did. Only when nothing else writes there."""
+    def restore(self) -> str:
+        """Undo what has changed since, and return a message, empty if nothing did. Nothing else may write meanwhile."""
         changed: list[str] = []
         for repository in self._before:
             try:
-                changed += self._take_back(repository)
+                changed += self._restore(repository)
             except OSError as error:
                 changed.append(f"{self._shown(repository.path)} (as far as possible: {error.strerror or error})")
         if not changed:
             return ""
         return (
-            f"what the script did to {', '.join(changed)} was taken back, because git would run it outside of the "
+            f"the script's changes to {', '.join(changed)} were undone, because git would run them outside the "
             "sandbox; use the terminal tool for that"
         )
 
-    def _take_back(self, before: _Repository) -> list[str]:
+    def _restore(self, before: _Repository) -> list[str]:
         now = _identity(before.path)
         if now != before.identity:
             return [self._set_aside(before.path)] if now[0] else []
         if stat.S_ISDIR(now[0]):
             _make_usable(before.path)
             _make_usable(before.path / HOOKS)
-        files = _look(before.path).files
-        # What holds others comes first: a hook cannot be put back into a link.
+        files = _inspect(before.path).files
+        # Folders come first: a hook cannot be restored into a link.
         changed = sorted(path for path in {*before.files, *files} if before.files.get(path) != files.get(path))
         for path in changed:
-            self._put_back(path, before.files.get(path))
+            self._restore_file(path, before.files.get(path))
         return [self._shown(path) for path in changed]
 
-    def _put_back(self, path: Path, before: _File | None) -> None:
+    def _restore_file(self, path: Path, before: _File | None) -> None:
         now = _identity(path)[0]
         if before is not None and stat.S_ISDIR(before.mode) and stat.S_ISDIR(now):
             path.chmod(stat.S_IMODE(before.mode))
             return
         if stat.S_ISDIR(now) or (before is not None and before.size > LARGEST):
-            # Not deleted: it may hold what somebody wants.
+            # Not deleted: it may contain something valuable.
             self._set_aside(path)
         elif now:
             path.unlink()
@@ -158,7 +158,7 @@ class GitGuard:
             path.chmod(stat.S_IMODE(before.mode))
 
     def _set_aside(self, path: Path) -> str:
-        """Rename what stands where git looks; gives both names."""
+        """Rename what is where git looks; returns both names."""
         aside = next(
             other
             for number in itertools.count(1)
@@ -171,8 +171,8 @@ class GitGuard:
         return os.path.relpath(path, self._project)
 
 
-def _look(path: Path) -> _Repository:
-    """What git would run, or learn from what to run; `.git` itself where it is no folder."""
+def _inspect(path: Path) -> _Repository:
+    """The files that git runs, or that tell it what to run; `.git` itself if it is not a folder."""
     identity = _identity(path)
     if not stat.S_ISDIR(identity[0]):
         return _Repository(path, identity, _files([path]))
@@ -213,7 +213,7 @@ def _read(path: Path) -> _File:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """What it is, and which one; zeros where there is nothing."""
+    """File type, device and inode; zeros if nothing is there."""
     try:
         status = path.lstat()
     except OSError:
@@ -222,7 +222,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def _make_usable(folder: Path) -> None:
-    """A folder that may not be entered could hide what is in it until later."""
+    """Make a folder accessible: an inaccessible one could hide its content until later."""
     status = folder.lstat() if os.path.lexists(folder) else None
     if status is not None and stat.S_ISDIR(status.st_mode) and status.st_mode & USABLE != USABLE:
         folder.chmod(stat.S_IMODE(status.st_mode) | USABLE)

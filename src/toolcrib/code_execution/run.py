@@ -1,4 +1,4 @@
-"""What a script says, brought from the loop where it lives to the loop of whoever called it."""
+"""Runs one script: on the loop of its environment, with its output and tool calls served on the caller's loop."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from toolcrib.environments.shell import ShellEnvironment
 from toolcrib.registry.results import tool_error
 
 MOST_WAITING_BYTES = 64 * 1024
-"""Who watches sees this much of what a script prints at once; the result has the rest."""
+"""How much output a watcher sees at once; the result has all of it."""
 LONGEST_LINE = 64 * 1024
-"""Who watches sees this much of a line."""
+"""How much of a line a watcher sees."""
 
 
 class CallerBridge:
-    """Hands calls of tools to the caller, and lines to whoever watches, in the order in which they come."""
+    """Passes tool calls to the caller and lines to a watcher, in order, from one loop to another."""
 
     def __init__(self, ctx: ToolContext, mask: Callable[[str], str]) -> None:
         self._ctx = ctx
         self._mask = mask
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._lock = threading.Lock()
         self._calls: deque[CallFrame] = deque()
         self._printed = bytearray()
@@ -66,27 +66,27 @@ class CallerBridge:
         if self._ctx.on_progress is None:
             return
         with self._lock:
-            is_news = not self._printed
+            is_first = not self._printed
             self._printed += data[: MOST_WAITING_BYTES - len(self._printed)]
-        if is_news:
+        if is_first:
             self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # The caller's loop may be closed by now.
-            self._loop.call_soon_threadsafe(self._news.set)
+        with contextlib.suppress(RuntimeError):  # The caller's loop may be closed.
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     # On the caller's loop
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will arrive."""
         self._finished = True
-        self._news.set()
+        self._changed.set()
 
     async def calls(self) -> AsyncIterator[CallFrame]:
-        """The calls as they come, until the script has ended; what it prints goes to whoever watches meanwhile."""
+        """The calls as they arrive, until the script has ended; passes output to the watcher meanwhile."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             was_finished = self._finished
             with self._lock:
                 calls, self._calls = self._calls, deque()
@@ -114,7 +114,7 @@ Stop = Literal["ended", "timeout", "interrupt", "broken", "flood"]
 
 
 class ScriptListener(Protocol):
-    """Whoever called; told on the loop of the script."""
+    """The caller of a script; its methods are called on the script's loop."""
 
     def called(self, call: CallFrame) -> None: ...
 
@@ -123,7 +123,7 @@ class ScriptListener(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptRequest:
-    """What to run, and within which bounds."""
+    """What to run, and its limits."""
 
     interpreter: InterpreterRequest
     start: dict[str, Any]
@@ -131,11 +131,11 @@ class ScriptRequest:
     isolated: bool
     timeout_seconds: float
     deadline: float | None
-    """When its caller gives it up, by the clock that only goes on."""
+    """When its caller gives up, in monotonic time."""
     max_error_bytes: int
 
     def seconds_left(self) -> float:
-        """How long it may take from now on: it ends before the deadline, so that what it printed is not lost."""
+        """How long it may still run: it ends before the deadline, so that its output is not lost."""
         if self.deadline is None:
             return self.timeout_seconds
         left = self.deadline - time.monotonic()
@@ -144,7 +144,7 @@ class ScriptRequest:
 
 @dataclass(kw_only=True)
 class ScriptOutcome:
-    """What became of a script."""
+    """The outcome of a script."""
 
     output: BoundedOutput
     errors: BoundedOutput
@@ -154,28 +154,28 @@ class ScriptOutcome:
     exception: ExceptionFrame | None = None
     ended: CommandExit | None = None
     noise: str = ""
-    """What was printed instead of a beginning."""
-    left: list[str] = field(default_factory=list)
+    """What was printed before the first frame."""
+    orphans: list[str] = field(default_factory=list)
 
 
 class NotIsolated(EnvironmentFailed):
-    """The sandbox is weaker than what was agreed to; nothing has run."""
+    """The sandbox is weaker than what was approved; nothing has run."""
 
 
 class ScriptLost(ToolcribError):
-    """The place went away when the script was on its way in it; it may have begun."""
+    """The environment was lost while the script was starting or running in it."""
 
 
 class ScriptRun:
-    """Runs one script. Made and used on one loop, but for `interrupt` and `send`, which any thread may call."""
+    """Runs one script. Used on one loop, except `interrupt`, `give_up` and `send`, which any thread may call."""
 
     def __init__(
-        self, order: ScriptRequest, output: BoundedOutput, listener: ScriptListener, waiting: InterpreterPool
+        self, request: ScriptRequest, output: BoundedOutput, listener: ScriptListener, interpreters: InterpreterPool
     ) -> None:
-        self._order = order
-        self._waiting = waiting
+        self._request = request
+        self._interpreters = interpreters
         self._listener = listener
-        self._outcome = ScriptOutcome(output=output, errors=BoundedOutput(order.max_error_bytes))
+        self._outcome = ScriptOutcome(output=output, errors=BoundedOutput(request.max_error_bytes))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[Stop] | None = None
         self._interpreter: Interpreter | None = None
@@ -186,51 +186,51 @@ class ScriptRun:
 
     @property
     def has_begun(self) -> bool:
-        """Its place is open."""
+        """Its environment is open."""
         return self._loop is not None
 
     def interrupt(self) -> None:
-        """End the script, also one that is only about to start."""
+        """End the script, even if it is only about to start."""
         self._is_interrupted = True
         self._on_loop(self._stop, "interrupt")
 
     def give_up(self) -> None:
-        """End a script that does nothing but call tools that it may not call."""
+        """End a script that keeps calling tools it may not call."""
         self._on_loop(self._stop, "flood")
 
     def send(self, data: bytes) -> None:
-        """Give the script a frame; one that has ended does not get it."""
+        """Send a frame to the script; ignored if it has ended."""
         self._on_loop(self._begin_to_send, data)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
+            with contextlib.suppress(RuntimeError):  # The loop may be closed.
                 self._loop.call_soon_threadsafe(function, *arguments)
 
     # On the loop
 
-    async def in_place(self, environment: Environment) -> ScriptOutcome:
-        """Run it; when this returns or is cancelled, nothing of it runs any more."""
-        order, outcome = self._order, self._outcome
-        if order.isolated and order.alone and not environment.isolated:
-            raise NotIsolated("the sandbox here is weaker than usual")
+    async def run_in(self, environment: Environment) -> ScriptOutcome:
+        """Run it; when this returns or is cancelled, none of its processes run any more."""
+        request, outcome = self._request, self._outcome
+        if request.isolated and request.alone and not environment.isolated:
+            raise NotIsolated("the sandbox here is weaker than expected")
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         if self._is_interrupted:
             outcome.stopped = "interrupt"
             return outcome
         try:
-            self._interpreter = interpreter = await self._waiting.take(environment, order.interpreter)
+            self._interpreter = interpreter = await self._interpreters.take(environment, request.interpreter)
         except EnvironmentFailed as error:
             raise ScriptLost(str(error)) from error
         interpreter.serve(self._take, lambda: self._stop("broken"))
         interpreter.ended.add_done_callback(lambda _: self._stop("ended"))
-        outcome.allowed_seconds = order.seconds_left()
+        outcome.allowed_seconds = request.seconds_left()
         timer = self._loop.call_later(outcome.allowed_seconds, self._stop, "timeout")
         try:
-            engine = _sandbox_of(environment) if order.alone else None
+            engine = _sandbox_of(environment) if request.alone else None
             is_alone = engine is not None and engine.has_own_processes
-            self._begin_to_send(start_frame({**order.start, "alone": is_alone}))
+            self._begin_to_send(start_frame({**request.start, "alone": is_alone}))
             why = await self._stopped
             outcome.stopped = "ended" if outcome.done is not None else why
         finally:
@@ -243,14 +243,14 @@ class ScriptRun:
                 outcome.output.close()
                 outcome.errors.close()
         outcome.noise = interpreter.noise
-        if order.alone and outcome.done is not None:
-            self._waiting.prepare(environment, order.interpreter, interpreter.shim)
+        if request.alone and outcome.done is not None:
+            self._interpreters.prepare(environment, request.interpreter, interpreter.shim)
         return outcome
 
     def _take(self, frame: Frame) -> None:
         outcome = self._outcome
         if self._stopped is None or self._stopped.done() or outcome.done is not None:
-            return  # What comes after the end is not the script's any more.
+            return  # Frames after the end do not belong to the script.
         if isinstance(frame, OutputFrame):
             (outcome.output if frame.stream == "output" else outcome.errors).feed(frame.data)
             if frame.stream == "output":
@@ -275,23 +275,23 @@ class ScriptRun:
             task.add_done_callback(self._sending.discard)
 
     async def _end(self, environment: Environment, interpreter: Interpreter) -> None:
-        """See to it that nothing of the script runs any more, whatever ended it."""
+        """Make sure that none of the script's processes run any more."""
         outcome, ended = self._outcome, interpreter.ended
         try:
             if ended.done():
                 outcome.ended = ended.result()
-                outcome.left = [one.command for one in outcome.ended.orphans]
-            if outcome.ended is None or outcome.done is None or not outcome.done.certain or outcome.left:
-                await self._end_for_certain(environment, interpreter.execution)
+                outcome.orphans = [one.command for one in outcome.ended.orphans]
+            if outcome.ended is None or outcome.done is None or not outcome.done.certain or outcome.orphans:
+                await self._force_end(environment, interpreter.execution)
         finally:
             for task in self._sending:
                 task.cancel()
-            await interpreter.leave()
+            await interpreter.close()
 
-    async def _end_for_certain(self, environment: Environment, execution: Execution) -> None:
-        engine = _sandbox_of(environment) if self._order.alone else None
+    async def _force_end(self, environment: Environment, execution: Execution) -> None:
+        engine = _sandbox_of(environment) if self._request.alone else None
         if engine is not None:
-            # Whatever the script did to hide its processes, they cannot outlive their sandbox.
+            # Hidden or not, its processes cannot outlive their sandbox.
             await engine.end_programs()
             return
         with contextlib.suppress(TimeoutError):
@@ -307,11 +307,11 @@ def _sandbox_of(environment: Environment) -> SandboxEngine | None:
 LONGEST_RESULT_BYTES = 16 * 1024 * 1024
 LONGEST_NAME = 100
 CALLS_BEYOND_THE_LIMIT = 1_000
-"""A script that goes on calling after that many refusals does nothing else."""
+"""A script that keeps calling after this many refusals is ended."""
 
 
 class ScriptCalls:
-    """Runs calls of one script, as many at a time as their effects allow, and answers each."""
+    """Runs the tool calls of one script through the pipeline, as concurrently as their effects allow."""
 
     def __init__(self, ctx: ToolContext, tools: frozenset[str], limit: int, answer: Callable[[bytes], None]) -> None:
         self._cancel = CancelToken(ctx.cancel)
@@ -329,7 +329,7 @@ class ScriptCalls:
         return self.asked > self._limit + CALLS_BEYOND_THE_LIMIT
 
     def begin(self, call: CallFrame) -> None:
-        """Run a call; its answer is sent when it is there."""
+        """Start a call; its result is sent when it is done."""
         self.asked += 1
         refusal = self._refusal(call)
         if refusal:
@@ -341,19 +341,17 @@ class ScriptCalls:
         task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Stop what still runs; the script is not there any more to hear of it."""
+        """Cancel the calls that still run; the script has ended."""
         self._cancel.cancel("the script has ended")
         if self._running:
             await asyncio.wait(self._running)
 
     def _refusal(self, call: CallFrame) -> str:
         if call.name not in self._tools:
-            offered = ", ".join(sorted(self._tools)) or "no tool"
-            return f"a script of this session cannot call {call.name[:LONGEST_NAME]!r}; it can call: {offered}"
+            offered = ", ".join(sorted(self._tools)) or "no tools"
+            return f"scripts of this session cannot call {call.name[:LONGEST_NAME]!r}; they can call: {offered}"
         if self.made >= self._limit:
-            return (
-                f"a script may call {self._limit} tools and has done so; print what you have and go on in a new script"
-            )
+            return f"a script may make {self._limit} tool calls; print what you have and continue in a new script"
         return ""
 
     async def _run(self, call: CallFrame, call_id: str) -> None:
@@ -364,7 +362,7 @@ class ScriptCalls:
 
 
 def _whole(result: ToolResult) -> str | JsonObject:
-    """The result as the tool gave it: a script can work with what is too long for a model."""
+    """The complete result: a script can process what is too long for a model."""
     if not result.handle:
         return result.content
     try:

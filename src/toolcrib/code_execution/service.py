@@ -1,4 +1,4 @@
-"""What the model is told about a script that has run."""
+"""The `execute_code` service: decides where a script runs, with which tools and limits, and describes its result."""
 
 from __future__ import annotations
 
@@ -51,54 +51,54 @@ VERY_OLD_PYTHON = "Unknown option: -I"
 def script_result(
     outcome: ScriptOutcome, *, calls: int, seconds: float, memory_mb: int, note: str, mask: Mask
 ) -> JsonObject:
-    """The result of the tool; a script that failed has an `error`."""
+    """The result of the tool; a failed script has an `error`."""
     error = _error(outcome, memory_mb)
-    told: JsonObject = {"status": STATUS[outcome.stopped] if error else "success"}
+    result: JsonObject = {"status": STATUS[outcome.stopped] if error else "success"}
     if error:
-        told["error"] = mask(error)
-    told["output"] = mask(outcome.output.text())
+        result["error"] = mask(error)
+    result["output"] = mask(outcome.output.text())
     if outcome.errors.total_bytes:
-        told["error_output"] = mask(outcome.errors.text())
+        result["error_output"] = mask(outcome.errors.text())
     if outcome.exception is not None and outcome.exception.traceback:
-        told["traceback"] = mask(outcome.exception.traceback)
+        result["traceback"] = mask(outcome.exception.traceback)
     if outcome.done is not None:
         code = outcome.done.code
-        told["exit_code"] = code if code >= 0 else 128 - code
-    told["tool_calls_made"] = calls
-    told["duration_seconds"] = round(seconds, 2)
+        result["exit_code"] = code if code >= 0 else 128 - code
+    result["tool_calls_made"] = calls
+    result["duration_seconds"] = round(seconds, 2)
     if outcome.output.is_cut and outcome.output.saved is not None:
-        told["full_output"] = str(outcome.output.saved)
+        result["full_output"] = str(outcome.output.saved)
     if notes := _notes(outcome, note):
-        told["note"] = notes
-    return told
+        result["note"] = notes
+    return result
 
 
 def _error(outcome: ScriptOutcome, memory_mb: int) -> str:
-    """Why the script did not do its work; empty when it did."""
+    """Why the script failed; empty if it did not."""
     if outcome.stopped == "timeout":
         return f"the script was ended because it took longer than {outcome.allowed_seconds:.3g} seconds"
     if outcome.stopped == "interrupt":
         return "the script was interrupted and ended"
     if outcome.stopped == "flood":
-        return "the script was ended because it went on calling tools that it may not call"
+        return "the script was ended because it kept calling tools it may not call"
     if outcome.stopped == "broken":
-        return "the script broke the channel to its tools, and was ended"
+        return "the script was ended because it broke the channel to its tools"
     if outcome.done is None:
         return _never_finished(outcome)
     if outcome.done.too_much == "processes":
         return "the script was ended because it started too many processes"
     if outcome.done.too_much == "memory":
-        return f"the script was ended because it and what it started used more than {memory_mb} MB of memory"
+        return f"the script was ended because it and its processes used more than {memory_mb} MB of memory"
     if outcome.exception is not None:
         return _of_exception(outcome.exception, memory_mb)
     return _of_code(outcome.done.code)
 
 
 def _of_exception(exception: ExceptionFrame, memory_mb: int) -> str:
-    said = f"{exception.type}: {exception.message}".removesuffix(": ")
+    message = f"{exception.type}: {exception.message}".removesuffix(": ")
     if exception.type == "MemoryError" and memory_mb:
-        return f"{said}; a script may use {memory_mb} MB of memory"
-    return said
+        return f"{message}; a script may use {memory_mb} MB of memory"
+    return message
 
 
 def _of_code(code: int) -> str:
@@ -114,36 +114,36 @@ def _of_code(code: int) -> str:
 def _never_finished(outcome: ScriptOutcome) -> str:
     noise, ended = outcome.noise, outcome.ended
     if NO_PYTHON in noise:
-        return "no Python was found where scripts run; install python3 there, or set code_execution.python"
+        return "no Python was found in the environment; install python3 there, or set code_execution.python"
     if OLD_PYTHON in noise or VERY_OLD_PYTHON in noise:
         version = noise.partition(OLD_PYTHON)[2].split() or ["2"]
         return (
             f"Python {version[0]} is too old to run scripts; install 3.7 or later there, or set code_execution.python"
         )
     if ended is not None and ended.reason == "no_folder":
-        return f"{ended.note}; go to a folder that exists with the terminal tool"
+        return f"{ended.note}; change to an existing folder with the terminal tool"
     if ended is not None and ended.reason == "lost":
-        return "the place where the script ran went away before it ended"
+        return "the environment was lost before the script ended"
     if noise:
-        return f"the interpreter could not run the script; it said: {noise[-LONGEST_NOISE:]}"
-    return "the script ended together with its interpreter, so that nothing more is known about its end"
+        return f"the interpreter could not run the script: {noise[-LONGEST_NOISE:]}"
+    return "the script ended together with its interpreter; its exit code is unknown"
 
 
 def _notes(outcome: ScriptOutcome, note: str) -> str:
     notes = [note] if note else []
-    left = (outcome.done.left if outcome.done is not None else 0) or len(outcome.left)
+    left = (outcome.done.left if outcome.done is not None else 0) or len(outcome.orphans)
     if left:
-        notes.append(f"what the script left running was ended ({left}); use the terminal tool for such work")
+        notes.append(f"processes that the script left running were ended ({left}); use the terminal tool for such work")
     return "; ".join(notes)
 
 
 TRY_AGAIN_SECONDS = 60.0
 MAX_SAVED = 64 * MEGABYTE
 OWN_FOLDER = str(Path(__file__).resolve().parent.parent.parent)
-"""What makes us importable, where it is on the path."""
+"""The folder that makes toolcrib importable, if it is on the path."""
 
 SandboxStrength = Literal["strong", "weak", "none"]
-"""How well the sandbox around a folder holds, as far as is known."""
+"""How strong the sandbox around a folder is, as far as known."""
 
 
 def build(settings: Settings, services: Services) -> CodeExecutionService:
@@ -151,39 +151,39 @@ def build(settings: Settings, services: Services) -> CodeExecutionService:
 
 
 class CodeExecutionService:
-    """What the `execute_code` tool asks. One for each Runtime; may be used from any loop or thread."""
+    """Runs the scripts of `execute_code`. One per Runtime; may be used from any loop or thread."""
 
     def __init__(self, settings: Settings, services: Services) -> None:
         self._settings = settings
         self._services = services
         self._lock = threading.Lock()
-        self._walls: dict[str, tuple[SandboxStrength, float]] = {}
-        """By workspace, what was found out when a sandbox around it was opened, and when."""
+        self._strengths: dict[str, tuple[SandboxStrength, float]] = {}
+        """By workspace: the strength that opening a sandbox revealed, and when."""
         self._why_none = ""
         self._is_probed = self._is_usable = False
         self._in_use: set[EnvironmentSpec] = set()
-        self._waiting = InterpreterPool()
+        self._interpreters = InterpreterPool()
         self._git = GitGuards()
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-        """The script as a command, in the place where it would run."""
+        """The script as a command, in the environment where it would run."""
         where = self._terminal.whereabouts(ctx)
-        place, command = self._place(where), f"python3 -c {shlex.quote(_source(args))}"
-        if place.alone:
-            return (Effect("exec", command, str(place.folder), isolated=place.isolated),)
+        target, command = self._target(where), f"python3 -c {shlex.quote(_source(args))}"
+        if target.alone:
+            return (Effect("exec", command, str(target.folder), isolated=target.isolated),)
         return (where.effect("exec", command),)
 
     async def run(self, args: JsonObject, ctx: ToolContext, enabled_tools: Sequence[str] | None = None) -> str:
-        """Run a script to its end, and say what it printed and how it ended."""
+        """Run a script to its end; returns its output and outcome."""
         if enabled_tools is not None:
             named = frozenset(enabled_tools) | {EXECUTE_CODE}
             ctx = replace(ctx, allowed_tools=named if ctx.allowed_tools is None else named & ctx.allowed_tools)
         where = self._terminal.whereabouts(ctx)
         try:
-            place = self._place(where)
+            target = self._target(where)
             if ctx.effects is not None and _comparable(ctx.effects) != _comparable(self.effects(args, ctx)):
-                return tool_error("where the script would run has just changed; call it again")
-            with self._slot(place) as own:
+                return tool_error("the environment of the script has just changed; call the tool again")
+            with self._slot(target) as own:
                 return await self._run_in(own, where, args, ctx)
         except EnvironmentFailed as error:
             if not self._lower(where, error):
@@ -192,13 +192,13 @@ class CodeExecutionService:
         except ToolcribError as error:
             return tool_error(str(error))
 
-    async def _run_in(self, place: ScriptEnvironment, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
+    async def _run_in(self, target: ScriptEnvironment, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
         settings, started = self._settings.code_execution, time.monotonic()
         definitions = self._services.get("tool_catalog").definitions(ctx)
         functions = {tool["function"]["name"]: tool["function"] for tool in definitions}
         tools = script_tools(functions)
-        order = ScriptRequest(
-            interpreter=interpreter_request(settings, where, place),
+        request = ScriptRequest(
+            interpreter=interpreter_request(settings, where, target),
             start={
                 "code": _source(args),
                 "tools": [(name, _parameters(functions[name])) for name in tools],
@@ -207,38 +207,38 @@ class CodeExecutionService:
                 "max_processes": settings.max_processes,
                 "hidden_folder": OWN_FOLDER if where.is_here else "",
             },
-            alone=place.alone,
-            isolated=place.isolated,
+            alone=target.alone,
+            isolated=target.isolated,
             timeout_seconds=settings.timeout,
             deadline=ctx.deadline,
             max_error_bytes=settings.max_error_bytes,
         )
         caller = CallerBridge(ctx, self._terminal.options.mask)
-        run = ScriptRun(order, self._output(), caller, self._waiting)
+        run = ScriptRun(request, self._output(), caller, self._interpreters)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
-        project = Path(place.spec.cwd)
-        if place.alone:
+        project = Path(target.spec.cwd)
+        if target.alone:
             self._git.enter(project)
         try:
-            outcome = await self._serve(run, calls, caller, place, ctx)
+            outcome = await self._serve(run, calls, caller, target, ctx)
         finally:
-            taken_back = self._git.leave(project) if place.alone else ""
+            restored = self._git.leave(project) if target.alone else ""
         return tool_result(
             script_result(
                 outcome,
                 calls=calls.made,
                 seconds=time.monotonic() - started,
                 memory_mb=settings.memory_mb,
-                note="; ".join(filter(None, (place.note, taken_back))),
+                note="; ".join(filter(None, (target.note, restored))),
                 mask=self._terminal.options.mask,
             )
         )
 
     async def _serve(
-        self, run: ScriptRun, calls: ScriptCalls, caller: CallerBridge, place: ScriptEnvironment, ctx: ToolContext
+        self, run: ScriptRun, calls: ScriptCalls, caller: CallerBridge, target: ScriptEnvironment, ctx: ToolContext
     ) -> ScriptOutcome:
-        """Let it run where its place lives, and serve its calls here."""
-        running = asyncio.ensure_future(self._terminal.work_in(place.spec, run.in_place))
+        """Run it on the loop of its environment, and serve its calls here."""
+        running = asyncio.ensure_future(self._terminal.work_in(target.spec, run.run_in))
         running.add_done_callback(lambda _: caller.finish())
         try:
             async for call in caller.calls():
@@ -249,7 +249,7 @@ class CodeExecutionService:
         except asyncio.CancelledError:
             run.interrupt()
             if not run.has_begun:
-                # Its place is still being opened, which may take long.
+                # Its environment is still opening, which may take long.
                 running.cancel()
             outcome = await asyncio.shield(running)
             if ctx.cancelled:
@@ -269,57 +269,57 @@ class CodeExecutionService:
         found: TerminalService = self._services.get("terminal")
         return found
 
-    def _place(self, where: Whereabouts) -> ScriptEnvironment:
-        """Where a script of this session would run; raises EnvironmentFailed where it cannot have what it must have."""
+    def _target(self, where: Whereabouts) -> ScriptEnvironment:
+        """Where a script of this session runs; raises EnvironmentFailed if a required sandbox is unavailable."""
         settings = self._settings.code_execution
         if where.spec.backend != "local" or settings.sandbox == "off":
             return session_environment(where)
-        walls = self._walls_around(where.spec.cwd)
-        if walls != "none":
-            return sandbox_environment(where, settings, isolated=walls == "strong")
+        strength = self._strength_around(where.spec.cwd)
+        if strength != "none":
+            return sandbox_environment(where, settings, isolated=strength == "strong")
         if settings.sandbox == "on":
-            raise EnvironmentFailed(f"scripts may run in a sandbox only, and there is none: {self._why_none}")
+            raise EnvironmentFailed(f"scripts may only run in a sandbox, and none is available: {self._why_none}")
         return session_environment(where)
 
-    def _walls_around(self, workspace: str) -> SandboxStrength:
+    def _strength_around(self, workspace: str) -> SandboxStrength:
         with self._lock:
             if not self._is_probed:
-                # Once: whether this machine can do it at all does not change while we run.
+                # Once: whether this machine supports sandboxes does not change while we run.
                 self._is_probed = True
                 options = sandbox.SandboxOptions(workspace=Path(workspace), use=self._settings.terminal.sandbox.use)
                 status = self._terminal.run(sandbox.probe(options))
                 self._is_usable = status.usable
                 self._why_none = f"{status.detail}; {status.remedy}"
-            return "none" if not self._is_usable else self._known_walls(workspace)
+            return "none" if not self._is_usable else self._known_strength(workspace)
 
-    def _known_walls(self, workspace: str) -> SandboxStrength:
-        walls, since = self._walls.get(workspace, ("strong", 0.0))
-        # What failed once may have been a busy machine.
-        return "strong" if time.monotonic() - since > TRY_AGAIN_SECONDS else walls
+    def _known_strength(self, workspace: str) -> SandboxStrength:
+        strength, since = self._strengths.get(workspace, ("strong", 0.0))
+        # A single failure may have been caused by a busy machine.
+        return "strong" if time.monotonic() - since > TRY_AGAIN_SECONDS else strength
 
     def _lower(self, where: Whereabouts, error: EnvironmentFailed) -> bool:
-        """Note that the sandbox around a folder holds less than was thought; False where that changes nothing."""
+        """Note that the sandbox around a folder is weaker than assumed; False if that changes nothing."""
         workspace = where.spec.cwd
         with self._lock:
-            known = self._known_walls(workspace)
+            known = self._known_strength(workspace)
             if where.spec.backend != "local" or known == "none" or self._settings.code_execution.sandbox == "off":
                 return False
             lowered: SandboxStrength = "weak" if isinstance(error, NotIsolated) and known == "strong" else "none"
-            self._walls[workspace] = lowered, time.monotonic()
+            self._strengths[workspace] = lowered, time.monotonic()
             if lowered == "none":
                 self._why_none = str(error)
             return True
 
     @contextmanager
-    def _slot(self, place: ScriptEnvironment) -> Iterator[ScriptEnvironment]:
-        """The place for one script; scripts that run at the same time never share a sandbox."""
-        if not place.alone:
-            yield place
+    def _slot(self, target: ScriptEnvironment) -> Iterator[ScriptEnvironment]:
+        """The environment for one script; concurrent scripts never share a sandbox."""
+        if not target.alone:
+            yield target
             return
-        place = without_secrets(place)
+        target = without_secrets(target)
         with self._lock:
             slot = 0
-            while (own := in_slot(place, slot)).spec in self._in_use:
+            while (own := in_slot(target, slot)).spec in self._in_use:
                 slot += 1
             self._in_use.add(own.spec)
         try:
@@ -335,13 +335,13 @@ class CodeExecutionService:
 
 
 def _source(args: JsonObject) -> str:
-    """The script, without the mark that some editors begin a file with."""
+    """The script without a byte request mark."""
     code: str = args["code"]
     return code.removeprefix("\ufeff")
 
 
 def _comparable(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-    """The effects, without folders of other machines: they are known only once the place is open."""
+    """The effects without folders of other machines, which are only known once the environment is open."""
     return tuple(replace(effect, cwd="") if effect.backend else effect for effect in effects)
 
 

@@ -255,7 +255,7 @@ def format_process_notification(evt: Mapping[str, Any]) -> str | None:
     """An event as a message to the session that started the process; None for what is nothing to tell."""
     fields = dict(evt)
     kind = fields.pop("type", "completion")
-    return ProcessEvent(0, kind, fields).in_words() if kind in EVENTS_IN_WORDS else None
+    return ProcessEvent(0, kind, fields).describe() if kind in EVENTS_IN_WORDS else None
 
 
 def _terminal() -> TerminalService:
@@ -331,7 +331,7 @@ async def _start_in(
         await tracked.done.wait()
         await environment.close()
 
-    registry.keep(close_at_the_end())
+    registry.run_chore(close_at_the_end())
     return tracked
 
 

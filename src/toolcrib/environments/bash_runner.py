@@ -1,7 +1,7 @@
-"""An Engine over any object that can run one bash command: what backends written for the reference system offer.
+"""An Engine over any object that can run one bash command, as backends written for Hermes Agent do.
 
-Such an object starts a command with all its input, and gives a handle with its output. Programs here need an input that
-stays open, so theirs is a named pipe in the place, and each write to it is a command of its own.
+Such an object starts a command with all of its input and returns a handle with its output. Our programs need an input
+that stays open, so it is a named pipe in the environment, and every write to it is a command of its own.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.scripts import script
 
 READ_BYTES = 64 * 1024
-# It is there for services that want one; commands have a time limit of their own.
+# For services that require one; commands have their own time limit.
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
 START_SECONDS = 60.0
 WRITE_SECONDS = 60.0
 KILL_SECONDS = 5.0
-# How long nothing more may arrive after a program has ended: children of it may keep its output open for ever.
+# How long to wait for more output after a program has ended: its children may hold the output open forever.
 SILENCE_SECONDS = 0.2
 LOOK_SECONDS = 0.02
 READY = "toolcrib-ready"
-# The program may not have been started yet, or may have ended.
+# The program may not have started yet, or may have ended.
 WHEN_THERE = "for ((n = 0; n < 1000; n++)); do [[ -e $1.ready || -e $1.done ]] && break; sleep 0.01; done; "
 FEED = WHEN_THERE + '[[ ! -e $1.done ]] && base64 -d >"$1"'
 END_OF_INPUT = WHEN_THERE + '[[ -e $1.done ]] || echo 1<>"$1.end"'
-# Whoever holds a pipe open is let go first; he would wait for ever.
+# Processes that hold a pipe open are released first; they would wait forever.
 REMOVE = 'for pipe in "$1"/*.end; do [[ ! -p $pipe ]] || echo 1<>"$pipe"; done; rm -rf -- "$1"'
 
 T = TypeVar("T")
 
 
 class BashHandle(Protocol):
-    """A command on its way, as `subprocess.Popen` shows it."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     @property
     def stdout(self) -> Any: ...
@@ -57,7 +57,7 @@ class BashHandle(Protocol):
 
 
 class BashRunner(Protocol):
-    """What is needed of a backend. All of it may block."""
+    """What a backend must provide. Every method may block."""
 
     def _run_bash(self, cmd_string: str, *, login: bool, timeout: int, stdin_data: str | None) -> BashHandle: ...
 
@@ -65,10 +65,10 @@ class BashRunner(Protocol):
 
 
 class BashRunnerEngine:
-    """A place that an object with `_run_bash` reaches; see Engine."""
+    """An environment reached through an object with `_run_bash`; see Engine."""
 
     shell = "bash"
-    # It would be a blocked command, and perhaps a connection, for every environment.
+    # An idle shell would be a blocked command, perhaps a connection, in every environment.
     shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
@@ -87,7 +87,7 @@ class BashRunnerEngine:
         code = await process.wait_at_most(START_SECONDS)
         if READY.encode() not in b"".join(said):
             answer = b"".join(said).decode(errors="replace").strip() or f"exit code {code}"
-            raise EnvironmentFailed(f"the {self.kind!r} backend does not run bash commands: {answer}")
+            raise EnvironmentFailed(f"the {self.kind!r} backend cannot run bash commands: {answer}")
         self._folder = folder
 
     async def close(self) -> None:
@@ -103,7 +103,9 @@ class BashRunnerEngine:
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> EngineProcess:
         if terminal is not None:
-            raise EnvironmentFailed(f"the {self.kind!r} backend has no terminals; run the command without one")
+            raise EnvironmentFailed(
+                f"the {self.kind!r} backend does not support terminals; run the command without one"
+            )
         if not self._folder:
             raise EnvironmentFailed(f"the {self.kind!r} environment is not open")
         fifo = f"{self._folder}/{secrets.token_hex(6)}"
@@ -121,7 +123,7 @@ class BashRunnerEngine:
         return process
 
     async def _feed(self, fifo: str, data: bytes | None) -> None:
-        """Write to a program's input, or end it with None."""
+        """Write to a program's input; None ends it."""
         text = END_OF_INPUT if data is None else FEED
         command = shlex.join(["bash", "-c", text, "toolcrib", fifo])
         coded = None if data is None else base64.b64encode(data).decode() + "\n"
@@ -131,7 +133,7 @@ class BashRunnerEngine:
 
 
 class BashRunnerProcess:
-    """A command that such an object started; see EngineProcess. One thread reads what it prints."""
+    """A command that such an object started; see EngineProcess. One thread reads its output."""
 
     def __init__(self, handle: BashHandle, on_output: OnOutput, forget: Callable[[BashRunnerProcess], None]) -> None:
         self.feed: Callable[[bytes | None], Any] | None = None
@@ -166,20 +168,20 @@ class BashRunnerProcess:
         return await asyncio.shield(self._ended)
 
     async def wait_at_most(self, seconds: float) -> int:
-        """Like `wait`; what takes longer is killed, and is a failure."""
+        """Like `wait`, but kills what takes longer and raises EnvironmentFailed."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
         except TimeoutError as error:
             await self.kill()
-            raise EnvironmentFailed(f"a command of our own did not end within {seconds:g} seconds") from error
+            raise EnvironmentFailed(f"an internal command did not end within {seconds:g} seconds") from error
 
     async def abandon(self) -> None:
         self._on_output = lambda _: None
         self._is_abandoned.set()
 
     async def kill(self) -> None:
-        """End what runs on this side; what it started in the place may go on."""
+        """End what runs on this side; processes it started in the environment may continue."""
         await self.abandon()
         if not self._ended.done():
             await _in_thread(self._handle.kill)
@@ -195,31 +197,31 @@ class BashRunnerProcess:
             output.close()
             while self._handle.poll() is None and not self._loop.is_closed():
                 time.sleep(LOOK_SECONDS)
-            self._tell(self._finish)
+            self._on_loop(self._finish)
 
     def _read_all(self, output: _Output) -> None:
         silent = 0.0
         while not self._is_abandoned.is_set():
-            # First its end, then its output: what it printed before its end is then surely seen.
+            # First the exit, then the output: that way all output before the exit is seen.
             has_ended = self._handle.poll() is not None
             data = output.read(LOOK_SECONDS)
             if data == b"":
                 return
             if data:
-                self._tell(self._hand_over, data)
+                self._on_loop(self._deliver, data)
             silent = 0.0 if data else silent + LOOK_SECONDS
             if has_ended and silent >= SILENCE_SECONDS:
                 return
 
-    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            self._is_abandoned.set()  # The loop is closed: nobody listens any more.
+            self._is_abandoned.set()  # The loop is closed.
 
     # On the loop
 
-    def _hand_over(self, data: bytes) -> None:
+    def _deliver(self, data: bytes) -> None:
         self._on_output(data)
 
     def _finish(self) -> None:
@@ -229,7 +231,7 @@ class BashRunnerProcess:
 
 
 class _Output:
-    """The output of a handle, which may be a pipe, a file of bytes or of text, or any iterable of lines."""
+    """The output of a handle: a pipe, a binary or text file, or any iterable of lines."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -240,7 +242,7 @@ class _Output:
             self._descriptor = -1
 
     def read(self, limit_seconds: float) -> bytes | None:
-        """Something of it; None when nothing came in that time, `b""` at its end."""
+        """The next bytes; None when nothing arrived in that time, `b""` at the end."""
         if self._descriptor >= 0:
             ready, _, _ = select.select([self._descriptor], [], [], limit_seconds)
             return os.read(self._descriptor, READ_BYTES) if ready else None
@@ -258,15 +260,15 @@ class _Output:
 def _exit_code(handle: BashHandle) -> int:
     code = handle.returncode if handle.returncode is not None else handle.poll()
     if code is None:
-        return 137  # It was killed just now, and has not been seen to end.
+        return 137  # It was just killed and has not been reaped yet.
     return 128 - code if code < 0 else code
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """Call what may block; what it raises is a failure of the backend."""
+    """Call foreign code that may block; whatever it raises becomes EnvironmentFailed."""
     try:
         return await asyncio.to_thread(function)
     except EnvironmentFailed:
         raise
-    except Exception as error:  # what a third party's backend raises is not known
+    except Exception as error:  # foreign code may raise anything
         raise EnvironmentFailed(f"the backend failed: {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""What the container backends share: driving a command-line client, and telling whose container is whose."""
+"""What the container backends share: running a command-line client, and identifying the owner of a container."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ USUAL_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 PROBE_SECONDS = 0.9
 ASK_SECONDS = 60.0
 END_OF_CLIENT_SECONDS = 2.0
-SIZE_TOLD_AGAIN_SECONDS = (0.1, 0.5, 2.0)
+RESIZE_REPEAT_SECONDS = (0.1, 0.5, 2.0)
 ERROR_PREFIX = re.compile(r"^(?:docker: |Error response from daemon: |Error: |FATAL: +)+")
-# A session leader gets a terminal to control, and with it the news of a new size, by opening it.
+# A session leader gets its controlling terminal, and with it size changes, by opening it.
 TAKING_THE_TERMINAL = 'terminal=$1; shift; exec "$@" <>"$terminal" >&0 2>&0'
-# What root in a container needs to install packages, own files, and end programs that it started as somebody else.
+# What root in a container needs to install packages, own files, and end programs it started as another user.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-# What a container that only waits runs: bash on a pipe that nobody writes to, since an image need not have `sleep`.
-# As the first process it also reaps orphans, and cannot be killed from inside.
-WAIT_FOR_EVER = "exec 3<> <(:); while :; do read -r -u 3; done"
+# What an idle container runs: bash on a pipe that nobody writes to, since an image need not have `sleep`. As the first
+# process it also reaps orphans and cannot be killed from inside.
+WAIT_FOREVER = "exec 3<> <(:); while :; do read -r -u 3; done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutput:
-    """What a client said, standard output and error together."""
+    """What a client printed, standard output and error together."""
 
     exit_code: int
     text: str
 
     def lines(self, marker: str) -> list[str]:
-        """The rest of every line that starts with `marker`: clients mix warnings in with what was asked for."""
+        """The rest of every line that starts with `marker`: clients mix warnings into the answer."""
         return [line.removeprefix(marker) for line in self.text.splitlines() if line.startswith(marker)]
 
     def last_line(self) -> str:
-        """What a client that failed says last is usually why."""
+        """The last line of a failed client, which usually says why."""
         spoken = [line.strip() for line in self.text.splitlines() if line.strip()]
         said = [line for line in spoken if not line.startswith(("See '", "Run '"))]
         return ERROR_PREFIX.sub("", said[-1]) if said else f"exit code {self.exit_code}"
@@ -64,7 +64,7 @@ class ContainerClient:
         return Path(self.program).name
 
     async def ask(self, *arguments: str, limit_seconds: float = ASK_SECONDS) -> ClientOutput:
-        """Run the client to its end; raises EnvironmentFailed when that takes too long."""
+        """Run the client to its end; raises EnvironmentFailed if that takes too long."""
         said: list[bytes] = []
         process = await spawn_on_host([self.program, *arguments], on_output=said.append, environ=self._environ)
         try:
@@ -81,8 +81,8 @@ class ContainerClient:
     async def spawn(
         self, arguments: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> HostProcess:
-        """Start the client for a program in a container. With `terminal` it carries bytes between one of ours and one
-        in the container."""
+        """Start the client for a program in a container. With `terminal` it relays between one of ours and one in the
+        container."""
         argv = [self.program, *arguments]
         if terminal is None:
             return await spawn_on_host(argv, on_output=on_output, environ=self._environ)
@@ -91,7 +91,7 @@ class ContainerClient:
     async def spawn_lending_terminal(
         self, arguments: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize
     ) -> HostProcess:
-        """Start the client for a program that is to have a terminal of ours as its own: the client leaves it alone."""
+        """Start the client for a program that uses a terminal of ours directly: the client does not touch it."""
         return self._on_terminal([self.program, *arguments], on_output, terminal, relayed=False)
 
     def _on_terminal(
@@ -101,7 +101,7 @@ class ContainerClient:
         try:
             termios.tcsetwinsize(slave, (size.rows, size.columns))
             if relayed:
-                # The client makes it raw as well, but later than somebody may type.
+                # The client also sets raw mode, but perhaps after the first key was typed.
                 tty.setraw(slave)
                 argv = ["/bin/sh", "-c", TAKING_THE_TERMINAL, "sh", os.ttyname(slave), *argv]
             child = subprocess.Popen(
@@ -117,21 +117,21 @@ class ContainerClient:
 
 
 class ClientProcess(HostProcess):
-    """A client that relays a terminal. It misses a new size that comes while it still starts, so it is told again."""
+    """A client that relays a terminal. It misses a resize while it starts, so the signal is repeated."""
 
     async def resize(self, size: TerminalSize) -> None:
         await super().resize(size)
         loop = asyncio.get_running_loop()
-        for seconds in SIZE_TOLD_AGAIN_SECONDS:
-            loop.call_later(seconds, self._tell_size)
+        for seconds in RESIZE_REPEAT_SECONDS:
+            loop.call_later(seconds, self._signal_size)
 
-    def _tell_size(self) -> None:
+    def _signal_size(self) -> None:
         if not self.has_ended:
             self.signal_session(signal.SIGWINCH)
 
 
 async def end_client(process: HostProcess) -> None:
-    """Make sure that a client has ended and its streams are closed. What it started in a container is not touched."""
+    """Make sure a client has ended and its streams are closed. Does not touch what it started in a container."""
     if not process.has_ended:
         process.signal_session(signal.SIGKILL)
         await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=END_OF_CLIENT_SECONDS)
@@ -139,7 +139,7 @@ async def end_client(process: HostProcess) -> None:
 
 
 async def run_to_end(making: Coroutine[None, None, ClientOutput]) -> ClientOutput:
-    """The answer. Also when we are cancelled the client gets to its end first, so that what it made can be removed."""
+    """The answer. On cancellation the client still runs to its end, so that what it created can be removed."""
     task = asyncio.ensure_future(making)
     try:
         return await asyncio.shield(task)
@@ -149,7 +149,7 @@ async def run_to_end(making: Coroutine[None, None, ClientOutput]) -> ClientOutpu
 
 
 class RunningClients:
-    """Programs of ours inside a container. While one of them runs the container does, and nobody need be asked."""
+    """Our programs inside a container. While one of them runs, so does the container, and no check is needed."""
 
     def __init__(self) -> None:
         self._running: list[HostProcess] = []
@@ -162,25 +162,25 @@ class RunningClients:
         return bool(self._running)
 
     async def release(self) -> None:
-        """End what still runs of the clients."""
+        """End the clients that still run."""
         running, self._running = self._running, []
         for process in running:
             await end_client(process)
 
 
 def find_program(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
-    """The first of these programs that is there, as a path."""
+    """The path of the first of these programs that is installed."""
     path = environ.get("PATH") or USUAL_PATH
     return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
 
 def this_process() -> str:
-    """Our process id with the time it started at: nobody else's, ever, until the machine restarts."""
+    """Our process id with its start time: unique until the machine restarts."""
     return f"{os.getpid()}:{_started(os.getpid())}"
 
 
 def is_alive(owner: str) -> bool:
-    """Whether a process, named as `this_process` does, still runs."""
+    """Whether a process, as named by `this_process`, still runs."""
     pid, _, started = owner.partition(":")
     if not pid.isdigit():
         return False
@@ -189,12 +189,12 @@ def is_alive(owner: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # It runs, as somebody else.
+        pass  # It runs as another user.
     return not started or _started(int(pid)) in ("", started)
 
 
 def this_machine() -> str:
-    """Tells machines apart, and containers with process ids of their own that share one engine."""
+    """Identifies the machine, and the pid namespace: containers may share one engine."""
     try:
         numbering = Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
     except OSError:
@@ -206,5 +206,5 @@ def _started(pid: int) -> str:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return ""  # No /proc here, or it has just ended.
+        return ""  # No /proc here, or the process has just ended.
     return fields[19]

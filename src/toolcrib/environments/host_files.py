@@ -1,4 +1,4 @@
-"""Files of this machine, for a backend whose place is this machine."""
+"""Files of this machine, for the `local` backend."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from toolcrib.environments.host_paths import (
 class HostFiles:
     """Reads and writes files directly; relative paths start at `folder()`, `~` at the user's home.
 
-    Work on the disk runs in a thread of the loop's pool: a slow disk must not hold up commands. Where links may be
-    followed, they are followed first; what is done then, is done to a path without links.
+    Disk access runs in a thread of the loop's pool: a slow disk must not delay commands. Where links may be followed,
+    they are resolved first; the operation itself then uses a path without links.
     """
 
     folder: Callable[[], BackendPath]
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
-        return await asyncio.to_thread(_read, self._followed(path, plain))
+        return await asyncio.to_thread(_read, self._resolved(path, plain))
 
     async def read_lines(
         self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
     ) -> FileSlice:
-        return await asyncio.to_thread(_read_lines, self._followed(path, plain), first, count, max_bytes)
+        return await asyncio.to_thread(_read_lines, self._resolved(path, plain), first, count, max_bytes)
 
     async def write_file(
         self,
@@ -54,19 +54,19 @@ class HostFiles:
         expected: str | None = None,
         plain: bool = False,
     ) -> None:
-        await asyncio.to_thread(replace_file, self._followed(path, plain), writer_of(data), mode, expected)
+        await asyncio.to_thread(replace_file, self._resolved(path, plain), writer_of(data), mode, expected)
 
     async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
-        await asyncio.to_thread(_remove, self._itself(path, plain), expected)
+        await asyncio.to_thread(_remove, self._unresolved(path, plain), expected)
 
     async def remove_folder(self, path: BackendPath) -> None:
-        await asyncio.to_thread(_remove_folder, self._itself(path))
+        await asyncio.to_thread(_remove_folder, self._unresolved(path))
 
     async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
-        await asyncio.to_thread(_make_folder, self._followed(path), mode)
+        await asyncio.to_thread(_make_folder, self._resolved(path), mode)
 
     async def make_link(self, path: BackendPath, target: str) -> None:
-        await asyncio.to_thread(_make_link, self._itself(path), target)
+        await asyncio.to_thread(_make_link, self._unresolved(path), target)
 
     async def list_folder(self, path: BackendPath) -> list[str]:
         return await asyncio.to_thread(lambda: sorted(os.listdir(self._on_host(path))))  # noqa: PTH208 - names alone
@@ -82,19 +82,19 @@ class HostFiles:
 
     def _on_host(self, path: BackendPath) -> str:
         if "\0" in path:
-            raise ValueError(f"a path cannot hold a zero byte: {path!r}")
+            raise ValueError(f"a path cannot contain a NUL byte: {path!r}")
         from_home = path == "~" or path.startswith("~/")
         return os.path.join(self.folder(), os.path.expanduser(path) if from_home else path)  # noqa: PTH111, PTH118
 
-    def _followed(self, path: BackendPath, plain: bool = False) -> str:
-        """The absolute path to act on; the slash that asks for a folder is kept."""
+    def _resolved(self, path: BackendPath, plain: bool = False) -> str:
+        """The absolute path to act on; keeps a trailing slash, which demands a folder."""
         written = self._on_host(path)
         if plain:
             return written
         return os.path.realpath(written) + ("/" if written.endswith("/") else "")
 
-    def _itself(self, path: BackendPath, plain: bool = False) -> str:
-        """The same, but of a link at the end the path of the link."""
+    def _unresolved(self, path: BackendPath, plain: bool = False) -> str:
+        """Like `_resolved`, but does not follow a link at the end of the path."""
         written = os.path.normpath(self._on_host(path))
         if plain:
             return written
@@ -209,16 +209,16 @@ def _make_link(path: str, target: str) -> None:
 
 SKIP_BYTES = 1024 * 1024
 COUNTED_BYTES = 1024 * 1024
-"""Of a file that is no larger, all lines are counted."""
+"""All lines of a file up to this size are counted."""
 LARGE_BYTES = 64 * 1024 * 1024
-"""From this size on the system's `tail` passes over lines: it finds their ends with instructions that Python lacks."""
+"""From this size on the system's `tail` skips lines: it uses vector instructions that Python lacks."""
 ENDLESS_BYTES = 256 * 1024 * 1024
-"""A file that the kernel makes up says no size; one that gives this much has no end worth waiting for."""
+"""A virtual file of the kernel has no size; one that yields this much never ends."""
 SYSTEM_PROGRAMS = "/usr/bin:/bin"
 
 
 def take_lines(descriptor: int, first: int, count: int, max_bytes: int) -> tuple[bytes, bool]:
-    """Lines `first` to `first + count - 1`, cut at `max_bytes`, and whether the file ends there."""
+    """Lines `first` to `first + count - 1`, truncated at `max_bytes`, and whether the file ends there."""
     with _from_line(descriptor, first) as (source, data):
         pieces: list[bytes] = []
         size = lines = 0
@@ -238,12 +238,12 @@ def take_lines(descriptor: int, first: int, count: int, max_bytes: int) -> tuple
 
 @contextlib.contextmanager
 def _from_line(descriptor: int, first: int) -> Iterator[tuple[int, bytes]]:
-    """A descriptor to read on from, and what of the wanted lines was read already."""
+    """A descriptor to continue from, and what was already read of the wanted lines."""
     tail = shutil.which("tail", path=SYSTEM_PROGRAMS) if first > 1 and _is_large(descriptor) else None
     if tail is None:
         yield descriptor, _skipped(descriptor, first - 1)
         return
-    # It is given the open file, not the path, which may be another one by now.
+    # It gets the open file rather than the path, which may name another file by now.
     process = subprocess.Popen(
         [tail, "-n", f"+{first}"], stdin=descriptor, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
     )
@@ -261,7 +261,7 @@ def _is_large(descriptor: int) -> bool:
 
 
 def count_lines(descriptor: int) -> int | None:
-    """How many lines a small file has, the last one maybe without an end; None when it turns out to be large."""
+    """How many lines a small file has, including an unterminated last one; None if it turns out to be large."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     total, size, last = 0, 0, b"\n"
     while data := os.read(descriptor, COUNTED_BYTES):
@@ -274,7 +274,7 @@ def count_lines(descriptor: int) -> int | None:
 
 
 def _skipped(descriptor: int, lines: int) -> bytes:
-    """Pass over so many lines; gives what was read beyond them."""
+    """Skip this many lines; returns what was read beyond them."""
     if lines <= 0:
         return b""
     buffer = bytearray(SKIP_BYTES)
@@ -290,7 +290,7 @@ def _skipped(descriptor: int, lines: int) -> bytes:
 
 
 def _end_of_line(buffer: bytes | bytearray, number: int, found: int, size: int) -> int:
-    """Where the line of that number ends; looked for from the nearer end."""
+    """Where the line with that number ends; searched from the nearer end."""
     if number > found // 2:
         at = size
         for _ in range(found - number + 1):
@@ -303,7 +303,7 @@ def _end_of_line(buffer: bytes | bytearray, number: int, found: int, size: int) 
 
 
 def _take_first_lines(data: bytes, count: int) -> tuple[bytes, int]:
-    """At most so many lines of the data, and how many ends of lines they have."""
+    """At most this many lines of the data, and how many newlines they contain."""
     found = data.count(b"\n")
     if found < count:
         return data, found
@@ -314,7 +314,7 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 def copy_on_host(source: Path, target: Path) -> None:
-    """Copy a file or folder to exactly that path, modes kept."""
+    """Copy a file or folder to exactly that path; keeps modes."""
     if not source.is_dir():
         _copy_file(source, target)
         return
@@ -330,15 +330,15 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def _content_of(source: Path) -> ContentWriter:
     def fill(descriptor: int) -> None:
-        with source.open("rb") as file, os.fdopen(descriptor, "wb", closefd=False) as copy_on_host:
+        with source.open("rb") as file, os.fdopen(descriptor, "wb", closefd=False) as copy:
             while chunk := file.read(_CHUNK_BYTES):
-                copy_on_host.write(chunk)
+                copy.write(chunk)
 
     return fill
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy what is in a folder; links stay links, devices and sockets are left out, as in every other place."""
+    """Copy the content of a folder; keeps links, skips devices and sockets, as in every other environment."""
     is_new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
     for found in sorted(source.iterdir()):
@@ -351,5 +351,5 @@ def _copy_folder(source: Path, target: Path) -> None:
         elif found.is_file():
             _copy_file(found, twin)
     if is_new:
-        # Last, because it may be a mode that lets nobody write.
+        # Last, because the mode may forbid writing.
         target.chmod(stat.S_IMODE(source.stat().st_mode) & 0o777)

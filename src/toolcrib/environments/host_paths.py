@@ -1,4 +1,7 @@
-"""The way to a file of this machine, one folder after the other, so that no link can lead elsewhere on the way."""
+"""Opens and replaces files of this machine without following links, one folder after the other.
+
+Replacing is atomic: after a crash the old or the new file is there, never a part.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,22 @@ from dataclasses import dataclass
 
 from toolcrib.core.errors import PathChanged
 
-# Where a folder may be passed through but not be listed, only O_PATH opens it.
-_THROUGH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A folder that may be traversed but not listed can only be opened with O_PATH.
+_TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A name in an open folder: what is done to it happens there, whatever becomes of the path."""
+    """A name in an open folder: operations happen there, even if the path changes meanwhile."""
 
     folder: int
     """A descriptor, for `dir_fd`."""
     name: str
     path: str
-    """The whole, for people."""
+    """The full path, for messages."""
 
     def stat(self) -> os.stat_result | None:
-        """What is there, links not followed; None when nothing is."""
+        """The status without following links; None when nothing is there."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -41,7 +44,7 @@ class FolderEntry:
         return FolderEntry(self.folder, name, os.path.join(os.path.dirname(self.path), name))  # noqa: PTH118, PTH120
 
     def sync_folder(self) -> None:
-        """Put names on the disk, as far as the folder may be opened for that."""
+        """Flush the folder to disk, if it may be opened for that."""
         with contextlib.suppress(OSError):
             descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.folder)
             try:
@@ -52,9 +55,9 @@ class FolderEntry:
 
 @contextlib.contextmanager
 def open_entry(path: str, *, make_folders: bool = False) -> Iterator[FolderEntry]:
-    """The place of an absolute path without links; raises PathChanged for a link in one of the folders above it."""
+    """The entry of an absolute path without links; raises PathChanged for a link in one of its parent folders."""
     *above, name = [part for part in os.path.normpath(path).split("/") if part] or ["."]
-    folder = os.open("/", _THROUGH)
+    folder = os.open("/", _TRAVERSE)
     try:
         for part in above:
             inner = _step(FolderEntry(folder, part, path), make_folders)
@@ -67,22 +70,22 @@ def open_entry(path: str, *, make_folders: bool = False) -> Iterator[FolderEntry
 
 def _step(entry: FolderEntry, make: bool) -> int:
     try:
-        return os.open(entry.name, _THROUGH, dir_fd=entry.folder)
+        return os.open(entry.name, _TRAVERSE, dir_fd=entry.folder)
     except FileNotFoundError:
         if not make:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.path) from None
     except OSError as error:
-        raise _refused(error, entry) from None
+        raise _open_error(error, entry) from None
     with contextlib.suppress(FileExistsError):
         os.mkdir(entry.name, dir_fd=entry.folder)
         entry.sync_folder()
     try:
-        return os.open(entry.name, _THROUGH, dir_fd=entry.folder)
+        return os.open(entry.name, _TRAVERSE, dir_fd=entry.folder)
     except OSError as error:
-        raise _refused(error, entry) from None
+        raise _open_error(error, entry) from None
 
 
-def _refused(error: OSError, entry: FolderEntry) -> Exception:
+def _open_error(error: OSError, entry: FolderEntry) -> Exception:
     about = entry.stat() if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
     if about is not None and stat.S_ISLNK(about.st_mode):
         return link_error(entry.path)
@@ -90,7 +93,7 @@ def _refused(error: OSError, entry: FolderEntry) -> Exception:
 
 
 def link_error(path: str) -> PathChanged:
-    """The error for a link where none may be."""
+    """The error for a link where none is allowed."""
     try:
         return link_error_to(path, os.path.realpath(path))
     except OSError:
@@ -98,14 +101,14 @@ def link_error(path: str) -> PathChanged:
 
 
 def link_error_to(path: str, real: str) -> PathChanged:
-    """The error for a path with links, which lead to `real`; nowhere, if that is empty or the same."""
+    """The error for a path with links that lead to `real`; empty or unchanged means they are dangling."""
     if real in ("", path):
-        return PathChanged(f"there is a link on the way to {path!r} that leads nowhere; remove it, or try again")
-    return PathChanged(f"there is a link on the way to {path!r}: it leads to {real!r}; name that path if you mean it")
+        return PathChanged(f"{path!r} contains a dangling link; remove it, or try again")
+    return PathChanged(f"{path!r} contains a link and leads to {real!r}; use that path if you mean it")
 
 
 def open_regular(entry: FolderEntry, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
-    """A descriptor of a file, never of a pipe, socket or device, and without waiting for one."""
+    """A descriptor of a regular file; refuses pipes, sockets and devices without blocking on them."""
     about = entry.stat()
     if about is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.path)
@@ -126,7 +129,7 @@ def open_regular(entry: FolderEntry, flags: int = os.O_RDONLY) -> tuple[int, os.
 
 
 def check_regular(about: os.stat_result, path: str) -> None:
-    """Raises what says why this is no file to read or write."""
+    """Raises the matching error if this is not a regular file."""
     if stat.S_ISLNK(about.st_mode):
         raise link_error(path)
     if stat.S_ISDIR(about.st_mode):
@@ -136,9 +139,9 @@ def check_regular(about: os.stat_result, path: str) -> None:
 
 
 ContentWriter = Callable[[int], None]
-"""Writes the whole content to a descriptor, from where it stands."""
+"""Writes the complete content to a descriptor."""
 MAX_PUT_BACK_BYTES = 64 * 1024 * 1024
-"""A file that cannot be replaced, and whose new content does not fit, gets its old one back up to this size."""
+"""Up to this size, a file that cannot be replaced gets its old content back if the new one does not fit."""
 _CANNOT_LINK = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -152,7 +155,7 @@ def writer_of(data: bytes) -> ContentWriter:
 
 
 def replace_file(path: str, fill: ContentWriter, mode: int | None = None, expected: str | None = None) -> None:
-    """Put what `fill` writes into the place of `path`, which has no links; mode and owner of an old file are kept."""
+    """Replace the file at `path`, which has no links, with what `fill` writes; keeps mode and owner."""
     if path.endswith("/"):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     with open_entry(path, make_folders=True) as entry:
@@ -169,9 +172,9 @@ def replace_file(path: str, fill: ContentWriter, mode: int | None = None, expect
 def _was_replaced(
     entry: FolderEntry, old: os.stat_result | None, fill: ContentWriter, mode: int | None, expected: str | None
 ) -> bool:
-    """Write a new file beside the old one and rename it; False when only the old one can be written to."""
+    """Write a new file beside the old one and rename it; False if only the old one is writable."""
     copy = entry.beside(f".toolcrib-{secrets.token_hex(8)}")
-    # A new file gets what the user's mask leaves; one that may be private is private from its first byte.
+    # A new file follows the umask; one that may be private is private from its first byte.
     at_first = 0o666 if old is None and mode is None else 0o600
     try:
         descriptor = copy.open(os.O_CREAT | os.O_EXCL | os.O_WRONLY, at_first)
@@ -193,30 +196,30 @@ def _was_replaced(
 
 
 def check_expected(entry: FolderEntry, expected: str | None) -> None:
-    """Raises PathChanged where the content is not the expected one."""
+    """Raises PathChanged if the content is not the expected one."""
     if expected is None:
         return
     try:
         descriptor, _ = open_regular(entry)
     except FileNotFoundError:
         if expected:
-            raise PathChanged(f"{entry.path!r} has been removed since it was looked at") from None
+            raise PathChanged(f"{entry.path!r} was removed after it was last read") from None
         return
     if not expected:
         os.close(descriptor)
-        raise PathChanged(f"{entry.path!r} exists now; it did not when it was looked at")
+        raise PathChanged(f"{entry.path!r} exists now; it did not exist before")
     with os.fdopen(descriptor, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            raise PathChanged(f"{entry.path!r} has changed since it was looked at; read it again")
+            raise PathChanged(f"{entry.path!r} has changed since it was last read; read it again")
 
 
 def _installed(copy: FolderEntry, entry: FolderEntry, expected: str | None) -> bool:
     if expected == "":
         try:
-            # A hard link takes nobody's place, unlike a rename.
+            # Unlike a rename, a hard link never overwrites a file.
             os.link(copy.name, entry.name, src_dir_fd=copy.folder, dst_dir_fd=entry.folder)
         except FileExistsError:
-            raise PathChanged(f"{entry.path!r} exists now; it did not when it was looked at") from None
+            raise PathChanged(f"{entry.path!r} exists now; it did not exist before") from None
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
@@ -229,7 +232,7 @@ def _installed(copy: FolderEntry, entry: FolderEntry, expected: str | None) -> b
     try:
         os.rename(copy.name, entry.name, src_dir_fd=copy.folder, dst_dir_fd=entry.folder)
     except OSError as error:
-        # A file that is itself a mount cannot be replaced, only filled.
+        # A file that is a mount point cannot be replaced, only overwritten.
         if error.errno == errno.EBUSY and about is not None:
             return False
         raise OSError(error.errno, os.strerror(error.errno or errno.EIO), entry.path) from None
@@ -237,7 +240,7 @@ def _installed(copy: FolderEntry, entry: FolderEntry, expected: str | None) -> b
 
 
 def _has_owner_of(descriptor: int, old: os.stat_result) -> bool:
-    """Whether a new file now belongs to the owner of the old one."""
+    """Give a new file the owner of the old one; returns whether that worked."""
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
         return True
@@ -249,7 +252,7 @@ def _has_owner_of(descriptor: int, old: os.stat_result) -> bool:
 
 
 def _apply_attributes(descriptor: int, entry: FolderEntry, old: os.stat_result | None, mode: int | None) -> None:
-    """Give a new file the attributes of the old one, and the mode that was asked for."""
+    """Give a new file the attributes of the old one, and the requested mode."""
     if old is not None:
         with contextlib.suppress(OSError):
             _copy_attributes(descriptor, entry)
@@ -259,7 +262,7 @@ def _apply_attributes(descriptor: int, entry: FolderEntry, old: os.stat_result |
 
 
 def _copy_attributes(descriptor: int, entry: FolderEntry) -> None:
-    """Access lists and the like; of those that cannot be read or given, none."""
+    """Copy extended attributes such as ACLs, skipping those that cannot be read or set."""
     if not hasattr(os, "listxattr"):
         return
     old, _ = open_regular(entry)
@@ -269,7 +272,7 @@ def _copy_attributes(descriptor: int, entry: FolderEntry) -> None:
             with contextlib.suppress(OSError):
                 os.setxattr(descriptor, name, os.getxattr(old, name))
         for name in set(os.listxattr(descriptor)) - set(kept):
-            # A folder may give new files an access list that lets others in.
+            # A folder may give new files a default ACL that admits others.
             with contextlib.suppress(OSError):
                 os.removexattr(descriptor, name)
     finally:
@@ -277,7 +280,7 @@ def _copy_attributes(descriptor: int, entry: FolderEntry) -> None:
 
 
 def _overwrite(entry: FolderEntry, fill: ContentWriter, mode: int | None, expected: str | None) -> None:
-    """Overwrite a file that cannot be replaced, because its folder is closed or its owner is somebody else."""
+    """Overwrite a file in place: its folder is not writable, or another user owns the file."""
     check_expected(entry, expected)
     descriptor, old = open_regular(entry, os.O_RDWR)
     try:
@@ -285,7 +288,7 @@ def _overwrite(entry: FolderEntry, fill: ContentWriter, mode: int | None, expect
         try:
             fill(descriptor)
         except OSError:
-            # The disk is full: what was there has its room.
+            # The disk is full, but the old content still fits.
             if old.st_size == len(before):
                 os.pwrite(descriptor, before, 0)
                 os.ftruncate(descriptor, len(before))

@@ -1,4 +1,4 @@
-"""Starts programs on this machine and carries their bytes, on an event loop, without a thread per program."""
+"""Starts programs on this machine and transfers their bytes on an event loop, without a thread per program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from toolcrib.core.errors import EnvironmentFailed
 
 
 def on_exit(pid: int, callback: Callable[[], None]) -> Callable[[], None]:
-    """Call `callback` on the running loop when the process has ended (soon, if it has already).
+    """Call `callback` on the running loop when the process has ended (soon, if it already has).
 
-    Works for any process of this machine, not only for children. Returns what stops watching.
+    Uses a pidfd or kqueue, so it works for any process of this machine, not only for children. Returns a function that
+    stops watching.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -71,17 +72,17 @@ class _ExitDescriptor:
 READ_BYTES = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
 LARGE_PIPE_BYTES = 1024 * 1024
-# A child that floods the pipe after its parent ended must not keep us reading for ever.
+# A child that floods the pipe after its parent ended must not keep us reading forever.
 READS_AFTER_THE_END = 64
-# This many pieces in this time are a burst; while one lasts, pieces are let come together between two looks.
-BURST_PIECES = 32
+# This many chunks within this time are a burst; during a burst, chunks may accumulate between two reads.
+BURST_CHUNKS = 32
 BURST_SECONDS = 0.02
-MANY_PIECES_BYTES = 4096
+SMALL_CHUNK_BYTES = 4096
 REST_SECONDS = 0.003
 
 
 class PipeReader:
-    """Hands on what arrives in a pipe or terminal, as the loop has time for it."""
+    """Passes on what arrives in a pipe or terminal."""
 
     def __init__(
         self, descriptor: int, on_output: OnOutput, *, is_pipe: bool = True, on_close: Callable[[], None] | None = None
@@ -91,17 +92,17 @@ class PipeReader:
         self._on_output = on_output
         self._on_close = on_close
         self._may_grow = is_pipe
-        self._pace = _BurstDetector()
+        self._bursts = _BurstDetector()
         os.set_blocking(descriptor, False)
         self._loop.add_reader(descriptor, self._arrived)
 
     @property
     def descriptor(self) -> int | None:
-        """None once it is closed."""
+        """None once closed."""
         return self._descriptor
 
     def read(self) -> bool:
-        """Hand over what has arrived; False when there is nothing (more) to read now."""
+        """Pass on what has arrived; False when there is nothing to read now."""
         if self._descriptor is None:
             return False
         try:
@@ -109,18 +110,18 @@ class PipeReader:
         except BlockingIOError:
             return False
         except OSError:
-            data = b""  # EIO: the last process on the terminal has gone.
+            data = b""  # EIO: the last process on the terminal has ended.
         if not data:
             self.close()
             return False
         if self._may_grow and len(data) >= USUAL_PIPE_BYTES:
             self._grow(self._descriptor)
-        self._pace.note(len(data), self._loop.time())
+        self._bursts.note(len(data), self._loop.time())
         self._on_output(data)
         return True
 
-    def read_what_is_left(self) -> None:
-        """The writer has ended; what others still write is read as it comes."""
+    def drain(self) -> None:
+        """The writer has ended: read the rest. What others still write is read as it arrives."""
         for _ in range(READS_AFTER_THE_END):
             if not self.read():
                 return
@@ -134,7 +135,7 @@ class PipeReader:
                 self._on_close()
 
     def _arrived(self) -> None:
-        if self.read() and self._pace.is_trickling and self._descriptor is not None:
+        if self.read() and self._bursts.is_burst and self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
             self._loop.call_later(REST_SECONDS, self._rested)
 
@@ -143,36 +144,36 @@ class PipeReader:
             self._loop.add_reader(self._descriptor, self._arrived)
 
     def _grow(self, descriptor: int) -> None:
-        """More room means fewer switches between the program and us, which is most of the cost of large output."""
+        """Enlarge the pipe: fewer context switches, which are most of the cost of large output."""
         self._may_grow = False
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
         except (AttributeError, OSError):
-            return  # Not on this system, or the user's share is used up.
+            return  # Not supported here, or the user's quota is used up.
 
 
 class _BurstDetector:
-    """Tells a program that writes many small pieces without a pause.
+    """Detects a program that writes many small chunks without a pause.
 
-    Waking up for each piece would take the time of the processor from that very program. When little has come during a
-    rest, the pieces were answers that somebody waits for, or the end: the next ones are taken as they come again.
+    Waking up for every chunk would take processor time from that very program. If little arrives during a rest, the
+    chunks were answers that somebody waits for, or the end: then chunks are read as they arrive again.
     """
 
     def __init__(self) -> None:
-        self.is_trickling = False
-        self._pieces = 0
+        self.is_burst = False
+        self._chunks = 0
         self._since = 0.0
 
     def note(self, size: int, now: float) -> None:
-        if size >= MANY_PIECES_BYTES:
+        if size >= SMALL_CHUNK_BYTES:
             return
-        if self.is_trickling:
-            self.is_trickling, self._pieces = False, 0
-        if not self._pieces:
+        if self.is_burst:
+            self.is_burst, self._chunks = False, 0
+        if not self._chunks:
             self._since = now
-        self._pieces += 1
-        if self._pieces == BURST_PIECES:
-            self.is_trickling, self._pieces = now - self._since < BURST_SECONDS, 0
+        self._chunks += 1
+        if self._chunks == BURST_CHUNKS:
+            self.is_burst, self._chunks = now - self._since < BURST_SECONDS, 0
 
 
 END_OF_TRANSMISSION = b"\x04"
@@ -187,9 +188,9 @@ async def spawn_on_host(
     cwd: Path | None = None,
     log: Path | None = None,
 ) -> HostProcess:
-    """Start a program in a session of its own; raises EnvironmentFailed when it cannot be started.
+    """Start a program in a session of its own; raises EnvironmentFailed if it cannot be started.
 
-    With `log` its output is appended to that file, and `on_output` hears nothing.
+    With `log` its output is appended to that file, and `on_output` gets nothing.
     """
     try:
         if log is not None:
@@ -246,7 +247,7 @@ def _on_terminal(
     master, slave = os.openpty()
     try:
         _set_size(slave, size)
-        # A session leader gets a controlling terminal by opening one; the shell does that, then becomes the program.
+        # A session leader gets a controlling terminal by opening it; the shell does that, then execs the program.
         opening = ["/bin/sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", os.ttyname(slave), *argv]
         child = subprocess.Popen(
             opening, stdin=slave, stdout=slave, stderr=slave, env=environ, cwd=cwd, start_new_session=True
@@ -329,7 +330,7 @@ class HostProcess:
             self._output.close()
 
     def signal_session(self, number: signal.Signals) -> None:
-        """Signal the process group that it leads; one that has gone is fine."""
+        """Signal the process group that it leads, if it still exists."""
         try:
             os.killpg(self._child.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -350,10 +351,10 @@ class HostProcess:
     def _reap(self) -> None:
         code = self._child.poll()
         if code is None:
-            # The pidfd was ready an instant before the process could be waited for.
+            # The pidfd became ready an instant before the process could be reaped.
             code = self._child.wait()
         if self._output is not None:
-            self._output.read_what_is_left()
+            self._output.drain()
         self._close_stdin()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)

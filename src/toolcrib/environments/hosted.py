@@ -1,4 +1,4 @@
-"""What the backends of hosted services share: whose sandbox is whose, following a program there, its failures."""
+"""What the backends of hosted services share: owner tags, running programs, the relay for text-only services."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.containers import is_alive, this_machine, this_process
 from toolcrib.environments.scripts import script
 
-# How long nothing more may arrive after a program has ended before we stop waiting for its output to be closed: its
-# children may keep that open for ever. The way to a service is long, so this is generous.
+# How long to wait for more output after a program has ended: its children may hold the output open forever. The network
+# path to a service is long, so this is generous.
 SILENCE_SECONDS = 1.0
 OPEN_SECONDS = 300.0
 CLOSE_SECONDS = 30.0
@@ -33,21 +33,23 @@ MACHINE_TAG = "toolcrib-machine"
 
 
 def load_sdk(module: str, extra: str) -> Any:
-    """The service's SDK. It is large and optional, so it is loaded here, by name, when the backend is first used."""
+    """The service's SDK: large and optional, so it is imported by name when the backend is first used."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
             raise
-        raise EnvironmentFailed(f"the {extra} backend needs a package that is not here; {install(extra)}") from error
+        raise EnvironmentFailed(
+            f"the {extra} backend needs a package that is not installed; {install(extra)}"
+        ) from error
 
 
 def install(extra: str) -> str:
-    return f"type: pip install 'toolcrib[{extra}]'"
+    return f"run: pip install 'toolcrib[{extra}]'"
 
 
 def sdk_is_installed(module: str) -> bool:
-    """Whether it is there, without loading more of it than the package that it is in."""
+    """Whether the SDK is installed; imports no more than its parent package."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
@@ -55,19 +57,19 @@ def sdk_is_installed(module: str) -> bool:
 
 
 def status(kind: str, *, module: str, extra: str, missing: str, remedy: str) -> BackendStatus:
-    """Whether a hosted backend can be used: the SDK is installed and nothing is `missing`. Nobody is called."""
+    """Whether a hosted backend can be used: its SDK is installed and nothing is `missing`. Makes no request."""
     if not sdk_is_installed(module):
         detail = f"the package {module.partition('.')[0]!r} is not installed"
         return BackendStatus(kind=kind, usable=False, detail=detail, remedy=install(extra))
     if missing:
         return BackendStatus(kind=kind, usable=False, detail=missing, remedy=remedy)
-    return BackendStatus(kind=kind, usable=True, detail="SDK and key are there; the service was not called")
+    return BackendStatus(kind=kind, usable=True, detail="the SDK and a key are present; the service was not contacted")
 
 
 def check_lifetime(seconds: int, setting: str) -> None:
-    """A sandbox without an end of its own would go on, and cost, after a crash of ours."""
+    """Require a lifetime: without one, a sandbox would keep running, and costing, after a crash."""
     if seconds <= 0:
-        raise ConfigError(f"{setting} is {seconds}; it must be a number of seconds above 0")
+        raise ConfigError(f"{setting} is {seconds}; it must be a positive number of seconds")
 
 
 def new_name() -> str:
@@ -75,7 +77,7 @@ def new_name() -> str:
 
 
 def tags_of_this_process() -> dict[str, str]:
-    """Say whose a sandbox is, in letters that every service takes."""
+    """Identify the owner of a sandbox, in characters that every service accepts."""
     return {OWNER_TAG: this_process().replace(":", "-"), MACHINE_TAG: _machine()}
 
 
@@ -90,13 +92,13 @@ def _machine() -> str:
 def refuse_terminal(kind: str, terminal: TerminalSize | None) -> None:
     if terminal is not None:
         raise EnvironmentFailed(
-            f"the {kind} backend has no terminals; run the command without pty, or on local, sandbox, docker, ssh "
-            f"or singularity"
+            f"the {kind} backend does not support terminals; run the command without pty, or on local, sandbox, "
+            "docker, ssh or singularity"
         )
 
 
 def one_line(error: BaseException) -> str:
-    """What an SDK says about a failure, as the end of a sentence."""
+    """The message of an SDK's exception, as the end of a sentence."""
     said = re.sub(r"\s+", " ", str(error)).strip().rstrip(".")
     return said or type(error).__name__
 
@@ -106,7 +108,7 @@ def raise_broken_pipe(reason: str = "it has ended") -> NoReturn:
 
 
 class HostedProcess:
-    """A program in a hosted sandbox, without its service: its tasks, its end. See EngineProcess."""
+    """A program in a hosted sandbox: its tasks and its end, whatever the service. See EngineProcess."""
 
     pid: int | None = None
 
@@ -142,7 +144,7 @@ class HostedProcess:
 
     async def abandon(self) -> None:
         self._input_is_closed = True
-        self._fail("it was let go of")
+        self._fail("it was abandoned")
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -150,7 +152,7 @@ class HostedProcess:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
     async def _send(self, data: bytes) -> None:
-        """Hand bytes to the service; raises BrokenPipeError when it does not take them."""
+        """Send bytes to the service; raises BrokenPipeError if it does not accept them."""
         raise NotImplementedError
 
     async def _send_end(self) -> None:
@@ -171,11 +173,11 @@ class HostedProcess:
 
     def _fail(self, what: str) -> None:
         if not self._exited.done():
-            self._exited.set_exception(EnvironmentFailed(f"how the program ended is not known: {what}"))
-            self._exited.exception()  # Nobody needs to ask.
+            self._exited.set_exception(EnvironmentFailed(f"the exit code of the program is unknown: {what}"))
+            self._exited.exception()  # Nobody needs to await it.
 
     async def _silence(self, readers: list[asyncio.Task[None]]) -> None:
-        """Returns when all output has been read, or nothing has come for a while."""
+        """Returns when all output has been read, or nothing has arrived for a while."""
         seen = -1
         while seen != self._arrivals:
             seen = self._arrivals
@@ -184,7 +186,7 @@ class HostedProcess:
                 return
 
     async def _while_running(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it, but no longer than the program runs: a service may wait for ever for one that does not read."""
+        """Await the work only while the program runs: a service may block forever on one that does not read."""
         sending = asyncio.ensure_future(work)
         sending.add_done_callback(_retrieve_exception)
         waited_for: list[asyncio.Future[Any]] = [sending, self._exited]
@@ -198,7 +200,7 @@ class HostedProcess:
 
 
 def _retrieve_exception(task: asyncio.Future[None]) -> None:
-    """A failure that comes too late to matter is not reported as forgotten."""
+    """Mark a late failure as retrieved, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
 
@@ -212,18 +214,18 @@ COMPLETE_SECONDS = 30.0
 
 
 def relayed(shell: str, argv: Sequence[str], *, takes_input: Literal["plain", "coded"]) -> list[str]:
-    """The command line that runs `argv` under the script."""
+    """The command line that runs `argv` under `scripts/relay.sh`."""
     return [shell, "--norc", "--noprofile", "-c", script("relay"), "toolcrib", takes_input, *argv]
 
 
 def input_lines(data: bytes) -> list[str]:
-    """Bytes for a program whose input is coded, in portions that a request can carry."""
+    """Bytes as base64 lines for a program with coded input, small enough for one request each."""
     portions = (data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES))
     return [base64.b64encode(portion).decode() + "\n" for portion in portions]
 
 
 class _Lines:
-    """Puts text that arrives in any pieces together to lines."""
+    """Assembles lines from text that arrives in arbitrary pieces."""
 
     def __init__(self) -> None:
         self._begun: list[str] = []
@@ -239,18 +241,18 @@ class _Lines:
 
 
 class TextRelayProcess(HostedProcess):
-    """A program under the script; the service's part hands over what that says on its two streams."""
+    """A program under `scripts/relay.sh`; the service's subclass passes on the script's two streams."""
 
     def __init__(self, on_output: OnOutput) -> None:
         super().__init__(on_output)
         self._printed = _Lines()
         self._said = _Lines()
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """How it ended, according to the script."""
+        """The exit code that the script reports."""
         self._taken = self._again = 0
-        """How many lines have been handed over, and how many of them are still to come a second time."""
+        """How many lines were delivered, and how many of them will arrive a second time."""
         self._is_complete = asyncio.Event()
-        """Nothing that it printed before its end is still on its way."""
+        """All output before its exit has arrived."""
 
     def start_over(self) -> None:
         """The service sends everything from the beginning again."""
@@ -269,7 +271,7 @@ class TextRelayProcess(HostedProcess):
             try:
                 self._arrived(base64.b64decode(line, validate=True))
             except binascii.Error:
-                self._fail(f"the service changed what the program printed: {line[:80]!r}")
+                self._fail(f"the service altered the output: {line[:80]!r}")
 
     def on_stderr(self, text: str) -> None:
         for line in self._said.add(text):
@@ -278,11 +280,11 @@ class TextRelayProcess(HostedProcess):
             elif (end := END.fullmatch(line)) and not self._code.done():
                 self._code.set_result(int(end["code"]))
                 if end["left_open"]:
-                    # The script has waited already; this is for what the service still carries.
+                    # The script has already waited; this is for data still in transit.
                     asyncio.get_running_loop().call_later(LEFT_OPEN_SECONDS, self._is_complete.set)
 
     async def _follow(self, reader: asyncio.Task[None]) -> None:
-        """Learn how it ended, from the script or, when that is gone, from the service."""
+        """Wait for the exit, from the script or, if that is gone, from the service."""
         complete = asyncio.ensure_future(self._is_complete.wait())
         told: list[asyncio.Future[Any]] = [reader, self._code]
         try:
@@ -294,8 +296,8 @@ class TextRelayProcess(HostedProcess):
         if self._code.done():
             self._end(self._code.result())
         else:
-            await self._ask_how_it_ended()
+            await self._ask_exit_code()
 
-    async def _ask_how_it_ended(self) -> None:
-        """Settle the end by what the service knows."""
+    async def _ask_exit_code(self) -> None:
+        """Settle the exit with what the service knows."""
         raise NotImplementedError

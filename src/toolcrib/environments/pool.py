@@ -1,4 +1,4 @@
-"""Hands out environments: one for each key, opened once, kept while it is used, given back when it stood idle."""
+"""Hands out environments: one per key, opened once, kept while in use, closed after standing idle."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEntry:
-    """What the pool holds for one key, at the moment of asking."""
+    """What the pool holds for one key at this moment."""
 
     spec: EnvironmentSpec
     state: State
-    """`busy`: nobody holds it, but something runs in it."""
+    """`busy`: not leased, but something runs in it."""
     leases: int
     idle_seconds: float
     environment: Environment | None
@@ -53,7 +53,7 @@ class _PooledEnvironment:
 
     @property
     def is_unused(self) -> bool:
-        """Open, and nobody holds it or is about to."""
+        """Open, and neither leased nor about to be."""
         return self.environment is not None and not self.leases and not self.waiting and self.closing is None
 
 
@@ -70,9 +70,9 @@ class EnvironmentPool:
         on_close: Callable[[Environment], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`create` makes an environment that is not open yet; `is_busy` tells of work that no lease stands for.
+        """`create` makes an environment that is not open yet; `is_busy` reports work that holds no lease.
 
-        `on_open` is told of each that was opened, `on_close` of each that was given back.
+        `on_open` is called with each environment that was opened, `on_close` with each that was closed.
         """
         self._create = create
         self._lifetime_seconds = lifetime_seconds
@@ -85,11 +85,11 @@ class EnvironmentPool:
         self._timer: asyncio.TimerHandle | None = None
         self._reaping: asyncio.Task[None] | None = None
 
-    # Handing out
+    # Leasing
 
     @asynccontextmanager
     async def acquire(self, spec: EnvironmentSpec) -> AsyncIterator[Environment]:
-        """The environment of that key, opened if need be; it stays open at least until the block is left."""
+        """The environment of that key, opened if necessary; it stays open at least until the block is left."""
         pooled, environment = await self._opened(spec)
         pooled.leases += 1
         try:
@@ -100,7 +100,7 @@ class EnvironmentPool:
             self._watch_for_idleness()
 
     def entries(self) -> list[PoolEntry]:
-        """What is open, and what is on its way."""
+        """All environments that are open, opening or closing."""
         return [self._entry(pooled) for pooled in self._environments.values()]
 
     def find(self, spec: EnvironmentSpec) -> Environment | None:
@@ -108,14 +108,14 @@ class EnvironmentPool:
         pooled = self._environments.get(spec)
         return pooled.environment if pooled is not None and pooled.closing is None else None
 
-    # Giving back
+    # Closing
 
     async def discard(self, environment: Environment) -> None:
-        """Drop one that was lost: whoever asks for its key next gets a new one."""
+        """Drop an environment that was lost: the next caller with its key gets a new one."""
         await self._close(pooled for pooled in self._environments.values() if pooled.environment is environment)
 
     async def close(self, spec: EnvironmentSpec) -> None:
-        """Close the environment of that key, whatever runs in it; harmless when there is none."""
+        """Close the environment of that key, whatever runs in it. Does nothing when there is none."""
         await self._close(pooled for pooled in self._environments.values() if pooled.spec == spec)
 
     async def close_session(self, session: str) -> None:
@@ -123,27 +123,27 @@ class EnvironmentPool:
         await self._close(pooled for pooled in self._environments.values() if pooled.spec.session == session)
 
     async def close_all(self) -> None:
-        """Close everything, whatever runs. The pool can be used again afterwards."""
+        """Close all environments, whatever runs in them. The pool can be used again afterwards."""
         await self._close(self._environments.values())
         if self._reaping is not None:
             await asyncio.wait([self._reaping])
         self._watch_for_idleness()
 
     async def reap(self) -> None:
-        """Close what stood idle for too long. Happens by itself; never touches what is held or busy."""
+        """Close environments that were idle too long. Runs by itself; never touches one that is leased or busy."""
         now = self._clock()
         unused = [pooled for pooled in self._environments.values() if pooled.is_unused]
         for pooled in unused:
             if pooled.environment is not None and self._is_busy(pooled.environment):
-                # Its time begins when the last process in it has ended.
+                # Its idle time starts when the last process in it has ended.
                 pooled.idle_since = now
         await self._close(pooled for pooled in unused if now - pooled.idle_since >= self._lifetime_seconds)
         self._watch_for_idleness()
 
-    # What single tasks want differently
+    # Overrides of single tasks
 
     def set_override(self, task: str, overrides: Mapping[str, str]) -> None:
-        """From now on this task wants another backend, image or folder; raises ConfigError for an unknown name."""
+        """Give this task another backend, image or folder; raises ConfigError for an unknown name."""
         check_overrides(overrides)
         self._overrides[task] = MappingProxyType(dict(overrides))
 
@@ -166,7 +166,7 @@ class EnvironmentPool:
             environment = await asyncio.shield(pooled.opening)
         except asyncio.CancelledError as error:
             if pooled.opening.cancelled() and not _is_being_cancelled():
-                raise EnvironmentFailed(f"the {spec.backend!r} environment was closed while it was opened") from error
+                raise EnvironmentFailed(f"the {spec.backend!r} environment was closed while it was opening") from error
             raise
         finally:
             pooled.waiting -= 1
@@ -174,7 +174,7 @@ class EnvironmentPool:
         return (pooled, environment) if pooled.closing is None else await self._opened(spec)
 
     def _settle(self, pooled: _PooledEnvironment) -> None:
-        """See to it that a failed opening is not remembered, and that one which all gave up is not finished."""
+        """Forget a failed opening, and cancel one that nobody waits for any more."""
         if pooled.environment is not None:
             pooled.idle_since = self._clock()
             self._watch_for_idleness()
@@ -193,13 +193,13 @@ class EnvironmentPool:
             raise
         return environment
 
-    async def _close(self, all_pooled: Iterable[_PooledEnvironment]) -> None:
-        """Close each once, whoever asks; it goes on when they give up, for what is half closed is in the way."""
-        if closing := [self._begin_to_close(pooled) for pooled in all_pooled]:
+    async def _close(self, several: Iterable[_PooledEnvironment]) -> None:
+        """Close each one once. Closing continues if the caller gives up: a half-closed one would block its key."""
+        if closing := [self._begin_to_close(pooled) for pooled in several]:
             await asyncio.wait(closing)
 
     def _begin_to_close(self, pooled: _PooledEnvironment) -> asyncio.Task[None]:
-        # From here on nobody can acquire it: there is no step between looking whether it is unused and this.
+        # From here on nobody can acquire it: nothing is awaited between the check that it is unused and this.
         if pooled.closing is None:
             pooled.closing = asyncio.ensure_future(self._finish(pooled))
         return pooled.closing
@@ -219,8 +219,8 @@ class EnvironmentPool:
             del self._environments[pooled.spec]
 
     def _watch_for_idleness(self) -> None:
-        """Wake up when the next of those that nobody holds may have stood idle for long enough."""
-        # One that is used in between only makes that moment come too early, which the next look finds out.
+        """Set a timer for the next unused environment that may have been idle long enough."""
+        # If it is used in between, the timer fires too early and the next check finds that out.
         if self._timer is not None:
             return
         waits = [
@@ -259,9 +259,9 @@ def _is_being_cancelled() -> bool:
 
 
 async def _close_quietly(environment: Environment) -> bool:
-    """Close, and say whether it is closed; a failure is logged, for nobody can do more about it here than to go on."""
-    # A third party's backend may fail in any way, and the others must be closed too.
+    """Close the environment and return whether that worked; a failure is logged, as nothing else can be done here."""
+    # A third-party backend may raise anything, and the other environments must still be closed.
     _, error = await attempt_async(asyncio.wait_for(environment.close(), CLOSE_SECONDS))
     if error is not None:
-        logger.warning("an environment of kind %r could not be closed", environment.kind, exc_info=error)
+        logger.warning("could not close an environment of kind %r", environment.kind, exc_info=error)
     return error is None

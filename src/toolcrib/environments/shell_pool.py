@@ -1,4 +1,7 @@
-"""Tells a command's output from what its shell says about it."""
+"""The shells of a session: started before a command needs one, reused after it.
+
+A shell mixes its own messages into the output of its command; a random sentinel tells the two apart.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ OnMessage = Callable[[list[str]], None]
 
 
 class SentinelReader:
-    """Hands output on as it comes, and the fields of each message once they are there.
+    """Splits a shell's stream into output, passed on as it arrives, and messages, passed on once complete.
 
-    A message is `NUL marker NUL field NUL … NUL`. The marker is random and belongs to one shell. Output that comes
-    after the trailer is printed by processes that the command left behind.
+    A message is `NUL sentinel NUL field NUL … NUL`. The sentinel is random and belongs to one shell. Output after the
+    final message comes from processes that the command left running.
     """
 
     def __init__(self, marker: str, on_output: OnOutput, on_message: OnMessage) -> None:
@@ -41,19 +44,19 @@ class SentinelReader:
             data = self._message(data) if self._in_message else self._output(data)
 
     def finish(self) -> None:
-        """The stream has ended: what was held back, because a message might begin there, was output."""
+        """The stream has ended: bytes held back as the possible start of a message were output."""
         held, self._held = self._held, b""
         if held and not self._in_message:
             self._on_output(held)
 
     def _output(self, data: bytes) -> bytes:
-        """Hand on what stands before the next message; gives what stands after its beginning."""
+        """Pass on the output before the next message; returns the rest of the data."""
         start = data.find(self._needle) if b"\0" in data else len(data)
         if start == len(data):
             self._on_output(data)
             return b""
         if start < 0:
-            kept = self._beginning_of_needle(data)
+            kept = self._start_of_needle(data)
             data, self._held = data[:kept], data[kept:]
             if data:
                 self._on_output(data)
@@ -63,15 +66,15 @@ class SentinelReader:
         self._in_message = True
         return self._message(data[start + len(self._needle) :])
 
-    def _beginning_of_needle(self, data: bytes) -> int:
-        """Where the longest end of `data` begins that could be the start of a message."""
+    def _start_of_needle(self, data: bytes) -> int:
+        """The offset of the longest suffix of `data` that could start a message."""
         start = data.find(b"\0", max(0, len(data) - len(self._needle) + 1))
         while start >= 0 and not self._needle.startswith(data[start:]):
             start = data.find(b"\0", start + 1)
         return start if start >= 0 else len(data)
 
     def _message(self, data: bytes) -> bytes:
-        """Hand on a message that is whole; gives what stands after it."""
+        """Pass on a complete message; returns the rest of the data."""
         fields = data.split(b"\0", SENTINEL_FIELDS)
         wanted = FIELDS_OF.get(fields[0], SENTINEL_FIELDS)
         if len(fields) <= wanted:
@@ -82,67 +85,67 @@ class SentinelReader:
         return b"\0".join(fields[wanted:])
 
 
-LEAVE_SECONDS = 5.0
-COMING_SECONDS = 0.5
-"""How long a command waits for a shell that is on its way before it starts another."""
+STOP_SECONDS = 5.0
+ACQUIRE_SECONDS = 0.5
+"""How long a command waits for a shell that is starting before it starts one itself."""
 
 
 class ServedCommand(Protocol):
-    """The command that a shell works for."""
+    """The command that a shell is running."""
 
     def on_message(self, fields: list[str]) -> None: ...
 
     def on_shell_end(self, code: int | None, reason: str) -> None:
-        """The shell has gone before the command's end was told; without a code the place itself went away."""
+        """The shell ended before it reported the command's end; without a code, the environment itself was lost."""
         ...
 
 
 class Shell:
-    """A shell that has loaded the session, or is about to, and serves one command at a time."""
+    """A shell that loads the session and runs one command at a time."""
 
     def __init__(self, version: int) -> None:
         self.marker = os.urandom(16).hex()
-        """What it begins its messages with."""
+        """The sentinel at the start of its messages."""
         self.version = version
-        """Of the session, when it was started."""
+        """The version of the session that it loaded."""
         self.process: EngineProcess
-        self.is_gone = False
-        self._served: ServedCommand | None = None
+        self.has_ended = False
+        self._command: ServedCommand | None = None
         self._reader: SentinelReader | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, engine: Engine, argv: list[str]) -> None:
-        self.process = await engine.spawn(argv, on_output=self._hear)
+        self.process = await engine.spawn(argv, on_output=self._on_output)
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def serve(self, served: ServedCommand, on_output: OnOutput, blob: bytes) -> None:
-        """Give it a command; raises BrokenPipeError when it has gone, and nothing has run."""
-        if self.is_gone:
-            raise BrokenPipeError("the shell has gone")
-        self._served, self._reader = served, SentinelReader(self.marker, on_output, served.on_message)
+    async def run(self, command: ServedCommand, on_output: OnOutput, blob: bytes) -> None:
+        """Send it a command; raises BrokenPipeError if the shell has ended, in which case nothing has run."""
+        if self.has_ended:
+            raise BrokenPipeError("the shell has ended")
+        self._command, self._reader = command, SentinelReader(self.marker, on_output, command.on_message)
         try:
             await self.process.write(b"%d\n%b" % (len(blob), blob))
         except BrokenPipeError:
-            self._served = self._reader = None
+            self._command = self._reader = None
             raise
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Its command is done."""
-        self._served = self._reader = None
+        self._command = self._reader = None
 
-    async def leave(self) -> None:
-        """End it: it leaves when its input ends."""
+    async def stop(self) -> None:
+        """End it: it exits when its input ends."""
         with contextlib.suppress(EnvironmentFailed, TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 await self.process.close_input()
                 await self.process.wait()
-        if not self.is_gone and isinstance(self.process, HostProcess):
-            # It was stopped (`kill -STOP $$`), and hears nothing.
+        if not self.has_ended and isinstance(self.process, HostProcess):
+            # It was suspended (`kill -STOP $$`) and reacts to nothing else.
             self.process.signal_session(signal.SIGKILL)
         await self.process.abandon()
 
-    def _hear(self, data: bytes) -> None:
-        # What is printed before a command comes belongs to nobody.
+    def _on_output(self, data: bytes) -> None:
+        # Output before the first command belongs to no command.
         if self._reader is not None:
             self._reader.feed(data)
 
@@ -152,18 +155,18 @@ class Shell:
             code = await self.process.wait()
         except EnvironmentFailed as error:
             reason = str(error)
-        self.is_gone = True
-        reader, served = self._reader, self._served
-        # What its forks print from now on belongs to nobody.
-        self.rest()
+        self.has_ended = True
+        reader, command = self._reader, self._command
+        # What its forks print from now on belongs to no command.
+        self.release()
         if reader is not None:
             reader.finish()
-        if served is not None:
-            served.on_shell_end(code, reason)
+        if command is not None:
+            command.on_shell_end(code, reason)
 
 
 class ShellPool:
-    """Keeps as many idle ones as the engine says. One that has loaded what is no longer the session is let go."""
+    """Keeps as many idle shells as the engine asks for. A shell that loaded an outdated session is stopped."""
 
     def __init__(self, engine: Engine, argv: Callable[[str], list[str]]) -> None:
         self._engine = engine
@@ -173,12 +176,12 @@ class ShellPool:
         self._starting: asyncio.Task[None] | None = None
         self._expected: asyncio.Future[None] | None = None
         self._shells: set[Shell] = set()
-        """All that were started and not let go."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        """All shells that were started and not stopped."""
+        self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def prepare(self) -> None:
-        """Start one ahead, unless one waits already."""
+        """Start a shell ahead of the next command, unless one is idle."""
         if not self._closed and not self._idle and self._starting is None and self._engine.shell_pool_size:
             self._starting = asyncio.ensure_future(self._start_ahead())
 
@@ -186,50 +189,50 @@ class ShellPool:
         try:
             self._idle.append(await self.start())
         except EnvironmentFailed:
-            # It may be a passing failure; starting one for a command tells.
+            # It may be temporary; starting one for a command will tell.
             return
         finally:
             self._starting = None
 
-    def renew(self) -> None:
-        """The session has changed."""
+    def invalidate(self) -> None:
+        """The session has changed: idle shells are outdated."""
         self._version += 1
-        self._empty()
+        self._stop_idle()
         self.prepare()
 
     def expect(self, shell: Shell) -> None:
-        """The end of its command is known, and it is free in an instant: one who asks now waits for it."""
+        """Its command has ended and it will be idle in an instant: whoever acquires a shell now waits for it."""
         if shell.version == self._version and self._expected is None:
             self._expected = asyncio.get_running_loop().create_future()
 
-    async def take(self) -> Shell:
-        """A shell that has loaded the session as it is now."""
-        coming = [one for one in (self._starting, self._expected) if one is not None]
-        if not self._idle and coming:
-            await asyncio.wait(coming, timeout=COMING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    async def acquire(self) -> Shell:
+        """A shell that has loaded the current session."""
+        pending = [one for one in (self._starting, self._expected) if one is not None]
+        if not self._idle and pending:
+            await asyncio.wait(pending, timeout=ACQUIRE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         while self._idle:
             shell = self._idle.pop()
-            if shell.version == self._version and not shell.is_gone:
+            if shell.version == self._version and not shell.has_ended:
                 return shell
-            self._let_go(shell)
+            self._stop(shell)
         return await self.start()
 
-    def give_back(self, shell: Shell) -> None:
-        """It is free for the next command."""
-        shell.rest()
+    def release(self, shell: Shell) -> None:
+        """Return a shell for the next command."""
+        shell.release()
         expected, self._expected = self._expected, None
         if expected is not None and not expected.done():
             expected.set_result(None)
-        is_wanted = shell.version == self._version and not shell.is_gone and not self._closed
+        is_wanted = shell.version == self._version and not shell.has_ended and not self._closed
         if is_wanted and len(self._idle) < self._engine.shell_pool_size:
             self._idle.append(shell)
         else:
-            self._let_go(shell)
+            self._stop(shell)
 
-    def dismiss(self, shell: Shell) -> None:
-        """It is of no use for another command; one that is takes its place."""
-        shell.rest()
-        self._let_go(shell)
+    def discard(self, shell: Shell) -> None:
+        """Stop a shell that cannot run another command, and start a replacement."""
+        shell.release()
+        self._stop(shell)
         self.prepare()
 
     async def start(self) -> Shell:
@@ -239,22 +242,22 @@ class ShellPool:
         return shell
 
     async def close(self) -> None:
-        """End them all; returns when they have gone."""
+        """Stop all shells; returns when they have ended."""
         self._closed = True
-        self._empty()
+        self._stop_idle()
         if self._starting is not None:
             await asyncio.wait([self._starting])
         for shell in list(self._shells):
-            self._let_go(shell)
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+            self._stop(shell)
+        if self._stopping:
+            await asyncio.wait(self._stopping)
 
-    def _empty(self) -> None:
+    def _stop_idle(self) -> None:
         while self._idle:
-            self._let_go(self._idle.pop())
+            self._stop(self._idle.pop())
 
-    def _let_go(self, shell: Shell) -> None:
+    def _stop(self, shell: Shell) -> None:
         self._shells.discard(shell)
-        leaving = asyncio.ensure_future(shell.leave())
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        stopping = asyncio.ensure_future(shell.stop())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)

@@ -1,4 +1,7 @@
-"""Logging in to a host: what `ssh` would do with the same files, without ever asking for a password."""
+"""Logs in to a host as `ssh` would with the same files, but never asks for a password.
+
+Host keys follow OpenSSH's `accept-new` rule.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ if TYPE_CHECKING:
 
 
 def ssh_package() -> Any:
-    """The module `asyncssh`; raises EnvironmentFailed saying how to install it."""
+    """The module `asyncssh`, which is optional and takes a quarter of a second to import."""
     try:
         import asyncssh  # noqa: PLC0415
     except ImportError as error:
         raise EnvironmentFailed(
             f"the ssh backend needs the package asyncssh ({error}); pip install 'toolcrib[ssh]'"
         ) from error
-    chatter = logging.getLogger("asyncssh")
-    if chatter.level == logging.NOTSET:
-        # At INFO it writes every command line that it sends.
-        chatter.setLevel(logging.WARNING)
+    logger = logging.getLogger("asyncssh")
+    if logger.level == logging.NOTSET:
+        # At INFO it logs every command line that it sends.
+        logger.setLevel(logging.WARNING)
     return asyncssh
 
 
@@ -48,33 +51,33 @@ class KnownLine:
 
 @dataclass(slots=True, kw_only=True)
 class KnownHost:
-    """What the known_hosts files say about one host, and what its server showed us."""
+    """What the known_hosts files say about one host, and the key that its server presented."""
 
     name: str
-    """As it stands in such a file: `host`, `[host]:port`, or its alias."""
+    """As written in such a file: `host`, `[host]:port`, or its alias."""
     write_to: Path | None
     accept_new: bool
     lines: list[KnownLine] = field(default_factory=list)
     keys: list[asyncssh.SSHKey] = field(default_factory=list)
     authorities: list[asyncssh.SSHKey] = field(default_factory=list)
     revoked: list[asyncssh.SSHKey] = field(default_factory=list)
-    shown_key: asyncssh.SSHKey | None = None
-    """A key that the files do not hold."""
+    presented_key: asyncssh.SSHKey | None = None
+    """A key that is not in the files."""
 
     def trusted(self, host: str, address: str, port: int | None) -> Sequence[Sequence[asyncssh.SSHKey]]:
-        """The answer to asyncssh's question; by name only, as an address may have belonged to somebody else before."""
+        """The keys for asyncssh; by name only, because an address may have belonged to another host."""
         return (self.keys, self.authorities, self.revoked)
 
-    def judge(self, key: asyncssh.SSHKey) -> bool:
-        """Whether a key that the files do not hold is accepted."""
-        self.shown_key = key
+    def accepts(self, key: asyncssh.SSHKey) -> bool:
+        """Whether a key that is not in the files is accepted."""
+        self.presented_key = key
         return self.accept_new and not self.lines
 
     def remember(self) -> None:
-        """Write a newly accepted key down. A file that cannot be written to means that it is new again next time."""
-        if self.shown_key is None or self.write_to is None:
+        """Save a newly accepted key. If the file is not writable, the key is new again next time."""
+        if self.presented_key is None or self.write_to is None:
             return
-        line = f"{self.name} {_public_text(self.shown_key)}\n".encode()
+        line = f"{self.name} {_public_text(self.presented_key)}\n".encode()
         with contextlib.suppress(OSError):
             self.write_to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self.write_to, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -87,33 +90,33 @@ class KnownHost:
                 os.close(handle)
 
     def why_refused(self, reason: str) -> str:
-        """The sentence for a host key that was not accepted; `reason` is what asyncssh says about it."""
-        if self.shown_key is None:
-            # A revoked key, or a certificate of an authority that the files do not name.
-            return f"the host key of {self.name!r} is refused: {reason}; ask whoever runs that machine"
-        shown = f"{self.shown_key.get_algorithm()} {self.shown_key.get_fingerprint()}"
+        """The message for a host key that was not accepted; `reason` comes from asyncssh."""
+        if self.presented_key is None:
+            # A revoked key, or a certificate of an authority that is not in the files.
+            return f"the host key of {self.name!r} is refused: {reason}; ask the administrator of that machine"
+        shown = f"{self.presented_key.get_algorithm()} {self.presented_key.get_fingerprint()}"
         if not self.lines:
             return (
-                f"the host {self.name!r} is not known and new hosts are not accepted; its key is {shown}. "
-                f"If that is right, connect once with `ssh`, which asks and writes it down"
+                f"the host {self.name!r} is unknown and new hosts are not accepted; its key is {shown}. "
+                f"If that is right, connect once with `ssh`, which asks and saves it"
             )
         return (
-            f"the host key of {self.name!r} has changed: it shows {shown}, which is not the one in "
-            f"{_listed(self.lines)}. Somebody may be listening in, or the machine was set up anew. "
-            f"If you know that it was, remove the old line: ssh-keygen -f {str(self.lines[0].file)!r} -R {self.name!r}"
+            f"the host key of {self.name!r} has changed: it presents {shown}, which is not the one in "
+            f"{_listed(self.lines)}. Somebody may be intercepting the connection, or the machine was reinstalled. "
+            f"If it was reinstalled, remove the old line: ssh-keygen -f {str(self.lines[0].file)!r} -R {self.name!r}"
         )
 
 
 def read_known_host(
     host: str, port: int, *, alias: str | None, files: Sequence[Path], accept_new: bool = True
 ) -> KnownHost:
-    """What `files` know about a host; new keys will go to the first of them."""
+    """What `files` say about a host; new keys are saved to the first of them."""
     name = alias or (host if port == DEFAULT_PORT else f"[{host}]:{port}")
     known = KnownHost(name=name, write_to=files[0] if files else None, accept_new=accept_new)
     for file in files:
         _collect(file, known)
     if not known.lines and name.startswith("["):
-        # As with `ssh`: a key written down for the usual port is fine on another one, but does not forbid a new key.
+        # As in `ssh`: a key saved for the default port is valid on another one, but does not forbid a new key.
         usual = KnownHost(name=host, write_to=None, accept_new=False)
         for file in files:
             _collect(file, usual)
@@ -136,7 +139,7 @@ def _collect(file: Path, known: KnownHost) -> None:
         try:
             keys, authorities, revoked, *_ = ssh_package().import_known_hosts(line).match(known.name, "", None)
         except ValueError:
-            continue  # One unreadable line does not take the others away; `ssh` skips it too.
+            continue  # `ssh` skips unreadable lines too.
         known.keys += keys
         known.authorities += authorities
         known.revoked += revoked
@@ -145,7 +148,7 @@ def _collect(file: Path, known: KnownHost) -> None:
 
 
 def _may_name(line: str, name: str) -> bool:
-    """A cheap look that spares most lines the parsing of their key."""
+    """A cheap check that saves parsing the keys of most lines."""
     fields = line.split(None, 2)
     if len(fields) < 2 or fields[0].startswith("#"):
         return False
@@ -168,32 +171,32 @@ KEEPALIVES_UNANSWERED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshOptions:
-    """Where to log in, and with what. What is empty comes from the ssh config file, then from the usual defaults."""
+    """Where and how to log in. Empty values come from the ssh config file, then from the usual defaults."""
 
     host: str
     """A name, an address, or a `Host` of the ssh config file."""
     port: int = 0
     user: str = ""
     key: str = ""
-    """The file of the private key to use, instead of those that `ssh` would try."""
+    """The private key file to use instead of those that `ssh` would try."""
     known_hosts: str = ""
     config: str = ""
-    """An ssh config file instead of `~/.ssh/config`; `none` reads none."""
+    """An ssh config file instead of `~/.ssh/config`; `none` for none."""
     agent_path: str = ""
-    """The socket of the agent, where the config file names none (IdentityAgent); empty means SSH_AUTH_SOCK."""
+    """The socket of the agent, if the config file names none (IdentityAgent); empty means SSH_AUTH_SOCK."""
     accept_new_host_keys: bool = True
     connect_timeout_seconds: float = 15.0
-    """Also how long a server may take to start a program before the connection counts as dead."""
+    """Also how long a server may take to start a program before the connection is considered dead."""
     keepalive_seconds: float = 15.0
     max_connections: int = 4
-    """More than one is opened only while the server allows no further session on the first (MaxSessions)."""
+    """More than one is opened only while the server refuses another session on the first (MaxSessions)."""
     session_wait_seconds: float = 10.0
     """How long to wait for a session when all connections are full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A connection that is logged in, and where it really led."""
+    """A logged-in connection, and its actual host, port and user."""
 
     connection: asyncssh.SSHClientConnection
     host: str
@@ -202,9 +205,9 @@ class Login:
 
 
 async def log_in(options: SshOptions, on_lost: Callable[[str], None]) -> Login:
-    """Connect and log in; raises EnvironmentFailed saying what is wrong and what to do.
+    """Connect and log in; raises EnvironmentFailed with the reason and a remedy.
 
-    `on_lost` is called once, with the reason, when the connection ends later.
+    Calls `on_lost` once, with the reason, when the connection ends later.
     """
     sdk = ssh_package()
     resolved = _resolve(options)
@@ -230,14 +233,14 @@ async def log_in(options: SshOptions, on_lost: Callable[[str], None]) -> Login:
 
 
 class _Client:
-    """What asyncssh asks and tells about a connection; it has the methods of SSHClient, from an optional package."""
+    """The callbacks of asyncssh for a connection; has the methods of its SSHClient, which is optional."""
 
     def __init__(self, known: KnownHost, on_lost: Callable[[str], None]) -> None:
         self._known = known
         self._on_lost = on_lost
 
     def validate_host_public_key(self, host: str, address: str, port: int, key: asyncssh.SSHKey) -> bool:
-        return self._known.judge(key)
+        return self._known.accepts(key)
 
     def validate_host_ca_key(self, host: str, address: str, port: int, key: asyncssh.SSHKey) -> bool:
         return False
@@ -265,7 +268,7 @@ class _Client:
 
 
 def _resolve(options: SshOptions) -> asyncssh.SSHClientConnectionOptions:
-    """Our options over those of the ssh config file, keys loaded."""
+    """Our options on top of those of the ssh config file, with keys loaded."""
     if not options.host:
         raise EnvironmentFailed("the ssh backend has no host; set terminal.ssh.host")
     chosen: dict[str, Any] = {
@@ -277,7 +280,7 @@ def _resolve(options: SshOptions) -> asyncssh.SSHClientConnectionOptions:
         "connect_timeout": None,
         "password_auth": False,
         "kbdint_auth": False,
-        # What a model runs over there must not reach back: no agent, no display, nothing of our environment.
+        # Commands over there must not reach back: no agent, no display, none of our environment.
         "agent_forwarding": False,
         "x11_forwarding": False,
         "send_env": [],
@@ -303,7 +306,7 @@ def _resolve(options: SshOptions) -> asyncssh.SSHClientConnectionOptions:
 
 
 def _only_this_key(key: Path) -> dict[str, Any]:
-    """Offer one key and no other: servers hang up after a few wrong ones. A protected key may come from the agent."""
+    """Offer only this key: servers disconnect after a few wrong ones. The agent may supply a protected key."""
     sdk = ssh_package()
     public = key.with_name(f"{key.name}.pub")
     identities: list[Any] = [str(public)] if public.exists() else []
@@ -311,7 +314,7 @@ def _only_this_key(key: Path) -> dict[str, Any]:
         try:
             identities = [sdk.read_private_key(str(key)).public_data]
         except sdk.KeyImportError:
-            identities = []  # Protected, and nothing tells which of the agent's keys it is: let it offer all.
+            identities = []  # Protected, and unknown which of the agent's keys it is: offer all of them.
     return {"client_keys": [str(key)], "ignore_encrypted": True, "agent_identities": identities or None}
 
 
@@ -336,19 +339,19 @@ async def _why_not(
     if isinstance(error, TimeoutError):
         return (
             f"{where} did not answer within {options.connect_timeout_seconds:g} seconds; "
-            "check host, port and network, for instance with `ssh -v`"
+            "check host, port and network, for example with `ssh -v`"
         )
     if isinstance(error, socket.gaierror):
-        return f"the host name {resolved.host!r} is not known ({error.strerror}); correct terminal.ssh.host"
+        return f"the host name {resolved.host!r} cannot be resolved ({error.strerror}); correct terminal.ssh.host"
     if isinstance(error, ConnectionRefusedError) or f"Errno {errno.ECONNREFUSED}]" in str(error):
         return (
-            f"nothing answers on port {resolved.port} of {resolved.host!r}: connection refused. "
+            f"nothing listens on port {resolved.port} of {resolved.host!r}: connection refused. "
             "Start sshd there, or correct terminal.ssh.port"
         )
     if isinstance(error, sdk.KeyExchangeFailed) and known.lines:
         return (
-            f"{where} has no host key of the kind written down in {str(known.lines[0].file)!r} line "
-            f"{known.lines[0].number} ({error.reason}). If the machine was set up anew, remove that line: "
+            f"{where} has no host key of the type saved in {str(known.lines[0].file)!r} line "
+            f"{known.lines[0].number} ({error.reason}). If the machine was reinstalled, remove that line: "
             f"ssh-keygen -f {str(known.lines[0].file)!r} -R {known.name!r}"
         )
     return f"connecting to {where} failed: {error}; try `ssh -v` with the same host, port and user"
@@ -366,8 +369,8 @@ async def _why_denied(options: SshOptions, resolved: asyncssh.SSHClientConnectio
         advice = f"{options.key!r} is protected by a passphrase: load it into the agent with `ssh-add {options.key}`"
     if not offered:
         advice = advice if protected else f"create a key with `ssh-keygen -t ed25519` and {advice}"
-        return f"{where} refused us, and there was no key to offer; {advice}"
-    return f"{where} refused every key that was offered ({', '.join(offered)}); {advice}"
+        return f"{where} denied access, and there was no key to offer; {advice}"
+    return f"{where} rejected every key that was offered ({', '.join(offered)}); {advice}"
 
 
 async def _agent_keys(resolved: asyncssh.SSHClientConnectionOptions) -> list[Any]:

@@ -1,4 +1,4 @@
-"""After a crash of ours: what it left running is ended or taken over, what it left finished can be read."""
+"""Recovery after a crash of toolcrib: ends or adopts what still runs, and makes finished processes readable."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ logger = logging.getLogger(__name__)
 
 OrphanPolicy = Literal["end", "adopt"]
 OpenEnvironment = Callable[[Mapping[str, str]], Awaitable[Environment | None]]
-"""From the address of a place to the place, opened again; None when it does not exist any more."""
+"""Opens the environment at an address again; None if it no longer exists."""
 
 OPEN_SECONDS = 60.0
-AT_ONCE = 4
-"""How many places of one host are opened together: an sshd refuses a crowd."""
+CONCURRENT_OPENS = 4
+"""How many environments of one host are opened at once: sshd refuses too many."""
 DRAIN_SECONDS = 120.0
-"""How long the output of a process that has ended may take to arrive."""
+"""How long the output of an ended process may take to arrive."""
 LOOK_SECONDS = 0.5
-"""How long a process that has ended may take to say so."""
+"""How long an ended process may take to report that."""
 END_SECONDS = 10.0
 SOURCE = "recovery"
-NOTE_LOST = "toolcrib ended unexpectedly while this ran, and what became of it cannot be told"
+NOTE_LOST = "toolcrib ended unexpectedly while this ran, and its outcome is unknown"
 NOTE_UNREACHABLE = (
-    "toolcrib ended unexpectedly while this ran, and where it ran cannot be reached now; the next start tries again"
+    "toolcrib ended unexpectedly while this ran, and its environment is unreachable now; the next start tries again"
 )
-NOTE_ENDED = "toolcrib ended unexpectedly while this ran; it was ended at the next start"
+NOTE_ENDED = "toolcrib ended unexpectedly while this ran; the next start ended it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What was found, by process id."""
+    """What happened to each recovered process, by id."""
 
     ended: tuple[str, ...] = ()
     adopted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
-    """Had ended by itself."""
+    """It had ended by itself."""
     lost: tuple[str, ...] = ()
-    """Nobody can tell what became of it."""
+    """Its outcome is unknown."""
 
 
 async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, policy: OrphanPolicy) -> RecoveryReport:
-    """Deal with everything that dead processes of ours left on record; what living ones have is not touched."""
+    """Recover everything that dead toolcrib processes left on record; does not touch what living ones own."""
     orphans = registry.ledger.take_orphans()
     registry.notifier.store.prune()
     for record in orphans.finished:
-        # What it left running is ended below, or with its place.
+        # Its orphans are ended below, or with its environment.
         registry.remember_finished(replace(record, children_run=False))
-    # All are known before the first wait, so that nobody who asks meanwhile hears that there is no such process.
+    # Track all of them before the first await, so that nobody is told meanwhile that a process does not exist.
     found = [registry.track(record) for record in orphans.running]
-    at_place: dict[str, list[TrackedProcess]] = {_key(address): [] for address in orphans.places}
+    by_address: dict[str, list[TrackedProcess]] = {_key(address): [] for address in orphans.environments}
     for tracked in found:
-        at_place.setdefault(_key(tracked.record.address), []).append(tracked)
+        by_address.setdefault(_key(tracked.record.address), []).append(tracked)
     recovery = _Recovery(registry, open_environment, policy)
-    await asyncio.gather(*(recovery.place(json.loads(key), there) for key, there in at_place.items()))
+    await asyncio.gather(*(recovery.recover(json.loads(key), processes) for key, processes in by_address.items()))
     await asyncio.gather(*(_end_orphans(record, registry) for record in orphans.finished))
     states = {one.record.id: one.record for one in found}
     return RecoveryReport(
@@ -76,29 +76,29 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
 
 @runtime_checkable
 class EndsOrphans(Protocol):
-    """A place that knows more commands than are on record here: those in the foreground."""
+    """An environment that also knows commands without a record: those in the foreground."""
 
     async def end_orphans(self, kept: Collection[str]) -> None:
-        """End the commands of an earlier process of ours, except these."""
+        """End the commands of an earlier toolcrib process, except these."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Recovery:
-    """One pass over what was left."""
+    """One recovery pass."""
 
     registry: ProcessRegistry
     open_environment: OpenEnvironment
     policy: OrphanPolicy
     turns: dict[str, asyncio.Semaphore] = field(default_factory=dict)
 
-    async def place(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
-        """Deal with the processes of one place, and give the place back unless one of them goes on."""
+    async def recover(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
+        """Recover the processes of one environment, and close it unless one of them continues."""
         ledger = self.registry.ledger
         environment, error = await attempt_async(self._opened(address))
         if error is not None:
-            # It may be there again next time, with what runs in it.
-            logger.warning("a place of an earlier run cannot be opened: %s: %s", dict(address), error)
+            # It may be reachable next time, with what runs in it.
+            logger.warning("cannot open an environment of an earlier run: %s: %s", dict(address), error)
             ledger.environment_opened(address)
             await asyncio.gather(*map(self._leave, processes))
             return
@@ -115,17 +115,17 @@ class _Recovery:
         if isinstance(environment, EndsOrphans):
             _, error = await attempt_async(environment.end_orphans(running))
             if error is not None:
-                logger.error("commands of an earlier run could not be ended: %s: %s", dict(address), error)
+                logger.error("could not end commands of an earlier run: %s: %s", dict(address), error)
         if not is_left:
-            self.registry.keep(self._close_when_unused(environment, address, processes))
+            self.registry.run_chore(self._close_when_unused(environment, address, processes))
 
     async def _opened(self, address: Mapping[str, str]) -> Environment | None:
         host = f"{address.get('kind')} {address.get('host')}"
-        async with self.turns.setdefault(host, asyncio.Semaphore(AT_ONCE)), asyncio.timeout(OPEN_SECONDS):
+        async with self.turns.setdefault(host, asyncio.Semaphore(CONCURRENT_OPENS)), asyncio.timeout(OPEN_SECONDS):
             return await self.open_environment(address)
 
     async def _leave(self, tracked: TrackedProcess) -> None:
-        """Let a process be that cannot be reached now, except for what can be seen of it from here."""
+        """Leave an unreachable process to the next start, after ending what can be ended from here."""
         self._load_kept_output(tracked)
         if self.policy == "end" and tracked.record.kind == HOST_KIND:
             await end_tree(tracked.record.command_id, tracked.record.identity, self.registry.limits.grace_seconds)
@@ -133,11 +133,11 @@ class _Recovery:
 
     async def _process(self, environment: Environment | None, tracked: TrackedProcess) -> None:
         if self.registry.notifier.store.has_completion(tracked.record.session_key, tracked.record.id):
-            # We died between telling of its end and putting it on record.
+            # We died between publishing its end and recording it.
             tracked.record = replace(tracked.record, notify_on_complete=False)
         execution, error = await self._execution(environment, tracked)
         if error is not None:
-            logger.warning("%s cannot be reached now: %s", tracked.record.id, error)
+            logger.warning("cannot reach %s now: %s", tracked.record.id, error)
             await self._leave(tracked)
             return
         if execution is None:
@@ -150,10 +150,10 @@ class _Recovery:
             self.registry.ledger.save(tracked.record)
             self.registry.follow(tracked, execution.wait)
             return
-        # Also when it has ended by itself: something that it started may go on.
+        # Even if it has ended by itself: something it started may still run.
         _, error = await attempt_async(execution.terminate(self.registry.limits.grace_seconds))
         if error is not None:
-            logger.error("%s could not be ended", tracked.record.id, exc_info=error)
+            logger.error("could not end %s", tracked.record.id, exc_info=error)
         if ended is None:
             tracked.record = replace(tracked.record, termination_source=SOURCE)
             ended = await _within(execution, END_SECONDS)
@@ -167,7 +167,7 @@ class _Recovery:
         return await attempt_async(environment.reattach(tracked.record.command_id, sink))
 
     async def _without_execution(self, tracked: TrackedProcess) -> None:
-        """End what can be seen of it from here, and keep the output that we had kept ourselves."""
+        """End what can be ended from here, and keep the output that we had saved ourselves."""
         record = tracked.record
         self._load_kept_output(tracked)
         if record.kind == HOST_KIND:
@@ -195,22 +195,22 @@ class _Recovery:
     async def _close(self, environment: Environment, address: Mapping[str, str]) -> None:
         _, error = await attempt_async(environment.close())
         if error is not None:
-            logger.warning("a place of an earlier run cannot be closed: %s", dict(address), exc_info=error)
+            logger.warning("cannot close an environment of an earlier run: %s", dict(address), exc_info=error)
             return
         self.registry.ledger.environment_closed(address)
 
 
 async def _end_orphans(record: ProcessRecord, registry: ProcessRegistry) -> None:
-    """End what a finished command had left running; in other places the place itself is given back."""
+    """End the orphans of a finished command on this machine; other environments are closed as a whole."""
     if record.children_run and record.kind == HOST_KIND:
         await end_tree(record.command_id, None, registry.limits.grace_seconds)
 
 
 async def _within(execution: Execution, seconds: float) -> CommandExit | None:
-    """How the process ended; None when it has not ended within the time, or cannot be asked."""
+    """The exit of the process; None if it has not ended in time, or cannot be asked."""
     ended, error = await attempt_async(asyncio.wait_for(execution.wait(), seconds))
     if error is not None and not isinstance(error, TimeoutError):
-        logger.warning("%s cannot be waited for", execution.id, exc_info=error)
+        logger.warning("cannot wait for %s", execution.id, exc_info=error)
     return ended
 
 

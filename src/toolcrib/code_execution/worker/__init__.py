@@ -1,1 +1,1 @@
-"""Texts that run where a script runs: nothing there can import us, so they need nothing but Python 3.7."""
+"""Programs that run inside the script's environment. They cannot import toolcrib and need nothing but Python 3.7."""

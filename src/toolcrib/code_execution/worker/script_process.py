@@ -1,9 +1,9 @@
-"""The script's own process: runs the script as `__main__`, and gives it functions that call tools.
+"""The script's own process: runs the script as `__main__` and gives it functions that call tools.
 
-Sent as text to where the script runs, and read by `supervisor.py` before the script comes.
+Sent as text to the environment; `supervisor.py` executes it before the script arrives.
 """
-# ruff: noqa: UP031, PTH109, PLC0415, B905, RUF005 - for Python 3.7; what few scripts need is imported by those
-# ruff: noqa: BLE001 - all that a script raises is told
+# ruff: noqa: UP031, PTH109, PLC0415, B905, RUF005 - for Python 3.7; rarely needed modules are imported on demand
+# ruff: noqa: BLE001 - whatever a script raises is reported
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "script.py"
 if sys.version_info >= (3, 14):
-    # What is new there reads the script's file in every new process, and it has none.
+    # The new default reads the script's file in every child process, and there is none.
     import multiprocessing
 
     multiprocessing.set_start_method("fork")
@@ -33,7 +33,7 @@ THREADS = 32
 
 
 class ScriptSource:
-    """Where tracebacks find the lines of the script."""
+    """The loader from which tracebacks get the lines of the script."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -43,31 +43,33 @@ class ScriptSource:
 
 
 class Channel:
-    """Calls of tools from any thread of the script. Whoever waits reads, for all who wait."""
+    """Tool calls from any thread of the script. One waiting thread reads for all of them."""
 
     def __init__(self, frame: Callable[[bytes, bytes], bytes], requests: int, results: int) -> None:
         self.frame, self.requests, self.results = frame, requests, results
         self.state = threading.Condition()
         self.number = 0
         self.answers: dict[int, dict[str, Any]] = {}
-        self.somebody_reads = False
+        self.is_reading = False
         self.held = bytearray()
         self.process = os.getpid()
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         if os.getpid() != self.process:
-            raise RuntimeError("tools can be called from the script's first process only, not from a fork of it")
+            raise RuntimeError("tools can only be called from the script's first process, not from a fork")
         if not isinstance(name, str):
-            raise TypeError("the name of a tool is a text, not %r" % (name,))
+            raise TypeError("the name of a tool must be a string, not %r" % (name,))
         with self.state:
             self.number += 1
             number = self.number
             text = json.dumps({"id": number, "name": name, "arguments": arguments}).encode("utf-8", "surrogatepass")
             if len(text) > LONGEST_CALL:
-                raise ValueError("the arguments of a call may be %d bytes at most, not %d" % (LONGEST_CALL, len(text)))
+                raise ValueError(
+                    "the arguments of a call may have at most %d bytes, not %d" % (LONGEST_CALL, len(text))
+                )
             self.send(self.frame(b"C", text))
             while number not in self.answers:
-                if self.somebody_reads:
+                if self.is_reading:
                     self.state.wait()
                 else:
                     self.read_one()
@@ -79,7 +81,7 @@ class Channel:
             view = view[os.write(self.requests, view) :]
 
     def read_one(self) -> None:
-        self.somebody_reads = True
+        self.is_reading = True
         self.state.release()
         try:
             self.read_to(5)
@@ -87,7 +89,7 @@ class Channel:
             self.read_to(end)
         finally:
             self.state.acquire()
-            self.somebody_reads = False
+            self.is_reading = False
             self.state.notify_all()
         payload = self.held[5:end].decode("utf-8", "surrogatepass")
         self.held.clear()
@@ -95,11 +97,11 @@ class Channel:
         self.answers[answer["id"]] = answer
 
     def read_to(self, length: int) -> None:
-        # What has come stays, should a signal handler of the script raise here.
+        # Keep what has arrived, in case a signal handler of the script raises here.
         while len(self.held) < length:
             more = os.read(self.results, min(length - len(self.held), 1048576))
             if not more:
-                raise ConnectionError("the other side is gone, so that no tool can be called any more")
+                raise ConnectionError("the connection to toolcrib is gone; no tool can be called any more")
             self.held += more
 
     def value(self, answer: dict[str, Any]) -> Any:
@@ -113,7 +115,7 @@ class Channel:
 
 
 class Tools:
-    """What the script gets: a function for each tool, and a few that go with them."""
+    """What the script gets: a function per tool, and a few helpers."""
 
     def __init__(self, channel: Callable[[], Channel]) -> None:
         self.make_channel = channel
@@ -121,7 +123,7 @@ class Tools:
         self.making = threading.Lock()
 
     def call_tool(self, name: str, arguments: Any = None, **more: Any) -> Any:
-        """Call any of the tools by its name."""
+        """Call a tool by its name."""
         with self.making:
             if not self.made:
                 self.made.append(self.make_channel())
@@ -150,7 +152,7 @@ class Tools:
 
 
 def parallel(*calls: Any) -> list[Any]:
-    """Run functions without arguments, or tuples of a function and its arguments, together; results in order."""
+    """Run callables, or tuples of a function and its arguments, concurrently; returns the results in order."""
     results: list[Any] = [None] * len(calls)
     errors: list[tuple[int, BaseException]] = []
     todo = list(enumerate(calls))[::-1]
@@ -209,7 +211,7 @@ def set_limits(memory_bytes: int) -> None:
 
 
 def prepared_main(order: dict[str, Any], offered: dict[str, Any]) -> Any:
-    """The module that the script is, and the modules that it can import its tools from."""
+    """The module of the script, and the modules from which it can import its tools."""
     main = type(sys)("__main__")
     main.__dict__.update({name: value for name, value in offered.items() if not hasattr(builtins, name)})
     main.__dict__.update({"__file__": NAME, "__loader__": ScriptSource(order["code"])})
@@ -223,14 +225,14 @@ def prepared_main(order: dict[str, Any], offered: dict[str, Any]) -> Any:
     if not order["strict"]:
         sys.path.insert(0, os.getcwd())
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(  # type: ignore[union-attr]  # they are what they were at the start
+        stream.reconfigure(  # type: ignore[union-attr]  # they are still the original streams
             line_buffering=True, errors="backslashreplace"
         )
     return main
 
 
 def describe(error: BaseException, folder: str) -> str:
-    """The exception as JSON, its traceback cut to what belongs to the script and its project."""
+    """The exception as JSON, with the traceback reduced to the script and its project."""
     import traceback
 
     shown = traceback.TracebackException(type(error), error, error.__traceback__)
@@ -244,8 +246,8 @@ def describe(error: BaseException, folder: str) -> str:
         own = [line for line in one.stack if line.filename == NAME or line.filename.startswith(folder + os.sep)]
         one.stack = traceback.StackSummary.from_list(own)
         todo += [one.__cause__, one.__context__] + list(getattr(one, "exceptions", None) or ())
-    told = {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format())}
-    return json.dumps({name: shortened(text) for name, text in told.items()})
+    fields = {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format())}
+    return json.dumps({name: shortened(text) for name, text in fields.items()})
 
 
 def shortened(text: str) -> str:
@@ -266,7 +268,7 @@ def run(order: dict[str, Any], frame: Callable[[bytes, bytes], bytes], requests:
         try:
             payload = describe(error, folder).encode("utf-8", "surrogatepass")
         except BaseException:
-            # No memory is left, or the exception's own text fails.
+            # Out of memory, or the exception's own __str__ fails.
             payload = json.dumps({"type": type(error).__name__, "message": "", "traceback": ""}).encode()
         try:
             os.write(requests, frame(b"X", payload))

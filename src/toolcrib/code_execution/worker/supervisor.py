@@ -1,12 +1,12 @@
-"""The first process of a script: starts it in a process of its own, carries what passes, ends what is left.
+"""The first process of a script: runs it in a child process, transfers frames, ends what it leaves running.
 
-Sent as text to where the script runs; imports little, for every script pays for it. Its arguments are its own text, the
-word that its channel begins with, the text of the script's side, and the path that it was started by.
+Sent as text to the environment; imports little, because every script pays for it. Its arguments are its own text, the
+nonce that starts its channel, the text of `script_process.py`, and the path it was started with.
 
-A frame is one letter, four bytes of length, and so many bytes. To the other side go H (it is ready), O and E (what the
-script prints), C (a call of a tool), X (an exception) and D (the end); from there come S (the start) and R (a result).
+A frame is one letter, four bytes of length, and that many bytes. It sends H (ready), O and E (output and errors of the
+script), C (a tool call), X (an exception) and D (the end); it receives S (the start) and R (a result).
 """
-# ruff: noqa: UP031, PTH102, PTH118, PTH123, PTH208 - for Python 3.7, and without the time that pathlib takes
+# ruff: noqa: UP031, PTH102, PTH118, PTH123, PTH208 - for Python 3.7, and without the cost of pathlib
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LONGEST = 32 * 1024 * 1024
 CHUNK = 65536
-LOOK_EVERY_SECONDS = 0.05
-LOOK_AT_MEMORY_EVERY_SECONDS = 0.25
+CHECK_SECONDS = 0.05
+CHECK_MEMORY_SECONDS = 0.25
 READS_AFTER_THE_END = 64
 SET_SUBREAPER = 36
 GIVE_UP_SECONDS = 10.0
@@ -69,18 +69,18 @@ def read_exactly(descriptor: int, length: int) -> bytes:
 
 
 class Supervisor:
-    def __init__(self, nonce: bytes, script_side: str) -> None:
-        # What the shell left open is nobody's business here. Copies are not inherited by what the script starts.
+    def __init__(self, nonce: bytes, script_process: str) -> None:
+        # Close what the shell left open. Duplicates are not inherited by child processes.
         os.closerange(3, 256)
         self.input, self.output = os.dup(0), os.dup(1)
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         os.close(nothing)
-        # All that can be done before the order comes: an interpreter may be started ahead.
-        self.script_side: dict[str, Any] = {"__name__": "script_side"}
-        exec(compile(script_side, "<script side>", "exec"), self.script_side)
-        hello = self.script_side["json"].dumps({"called": sys.argv[4], "executable": sys.executable})
+        # Do everything possible before the request arrives: an interpreter may be started ahead.
+        self.script_process: dict[str, Any] = {"__name__": "script_process"}
+        exec(compile(script_process, "<script process>", "exec"), self.script_process)
+        hello = self.script_process["json"].dumps({"called": sys.argv[4], "executable": sys.executable})
         write_all(self.output, b"\0" + nonce + b"\0" + frame(b"H", hello.encode()))
         head = read_exactly(self.input, 5)
         self.order: dict[str, Any] = eval(read_exactly(self.input, int.from_bytes(head[1:], "big")), {})
@@ -94,7 +94,7 @@ class Supervisor:
         self.ended, self.noted = os.pipe()
         self.pid = 0
         self.status: int | None = None
-        self.next_look = self.next_look_at_memory = 0.0
+        self.next_check = self.next_memory_check = 0.0
         self.at_start = len(processes())
 
     def enter_folder(self) -> str:
@@ -130,15 +130,15 @@ class Supervisor:
         others = (self.input, self.output, self.ended, self.noted, self.requests[0], self.results[1])
         for descriptor in others + self.printed + self.complained:
             os.close(descriptor)
-        self.script_side["run"](self.order, frame, self.requests[1], self.results[0])
+        self.script_process["run"](self.order, frame, self.requests[1], self.results[0])
 
     def carry(self) -> int:
-        """Until the script's process has ended; its exit status."""
+        """Transfer until the script's process has ended; returns its exit status."""
         watch = select.poll()
         for descriptor in (self.input, self.ended, self.printed[0], self.complained[0], self.requests[0]):
             watch.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in watch.poll(LOOK_EVERY_SECONDS * 1000):
+            for descriptor, _ in watch.poll(CHECK_SECONDS * 1000):
                 if descriptor == self.ended:
                     os.read(self.ended, CHUNK)
                 elif descriptor == self.results[1]:
@@ -151,10 +151,10 @@ class Supervisor:
             self.reap()
             if self.status is not None:
                 return self.status
-            self.look()
+            self.check_limits()
 
     def reap(self) -> None:
-        """Let go of what has ended: the script, and orphans of it that became ours."""
+        """Reap the script and its orphans, which became our children."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -191,7 +191,7 @@ class Supervisor:
             pass
 
     def from_script(self, descriptor: int) -> bool:
-        """Hand on what a pipe of the script holds; False when there is nothing more to come."""
+        """Pass on what a pipe of the script contains; False at its end."""
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
@@ -206,7 +206,7 @@ class Supervisor:
                 if kind in (b"C", b"X"):
                     write_all(self.output, frame(kind, payload))
         except ValueError:
-            # It has broken its channel: calls end at once, instead of waiting for ever.
+            # It broke its channel: calls fail at once instead of waiting forever.
             for end in (self.results[1], self.requests[0]):
                 os.dup2(1, end)
             return False
@@ -217,21 +217,21 @@ class Supervisor:
             for _ in range(READS_AFTER_THE_END):
                 if not select.select([descriptor], [], [], 0)[0] or not self.from_script(descriptor):
                     break
-        left, certain = self.end_what_is_left()
+        left, certain = self.end_orphans()
         if self.folder:
-            import shutil  # noqa: PLC0415 - as above
+            import shutil  # noqa: PLC0415 - only needed here
 
             os.chdir("/")
             shutil.rmtree(self.folder, ignore_errors=True)
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-        self.tell_end(code, left, certain)
+        self.send_end(code, left, certain)
 
-    def tell_end(self, code: int, left: int, certain: bool, too_much: str = "") -> None:
-        told = '{"code":%d,"left":%d,"certain":%d,"too_much":"%s"}' % (code, left, certain, too_much)
-        write_all(self.output, frame(b"D", told.encode()))
+    def send_end(self, code: int, left: int, certain: bool, too_much: str = "") -> None:
+        text = '{"code":%d,"left":%d,"certain":%d,"too_much":"%s"}' % (code, left, certain, too_much)
+        write_all(self.output, frame(b"D", text.encode()))
 
-    def end_what_is_left(self) -> tuple[int, bool]:
-        """How many processes of the script were ended, and whether none is left for sure."""
+    def end_orphans(self) -> tuple[int, bool]:
+        """How many processes of the script were ended, and whether none is left for certain."""
         ended: set[int] = set()
         for _ in range(20):
             left = self.members()
@@ -247,7 +247,7 @@ class Supervisor:
         self.kill(self.members() | {self.pid})
 
     def kill(self, pids: set[int]) -> None:
-        # Stopped first: what still runs could start another while we go through them.
+        # Suspended first: a running process could start another while we go through the list.
         for number in (_signal.SIGSTOP, _signal.SIGKILL):
             for pid in pids:
                 try:
@@ -255,21 +255,21 @@ class Supervisor:
                 except OSError:
                     pass
 
-    def look(self) -> None:
-        """End a script that takes more than it may; the other side is told first, for it can do more."""
+    def check_limits(self) -> None:
+        """End a script that exceeds a limit; report that first, because the other side can do more."""
         now = time.monotonic()
-        if now < self.next_look:
+        if now < self.next_check:
             return
-        self.next_look = now + LOOK_EVERY_SECONDS
-        too_much = "processes" if self.has_too_many() else "memory" if self.needs_too_much(now) else ""
+        self.next_check = now + CHECK_SECONDS
+        too_much = "processes" if self.has_too_many_processes() else "memory" if self.uses_too_much_memory(now) else ""
         if not too_much:
             return
-        # The kernel does this at one stroke: nothing of the group can start another meanwhile.
+        # The kernel does this atomically: no process of the group can start another meanwhile.
         try:
             os.killpg(self.pid, _signal.SIGKILL)
         except OSError:
             pass
-        self.tell_end(-_signal.SIGKILL, 0, certain=False, too_much=too_much)
+        self.send_end(-_signal.SIGKILL, 0, certain=False, too_much=too_much)
         give_up = time.monotonic() + GIVE_UP_SECONDS
         while time.monotonic() < give_up:
             left = self.members()
@@ -279,38 +279,38 @@ class Supervisor:
             self.reap()
         os._exit(0)
 
-    def has_too_many(self) -> bool:
+    def has_too_many_processes(self) -> bool:
         most = self.order["max_processes"]
-        # Counting costs nothing; to tell whose they are would take long when there are thousands.
+        # Counting is cheap; determining the owners of thousands would take long.
         if not most or len(processes()) - self.at_start <= most:
             return False
         return bool(self.order["alone"]) or len(self.members(dead_too=True)) > most
 
-    def needs_too_much(self, now: float) -> bool:
-        """Whether all processes of the script need more memory than it may have; the kernel bounds only each."""
+    def uses_too_much_memory(self, now: float) -> bool:
+        """Whether all processes of the script together exceed the memory limit; the kernel only limits each one."""
         most: int = self.order["memory_bytes"]
-        if not most or now < self.next_look_at_memory:
+        if not most or now < self.next_memory_check:
             return False
-        self.next_look_at_memory = now + LOOK_AT_MEMORY_EVERY_SECONDS
+        self.next_memory_check = now + CHECK_MEMORY_SECONDS
         others = self.members()
         if not others:
             return False
         everybody = others | {self.pid}
-        # What they share counts in the first for each of them; to find out how much that is takes longer.
+        # The first sum counts shared memory several times; the exact figure is slower to get.
         return sum(map(resident, everybody)) > most and sum(map(own_share, everybody)) > most
 
     def members(self, dead_too: bool = False) -> set[int]:
-        """The processes of the script besides its first.
+        """The processes of the script besides its first one.
 
-        Where nothing else runs, all that came after us; elsewhere those that descend from us, are of its group, or have
-        the mark of its command.
+        If nothing else runs there, all that started after us; otherwise our descendants, its process group, and those
+        with the command's id in their environment.
         """
         others = processes() - self.before - {self.pid, os.getpid()}
         if self.order["alone"]:
             return {pid for pid in others if lives(stat(pid))}
         mark = ("TOOLCRIB_COMMAND_ID=" + os.environ.get("TOOLCRIB_COMMAND_ID", "?")).encode()
         newest = int((read("/proc/loadavg").split() or [b"0"])[-1])
-        # Numbers are given out in order, until they begin again.
+        # Pids are assigned in order, until they wrap around.
         later = {pid: stat(pid) for pid in others if pid > self.pid or newest < self.pid}
         found: set[int] = set()
         ours = {self.pid, os.getpid()}
@@ -324,13 +324,13 @@ class Supervisor:
 
 
 def adopt_orphans() -> None:
-    """Whatever a descendant leaves becomes our child, so that it is found, whatever it does to hide."""
+    """Become the subreaper: orphans of descendants become our children, so that they are found."""
     try:
         import ctypes  # noqa: PLC0415 - where nothing else runs, it is not needed
 
         ctypes.CDLL(None).prctl(SET_SUBREAPER, 1, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        return  # They are found by group and mark.
+        return  # They are found by group and command id.
 
 
 def processes() -> set[int]:
@@ -358,12 +358,12 @@ def lives(seen: list[bytes]) -> bool:
 
 
 def resident(pid: int) -> int:
-    """How many bytes of memory a process has, with those that it shares."""
+    """The resident memory of a process in bytes, including shared memory."""
     return int((read("/proc/%d/statm" % pid).split() or [b"0", b"0"])[1]) * PAGE
 
 
 def own_share(pid: int) -> int:
-    """How many bytes of memory a process has, with its part of those that it shares."""
+    """The memory of a process in bytes, including its share of shared memory."""
     parts = read("/proc/%d/smaps_rollup" % pid).partition(b"Pss:")[2].split()
     return int(parts[0]) * 1024 if parts else 0
 

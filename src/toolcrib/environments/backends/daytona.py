@@ -1,7 +1,7 @@
-"""Sandboxes of the hosted service Daytona, through its SDK.
+"""The `daytona` backend: sandboxes of the hosted service Daytona, through its SDK.
 
-The service has sessions, shells that run commands. It carries their output as text, a line at a time, and cannot close
-their input; so every program gets a session of its own and runs under a script that works around both.
+The service has sessions: shells that run commands. It transfers their output as text, line by line, and cannot close
+their input; so every program gets its own session and runs under a relay script that works around both.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from toolcrib.environments.hosted import (
 )
 
 KIND = "daytona"
-KEY_REMEDY = "make a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
+KEY_REMEDY = "create a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
 RECONNECTS = 5
-LOOKS_FOR_THE_END_SECONDS = (0.5, 1, 2, 5, 15, 60, 300)
+POLL_SECONDS = (0.5, 1, 2, 5, 15, 60, 300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaytonaOptions:
     api_key: str = field(default="", repr=False)
-    """The SDK would also look into the folder's `.env`, where anybody may have put a key of his own: never asked."""
+    """Always passed: otherwise the SDK would read `.env` in the current folder, where anybody may have put a key."""
     api_url: str = ""
     target: str = ""
     """The region; empty means the organization's."""
     image: str = ""
-    """An image of a registry, `python:3.12-slim`; empty means the service's usual one."""
+    """An image in a registry, `python:3.12-slim`; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned, or another snapshot of the organization, instead of from an image."""
+    """Start from a snapshot of the organization, such as `snapshot` returns, instead of an image."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     disk_mb: int | None = None
-    """These three count for an image only; a snapshot brings its own."""
+    """These three apply to an image only; a snapshot brings its own."""
     network: bool = True
     lifetime_seconds: int = 24 * 60 * 60
-    """The service deletes the sandbox after this, whatever happens to us."""
+    """The service deletes the sandbox after this time, whatever happens to us."""
     idle_seconds: int = 30 * 60
-    """It also deletes it when nobody has called it for this long."""
+    """The service also deletes it when nobody has used it for this long."""
 
     def __post_init__(self) -> None:
         check_lifetime(self.lifetime_seconds, "the lifetime of a daytona sandbox")
@@ -141,7 +141,7 @@ class DaytonaEngine:
         return {"sandbox": self._sandbox.id if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the state of the sandbox as a snapshot of the organization; its name starts another one from it."""
+        """Save the state of the sandbox as a snapshot of the organization; returns its name, for `snapshot`."""
         sdk = load_sdk("daytona", "daytona")
         name = new_name()
         try:
@@ -159,9 +159,9 @@ class DaytonaEngine:
         task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, service: Any, session: str, command: str) -> None:
-        """Delete a session, with the log that the service keeps of it, once its command has ended."""
+        """Delete a session and its log at the service once its command has ended."""
         with suppress(load_sdk("daytona", "daytona").DaytonaError, OSError):
-            for seconds in LOOKS_FOR_THE_END_SECONDS:
+            for seconds in POLL_SECONDS:
                 if (await service.get_session_command(session, command)).exit_code is not None:
                     await service.delete_session(session)
                     return
@@ -213,7 +213,7 @@ class DaytonaProcess(TextRelayProcess):
         self._sdk = sdk
         self._service = service
         self._command = command
-        """Its session and its number there."""
+        """Its session and its id there."""
         self._on_abandon = on_abandon
         self._is_abandoned = False
         self._start(self._follow(self._start(self._read())))
@@ -225,7 +225,7 @@ class DaytonaProcess(TextRelayProcess):
             self._on_abandon(*self._command)
 
     async def _read(self) -> None:
-        """Follow the log to its end. The service sends it from its beginning each time that it is asked."""
+        """Follow the log to its end. The service sends it from the beginning on every request."""
         for _ in range(RECONNECTS):
             self.start_over()
             try:
@@ -233,11 +233,11 @@ class DaytonaProcess(TextRelayProcess):
             except (self._sdk.DaytonaNotFoundError, self._sdk.DaytonaGoneError):
                 return
             except (self._sdk.DaytonaError, OSError):
-                await asyncio.sleep(LOOKS_FOR_THE_END_SECONDS[0])
+                await asyncio.sleep(POLL_SECONDS[0])
             else:
                 return
 
-    async def _ask_how_it_ended(self) -> None:
+    async def _ask_exit_code(self) -> None:
         try:
             command = await self._service.get_session_command(*self._command)
         except (self._sdk.DaytonaError, OSError) as error:
@@ -263,13 +263,13 @@ class DaytonaProcess(TextRelayProcess):
 
 
 async def probe(options: DaytonaOptions) -> BackendStatus:
-    """Whether there is an SDK and a key; the service is not called."""
+    """Whether there is an SDK and a key; does not contact the service."""
     missing = "" if options.api_key else "no DAYTONA_API_KEY"
     return status(KIND, module="daytona", extra="daytona", missing=missing, remedy=KEY_REMEDY)
 
 
 async def leftovers(options: DaytonaOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that are still there."""
+    """The sandboxes that toolcrib processes on this machine started and that still exist."""
     sdk = load_sdk("daytona", "daytona")
     client = _connect(sdk, options)
     query = sdk.ListSandboxesQuery(labels={MACHINE_TAG: tags_of_this_process()[MACHINE_TAG]})
@@ -289,7 +289,7 @@ def _leftover(sandbox: Any) -> Leftover:
 
 
 async def remove(leftover: Leftover, options: DaytonaOptions) -> None:
-    """Delete a sandbox that `leftovers` found; one that is gone is fine."""
+    """Delete a sandbox that `leftovers` found, if it still exists."""
     sdk = load_sdk("daytona", "daytona")
     client = _connect(sdk, options)
     try:
@@ -304,7 +304,7 @@ async def remove(leftover: Leftover, options: DaytonaOptions) -> None:
 
 def _connect(sdk: Any, options: DaytonaOptions) -> Any:
     if not options.api_key:
-        raise EnvironmentFailed(f"the daytona backend has no key; {KEY_REMEDY}")
+        raise EnvironmentFailed(f"the daytona backend needs a key; {KEY_REMEDY}")
     config = sdk.DaytonaConfig(api_key=options.api_key, api_url=options.api_url or None, target=options.target or None)
     return sdk.AsyncDaytona(config)
 
@@ -319,7 +319,7 @@ def _gigabytes(megabytes: int | None) -> int | None:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError | sdk.DaytonaTimeoutError):
-        return EnvironmentFailed(f"daytona did not {doing} in time; try again, or look at https://status.daytona.io")
+        return EnvironmentFailed(f"daytona did not {doing} in time; try again, or check https://status.daytona.io")
     said = f"daytona could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.DaytonaAuthenticationError | sdk.DaytonaForbiddenError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")

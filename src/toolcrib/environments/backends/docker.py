@@ -1,4 +1,4 @@
-"""Containers of docker or podman, through their command-line client: one hardened container an environment."""
+"""The `docker` backend: one hardened container per environment, through the client of docker or podman."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolcrib.environments.backend import Backend, EnvironmentRequest
 from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
-    WAIT_FOR_EVER,
+    WAIT_FOREVER,
     ClientOutput,
     ContainerClient,
     RunningClients,
@@ -34,12 +34,12 @@ from toolcrib.environments.shell import ShellEnvironment
 WORKSPACE = "/workspace"
 # How a client finds its engine. None of it reaches a container.
 CLIENT_VARIABLES = ("DOCKER_*", "CONTAINER_*", "CONTAINERS_*", "PODMAN_*", "REGISTRY_AUTH_FILE")
-WHERE_THE_ENGINE_IS = ("DOCKER_HOST", "DOCKER_CONTEXT")
-"""The variables that tell a client which engine it talks to; a container is found again only there."""
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT")
+"""The variables that select the engine; a container can only be found again in the same one."""
 HOME_OF_HOST_USER = "/home/toolcrib"
 TERMINAL_TYPE = "TERM=xterm-256color"
 SCRATCH_FOLDERS = {"/tmp": "mode=1777,size=512m", "/var/tmp": "mode=1777,size=512m", "/run": "mode=755,size=64m"}
-# Extra arguments after which a container is as closed as before; what is not known here may open it.
+# Extra arguments that do not weaken the isolation of a container; any other may.
 HARMLESS_ARGUMENT = re.compile(
     r"^--(?:add-host|annotation|cpuset-cpus|dns|env|gpus|hostname|init|label|platform|read-only|shm-size|ulimit)(?:=|$)"
 )
@@ -47,41 +47,41 @@ HARMLESS_ARGUMENT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerOptions:
-    """How containers are made. A limit of 0 is none."""
+    """How containers are created. A limit of 0 means none."""
 
     image: str = ""
     binary: str = ""
     """A name or path; empty means docker, or podman where there is no docker."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """What the client sees (PATH, HOME, DOCKER_HOST …); nothing of it reaches the container."""
+    """The client's variables (PATH, HOME, DOCKER_HOST …); none of them reach the container."""
     volumes: tuple[str, ...] = ()
     """`source:target[:ro]`: a folder of this machine, or the name of a volume of the engine."""
     workspace: Path | None = None
-    """A folder of this machine that is mounted at /workspace."""
+    """A folder of this machine, mounted at /workspace."""
     network: bool = True
     cpus: float = 0
     memory_mb: int = 0
     disk_mb: int = 0
-    """Kept only where the engine's storage can do that."""
+    """Enforced only if the engine's storage driver supports it."""
     pids_limit: int = 256
     run_as_host_user: bool = False
-    """Programs run with our user and group id, so that what they make in mounted folders is ours."""
+    """Run programs with our user and group id, so that we own what they create in mounted folders."""
     pull: bool = True
-    """Whether an image that is not here is fetched."""
+    """Pull a missing image."""
     extra_args: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     owner: str = ""
     """Process id and start time, `pid:start`; empty means this process."""
     persistent: bool = False
-    """Closing stops the container and keeps its files; the next engine with the same session and options goes on there.
+    """Closing stops the container and keeps its files; the next engine with the same session and options resumes it.
     Meant for one process at a time."""
     container: str = ""
-    """One that is there already, as `address()` names it: it is taken over, and nothing is made."""
+    """An existing container, as named by `address()`: take it over instead of creating one."""
 
 
 def run_arguments(options: DockerOptions, name: str, *, is_podman: bool = False) -> list[str]:
-    """The client's arguments that make and start a container of that name."""
+    """The client's arguments that create and start a container of that name."""
     return [
         *("run", "-d", "--pull", "never", "--name", name, "--stop-signal", "SIGKILL", "--entrypoint", "bash"),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--env", TERMINAL_TYPE),
@@ -92,12 +92,12 @@ def run_arguments(options: DockerOptions, name: str, *, is_podman: bool = False)
         *_mounts(options),
         *options.extra_args,
         options.image,
-        *("-c", WAIT_FOR_EVER),
+        *("-c", WAIT_FOREVER),
     ]
 
 
 def is_isolated(options: DockerOptions) -> bool:
-    """Whether nothing of this machine can be changed from inside: no writable folder of it, no opened-up container."""
+    """Whether nothing of this machine can be changed from inside: no writable mount, no weakened container."""
     if options.container or options.workspace is not None:
         return False
     mounts_folders = any(volume.startswith(("/", "~", ".")) and not _is_read_only(volume) for volume in options.volumes)
@@ -154,8 +154,8 @@ def _mounts(options: DockerOptions) -> Iterator[str]:
     folder = options.workspace.resolve()
     if folder in (Path("/"), Path(options.environ.get("HOME") or "/").resolve()):
         raise EnvironmentFailed(
-            f"{str(folder)!r} is too much to mount as the workspace; start in a project's folder, "
-            "or name what is to be mounted in terminal.docker.volumes"
+            f"{str(folder)!r} is too broad to mount as the workspace; start in a project folder, "
+            "or list what to mount in terminal.docker.volumes"
         )
     _check_folder(folder, options)
     source_field = f"source={folder}".replace('"', '""')
@@ -163,25 +163,25 @@ def _mounts(options: DockerOptions) -> Iterator[str]:
 
 
 def _source(volume: str, options: DockerOptions) -> Path | None:
-    """The folder of this machine that a volume names; None for a volume that the engine keeps."""
+    """The folder of this machine that a volume names; None for a named volume of the engine."""
     source, _, target = volume.partition(":")
     if not target.startswith("/"):
-        raise EnvironmentFailed(f"the volume {volume!r} is not of the form 'source:/target' or 'source:/target:ro'")
+        raise EnvironmentFailed(f"the volume {volume!r} must have the form 'source:/target' or 'source:/target:ro'")
     if source.startswith("~"):
         source = options.environ.get("HOME", "~") + source[1:]
     if not source.startswith("/"):
         if "/" in source or source.startswith("."):
-            raise EnvironmentFailed(f"the volume {volume!r} must name its folder from / or ~ on")
+            raise EnvironmentFailed(f"the folder of the volume {volume!r} must start with / or ~")
         return None
     _check_folder(Path(source), options)
     return Path(source)
 
 
 def _check_folder(folder: Path, options: DockerOptions) -> None:
-    """An engine would make a missing folder, as root's. An engine elsewhere has folders that we cannot see."""
-    is_elsewhere = options.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http"))
-    if not is_elsewhere and not folder.exists():
-        raise EnvironmentFailed(f"{str(folder)!r} is to be mounted, but does not exist; make it first")
+    """Refuse a missing folder: the engine would create it as root. A remote engine has folders that we cannot see."""
+    is_remote = options.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http"))
+    if not is_remote and not folder.exists():
+        raise EnvironmentFailed(f"{str(folder)!r} cannot be mounted because it does not exist; create it first")
 
 
 def _is_read_only(volume: str) -> bool:
@@ -189,7 +189,7 @@ def _is_read_only(volume: str) -> bool:
 
 
 def persistent_name(options: DockerOptions) -> str:
-    """The same for equal options: where an engine finds what an earlier one kept."""
+    """A name that is the same for equal options: how an engine finds the container an earlier one kept."""
     same = replace(options, environ={}, labels={}, owner="", container="")
     return f"toolcrib-kept-{hashlib.sha256(repr(same).encode()).hexdigest()[:16]}"
 
@@ -198,20 +198,20 @@ __all__ = ["DockerEngine", "DockerOptions", "leftovers", "probe", "remove"]
 
 PULL_SECONDS = 1800.0
 REMOVE_SECONDS = 30.0
-LAST_BREATH_SECONDS = 0.5
-"""How long our own programs in a container may take to be gone."""
-# What an engine says of a limit that it cannot keep. More processors than there are would be no limit anyway.
+SETTLE_SECONDS = 0.5
+"""How long our own programs in a container may take to end."""
+# What an engine says about a limit it cannot enforce. More CPUs than the machine has would be no limit anyway.
 REFUSES_DISK = re.compile("storage.?opt", re.IGNORECASE)
 REFUSES_CPUS = re.compile("Range of CPUs")
-# Clients carry output and errors side by side, and mix up their order; so the two become one inside.
+# Clients transfer output and errors separately and lose their order, so the two are merged inside.
 IN_ORDER = 'exec "$@" 2>&1'
-# Some engines tell a terminal its size only after the program has started to look at it.
+# Some engines set the size of a terminal only after the program has started to read it.
 IN_A_SIZED_TERMINAL = 'stty rows "$1" columns "$2" 2>/dev/null; shift 2; exec "$@"'
 NO_SUCH_CONTAINER = re.compile("no such container", re.IGNORECASE)
 ADOPTED_BY = re.compile(r"-of-(\d+)-(\d*)$")
 MARK = "toolcrib|"
 REACH = ("ps", "-q", "--filter", "label=toolcrib.none")
-"""A question that costs nothing, and that only an engine that works answers."""
+"""A cheap command that only a working engine answers."""
 
 
 class DockerEngine:
@@ -236,7 +236,7 @@ class DockerEngine:
         self._program = self._client.program
         if self._options.container:
             await self._take_over()
-        elif not (self._options.persistent and await self._go_on()):
+        elif not (self._options.persistent and await self._resume()):
             await self._create()
         self._is_new = True
 
@@ -255,7 +255,7 @@ class DockerEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> EngineProcess:
-        await self._make_sure_it_runs()
+        await self._check_running()
         if terminal is None:
             arguments = ["exec", "-i", self._container, self.shell, "-c", IN_ORDER, self.shell, *argv]
         else:
@@ -267,16 +267,16 @@ class DockerEngine:
         return process
 
     def address(self) -> Mapping[str, str]:
-        where = {name.lower(): self._options.environ.get(name, "") for name in WHERE_THE_ENGINE_IS}
+        where = {name.lower(): self._options.environ.get(name, "") for name in ENGINE_VARIABLES}
         return {"container": self._container, "binary": self._program, **where}
 
     async def snapshot(self, image: str) -> None:
-        """Keep the files of the container, mounts and scratch folders aside, as an image of that name."""
+        """Save the files of the container, except mounts and scratch folders, as an image of that name."""
         answer = await self._client.ask("commit", self._container, image, limit_seconds=PULL_SECONDS)
         if answer.exit_code:
-            raise EnvironmentFailed(f"no image {image!r} could be made of the container: {answer.last_line()}")
+            raise EnvironmentFailed(f"could not save the container as image {image!r}: {answer.last_line()}")
 
-    async def _make_sure_it_runs(self) -> None:
+    async def _check_running(self) -> None:
         if not self._container:
             raise EnvironmentFailed("the container is not open")
         if self._is_new or self._witnesses.any():
@@ -287,7 +287,7 @@ class DockerEngine:
             raise EnvironmentFailed(f"the container {self._container[:12]!r} is gone ({state or 'removed'})")
 
     async def _start(self, container: str) -> bool:
-        """Whether there is such a container; afterwards it runs."""
+        """Start a container if it exists; returns whether it does."""
         state = await _state(self._client, container)
         if not state:
             return False
@@ -300,27 +300,27 @@ class DockerEngine:
     async def _take_over(self) -> None:
         container = self._options.container
         if not await self._start(container):
-            raise EnvironmentGone(f"there is no container {container[:12]!r} any more; start a new environment")
+            raise EnvironmentGone(f"the container {container[:12]!r} no longer exists; start a new environment")
         self._container = container
         kept = MARK + '{{index .Config.Labels "toolcrib.kept"}}'
         self._is_kept = "1" in (await self._client.ask("container", "inspect", "--format", kept, container)).lines(MARK)
         if self._is_kept:
-            # Its session finds it by its name.
+            # Its session finds it by name.
             return
-        # Labels of a container cannot change, so its name tells whose it is now.
+        # Labels cannot be changed, so the name says who owns it now.
         owner = (self._options.owner or this_process()).replace(":", "-")
         await self._client.ask("rename", container, f"toolcrib-{secrets.token_hex(4)}-of-{owner}")
 
     async def _is_used(self, container: str) -> bool:
-        """Whether the session of a kept container has gone on in it by now: programs run besides the one that waits."""
-        for seconds in (0.0, LAST_BREATH_SECONDS):
+        """Whether the session of a kept container uses it again: it runs more than the idle program."""
+        for seconds in (0.0, SETTLE_SECONDS):
             await asyncio.sleep(seconds)
             answer = await self._client.ask("top", container)
-            if answer.exit_code or len(answer.text.splitlines()) <= len(("heading", "the one that waits")):
+            if answer.exit_code or len(answer.text.splitlines()) <= len(("heading", "the idle program")):
                 return False
         return True
 
-    async def _go_on(self) -> bool:
+    async def _resume(self) -> bool:
         name = persistent_name(self._options)
         if not await self._start(name):
             return False
@@ -330,7 +330,7 @@ class DockerEngine:
     async def _create(self) -> None:
         options = self._options
         if not options.image:
-            raise EnvironmentFailed("no docker image is chosen; set terminal.docker.image")
+            raise EnvironmentFailed("no docker image is set; set terminal.docker.image")
         name = persistent_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
         try:
             answer = await run_to_end(self._run(name, options))
@@ -340,14 +340,14 @@ class DockerEngine:
             if answer.exit_code:
                 raise await self._failure(answer)
         except BaseException:
-            # A container whose program could not be started is there all the same.
+            # A container exists even if its program could not be started.
             await self._client.ask("rm", "-f", "-v", name, limit_seconds=REMOVE_SECONDS)
             raise
         ids = re.findall(r"^[0-9a-f]{64}$", answer.text, re.M)
         self._container = ids[-1] if ids else name
 
     async def _run(self, name: str, options: DockerOptions) -> ClientOutput:
-        """Make the container, without the limits that this engine says it cannot keep."""
+        """Create the container, without the limits that this engine cannot enforce."""
         is_podman = "podman" in self._client.name
         answer = await self._client.ask(*run_arguments(options, name, is_podman=is_podman))
         if answer.exit_code and options.disk_mb and REFUSES_DISK.search(answer.text):
@@ -366,27 +366,29 @@ class DockerEngine:
         if answer.exit_code:
             image = self._options.image
             raise EnvironmentFailed(
-                f"{self._client.name} image {image!r} not found here, and fetching it failed: {answer.last_line()}; "
+                f"{self._client.name} image {image!r} not found locally, and pulling it failed: {answer.last_line()}; "
                 f"check the name (terminal.docker.image), or run `{self._client.name} pull {image}`"
             )
 
     async def _failure(self, answer: ClientOutput) -> EnvironmentFailed:
-        """Why no container could be made, for the person who wants one."""
+        """Why the container could not be created."""
         await _reach(self._client)
         image, name = self._options.image, self._client.name
         if not await self._has_image():
             return EnvironmentFailed(f"{name} image {image!r} not found; run `{name} pull {image}`")
         if answer.exit_code == 127:
-            return EnvironmentFailed(f"{name} image {image!r} has no bash; choose one that has (terminal.docker.image)")
-        return EnvironmentFailed(f"{name} could not make a container of {image!r}: {answer.last_line()}")
+            return EnvironmentFailed(
+                f"{name} image {image!r} has no bash; choose one with bash (terminal.docker.image)"
+            )
+        return EnvironmentFailed(f"{name} could not create a container from {image!r}: {answer.last_line()}")
 
 
 async def _client(binary: str, environ: Mapping[str, str]) -> ContainerClient:
-    """The client that was asked for; where none was, docker where that answers, else podman."""
+    """The requested client; by default docker if it answers, else podman."""
     found = [program for name in _names(binary) if (program := find_program([name], environ))]
     if not found:
-        missing = f"{binary!r} is not" if binary else "neither docker nor podman is"
-        raise EnvironmentFailed(f"{missing} installed, or on PATH; install docker or podman")
+        missing = f"{binary!r} is not" if binary else "docker and podman are not"
+        raise EnvironmentFailed(f"{missing} installed or not on PATH; install docker or podman")
     first = ContainerClient(found[0], environ)
     if len(found) == 1 or await _answers(first):
         return first
@@ -406,10 +408,10 @@ async def _answers(client: ContainerClient) -> bool:
 
 
 def _unreachable(name: str, answer: ClientOutput) -> tuple[str, str]:
-    """What is wrong with an engine that does not answer, and what to do."""
+    """What is wrong with an engine that does not answer, and the remedy."""
     if "permission denied" in answer.text.lower():
         return (
-            f"{name} may not be used by this user",
+            f"this user may not use {name}",
             "run `sudo usermod -aG docker $USER` and log in again, or use podman",
         )
     if "podman" in name:
@@ -421,23 +423,23 @@ def _unreachable(name: str, answer: ClientOutput) -> tuple[str, str]:
 
 
 async def _reach(client: ContainerClient) -> None:
-    """Raise EnvironmentFailed when the engine behind the client does not answer."""
+    """Raise EnvironmentFailed if the engine behind the client does not answer."""
     answer = await client.ask(*REACH)
     if answer.exit_code:
         raise EnvironmentFailed("; ".join(_unreachable(client.name, answer)))
 
 
 async def _state(client: ContainerClient, container: str) -> str:
-    """What the engine says of a container: running, exited, paused …; empty when it has none of that name."""
+    """The state of a container: running, exited, paused …; empty if it does not exist."""
     answer = await client.ask("container", "inspect", "--format", MARK + "{{.State.Status}}", container)
     if answer.exit_code and not NO_SUCH_CONTAINER.search(answer.text):
         await _reach(client)
-        raise EnvironmentFailed(f"{client.name} cannot say how the container is: {answer.last_line()}")
+        raise EnvironmentFailed(f"{client.name} cannot inspect the container: {answer.last_line()}")
     return next(iter(answer.lines(MARK)), "")
 
 
 async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
-    """Whether containers can be made here, within a second."""
+    """Whether containers can be created here; answers within a second."""
     try:
         client = await _client(binary, environ)
         version, answer = await asyncio.gather(
@@ -454,7 +456,7 @@ async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
 
 
 async def leftovers(binary: str, environ: Mapping[str, str], *, kept: bool = False) -> list[Leftover]:
-    """Containers of ours that are still there; with `kept`, also those that were kept on purpose."""
+    """Our containers that still exist; with `kept`, also those kept on purpose."""
     if find_program(_names(binary), environ) is None:
         return []
     client = await _client(binary, environ)
@@ -478,19 +480,19 @@ def _leftover(line: str, kept: bool) -> Leftover | None:
         return None
     adopted = ADOPTED_BY.search(name)
     owner = f"{adopted[1]}:{adopted[2]}" if adopted else labels.get("toolcrib.owner", "")
-    is_elsewhere = labels.get("toolcrib.machine", this_machine()) != this_machine()
-    what = "kept for reuse" if is_kept else "of another machine" if is_elsewhere else f"made by process {owner}"
+    is_remote = labels.get("toolcrib.machine", this_machine()) != this_machine()
+    what = "kept for reuse" if is_kept else "of another machine" if is_remote else f"made by process {owner}"
     return Leftover(
         kind="docker container",
         name=identity,
         detail=f"{name.lstrip('/')}, image {image}, {state}, {what}",
-        # Who runs on another machine cannot be seen from here, so that counts as alive.
-        owner_alive=is_elsewhere or is_alive(owner),
+        # A process on another machine cannot be checked from here, so it counts as alive.
+        owner_alive=is_remote or is_alive(owner),
     )
 
 
 async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) -> None:
-    """Remove a container, whatever runs in it; raises EnvironmentFailed when it is still there afterwards."""
+    """Remove a container, whatever runs in it; raises EnvironmentFailed if it still exists afterwards."""
     await _remove(await _client(binary, environ), leftover.name)
 
 
@@ -530,7 +532,7 @@ def options_from(request: EnvironmentRequest) -> DockerOptions:
 def _client_environ(request: EnvironmentRequest) -> dict[str, str]:
     """The client's variables. The address of an existing container says which engine made it."""
     environ = child_environment(request.environ, passthrough=CLIENT_VARIABLES)
-    for name in WHERE_THE_ENGINE_IS:
+    for name in ENGINE_VARIABLES:
         if name.lower() in request.address:
             environ[name] = request.address[name.lower()]
     return {name: value for name, value in environ.items() if value}

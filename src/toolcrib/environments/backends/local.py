@@ -1,4 +1,4 @@
-"""Commands on this machine, as the user who runs toolcrib."""
+"""The `local` backend: commands on this machine, as the user who runs toolcrib."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from toolcrib.environments.shell import EnvironmentParts, SessionOptions, ShellE
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024
 MAX_LOG_BYTES = 8 * 1024 * 1024
-"""Logs lie in memory, and what they held has been read when they are emptied."""
+"""Logs are kept in memory; their content has been read by the time they are truncated."""
 USUAL_TEMPORARY = Path("/tmp")
 PREFIX = "toolcrib-"
 OWNER = "session-owner"
-"""The file in a session's folder that says which process of ours made it."""
+"""The file in a session's folder that names the toolcrib process that created it."""
 BASH_REMEDY = "install bash 4.4 or later (Debian: apt-get install bash; macOS: brew install bash)"
 
 
@@ -58,14 +58,14 @@ class LocalEngine:
 
     async def open(self) -> None:
         if not self.shell:
-            raise EnvironmentFailed(f"no bash was found; {BASH_REMEDY}")
+            raise EnvironmentFailed(f"bash was not found; {BASH_REMEDY}")
 
     def forget_environment(self) -> None:
-        """Start programs with no variables at all from now on: those of the session are in its state."""
+        """Start programs without any variables from now on: the session's variables are in its state."""
         self._for_programs = {}
 
     async def close(self) -> None:
-        """Nothing: the environment ends its processes."""
+        """Do nothing: the environment ends its processes."""
 
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
@@ -81,7 +81,7 @@ class LocalEngine:
 
 
 class LocalEnvironment(ShellEnvironment):
-    """This machine. What other places do by programs inside them is done here directly."""
+    """This machine. Does natively what other environments do with programs inside them."""
 
     engine: LocalEngine
     runner = runner_text(LOCAL_RUNNER)
@@ -90,7 +90,7 @@ class LocalEnvironment(ShellEnvironment):
         options = options or SessionOptions()
         is_taken_over = bool(options.folder)
         if not is_taken_over:
-            folder = tempfile.mkdtemp(prefix=PREFIX, dir=_quick_folder())
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=_memory_folder())
             (Path(folder) / OWNER).write_text(this_process())
             options = replace(options, folder=folder)
         super().__init__(LocalEngine(environ), options)
@@ -123,16 +123,16 @@ class LocalEnvironment(ShellEnvironment):
             stdin=_PipeInput(process),
         )
         await execution.watch(on_output)
-        self._keep(asyncio.ensure_future(self._tell_end(command_id, process)))
+        self._keep_task(asyncio.ensure_future(self._report_exit(command_id, process)))
         await process.write(b"%d\n%b" % (len(blob), blob))
         return execution
 
-    async def _tell_end(self, command_id: str, process: HostProcess) -> None:
+    async def _report_exit(self, command_id: str, process: HostProcess) -> None:
         code = await process.wait()
         said = self._exit_file(command_id)
         ended = exit_from_file(said) if said == "no_folder" else CommandExit(exit_code=code)
         if not said:
-            # Killed, or replaced by `exec`: whoever looks after a crash of ours wants to know, too.
+            # Killed, or replaced by `exec`: record the exit for whoever recovers after a crash.
             with contextlib.suppress(OSError):
                 (Path(self.folder) / f"{command_id}.exit").write_text(f"{code}\n")
         self._watcher.finish(command_id, ended)
@@ -141,11 +141,11 @@ class LocalEnvironment(ShellEnvironment):
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
         execution = await super().reattach(command_id, on_output, offset=offset)
         if isinstance(execution, BackgroundExecution):
-            self._keep(asyncio.ensure_future(self._tell_end_of_orphan(command_id)))
+            self._keep_task(asyncio.ensure_future(self._report_orphan_exit(command_id)))
         return execution
 
-    async def _tell_end_of_orphan(self, command_id: str) -> None:
-        """Of a process that is no child of ours, nobody tells us the exit code; its shell has written it down."""
+    async def _report_orphan_exit(self, command_id: str) -> None:
+        """Report the exit of a process that is not our child; its shell has recorded the exit code."""
         leader = self._tree.leader_of(command_id)
         if leader is not None:
             gone = asyncio.Event()
@@ -163,7 +163,7 @@ class LocalEnvironment(ShellEnvironment):
             return ""
 
     def discard_draft(self, draft: str) -> None:
-        # Emptying a file that has content costs more than a new one.
+        # Truncating a file costs more than creating a new one.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.folder}/{draft}")  # noqa: PTH108 - after every command
 
@@ -171,10 +171,10 @@ class LocalEnvironment(ShellEnvironment):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _quick_folder() -> Path | None:
-    """A file system in memory, where there is one with room: each command writes a few small files.
+def _memory_folder() -> Path | None:
+    """A file system in memory, if there is one with room: every command writes a few small files.
 
-    Whoever has chosen a folder for temporary files (TMPDIR) gets them there.
+    None if the user chose a folder for temporary files (TMPDIR).
     """
     if Path(tempfile.gettempdir()) != USUAL_TEMPORARY:
         return None
@@ -210,9 +210,9 @@ async def _probe(request: EnvironmentRequest) -> BackendStatus:
 
 
 async def leftovers(_: EnvironmentRequest) -> list[Leftover]:
-    """The folders of sessions, with what may still run in them."""
+    """The folders of sessions, and whether something still runs in them."""
     found = []
-    for parent in {_quick_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
+    for parent in {_memory_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
         for note in parent.glob(f"{PREFIX}*/{OWNER}"):
             with contextlib.suppress(OSError):
                 alive = is_alive(note.read_text())
@@ -223,7 +223,7 @@ async def leftovers(_: EnvironmentRequest) -> list[Leftover]:
 
 
 async def remove(leftover: Leftover, _: EnvironmentRequest) -> None:
-    """End what runs of a session that lost its owner, and remove its folder."""
+    """End the processes of a session that lost its owner, and remove its folder."""
     folder = Path(leftover.name)
     await HostTree(folder / "sessions").end([ALL_COMMANDS], 1.0)
     shutil.rmtree(folder, ignore_errors=True)

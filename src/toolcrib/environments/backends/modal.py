@@ -1,4 +1,4 @@
-"""Sandboxes of the hosted service Modal, through its SDK."""
+"""The `modal` backend: sandboxes of the hosted service Modal, through its SDK."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from toolcrib.environments.hosted import (
 
 KIND = "modal"
 KEY_REMEDY = (
-    "make a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
-    "or type: modal token new"
+    "create a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
+    "or run: modal token new"
 )
 WRITE_BYTES = 1024 * 1024
 
@@ -43,20 +43,20 @@ WRITE_BYTES = 1024 * 1024
 class ModalOptions:
     token_id: str = ""
     token_secret: str = field(default="", repr=False)
-    """Without a token, the one of the SDK's own settings is used."""
+    """Empty: use the token of the SDK's own settings."""
     app: str = "toolcrib"
-    """The app at Modal that the sandboxes belong to; it is made when it is missing."""
+    """The app at Modal that the sandboxes belong to; created if missing."""
     image: str = ""
-    """An image of a registry, `python:3.12-slim`; empty means the service's usual one."""
+    """An image in a registry, `python:3.12-slim`; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned, instead of from an image."""
+    """Start from the result of `snapshot` instead of an image."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     network: bool = True
     lifetime_seconds: int = 4 * 60 * 60
-    """The service ends the sandbox after this, whatever happens to us."""
+    """The service ends the sandbox after this time, whatever happens to us."""
     idle_seconds: int | None = None
     """The service also ends it when nothing has run in it for this long."""
 
@@ -124,7 +124,7 @@ class ModalEngine:
         return {"sandbox": self._sandbox.object_id if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the files of the sandbox as an image, which lasts 30 days; its id starts another one from them."""
+        """Save the files of the sandbox as an image, which lasts 30 days; returns its id, for `snapshot`."""
         sdk = load_sdk("modal", "modal")
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
@@ -177,7 +177,7 @@ class ModalProcess(HostedProcess):
         self._start(self._follow(readers))
 
     async def _read(self, stream: Any) -> None:
-        with suppress(self._sdk.exception.Error, OSError):  # What is wrong is told by `_follow`.
+        with suppress(self._sdk.exception.Error, OSError):  # `_follow` reports what went wrong.
             async for data in stream:
                 self._arrived(data)
 
@@ -209,14 +209,14 @@ class ModalProcess(HostedProcess):
 
 
 async def probe(options: ModalOptions) -> BackendStatus:
-    """Whether there is an SDK and a token; the service is not called."""
+    """Whether there is an SDK and a token; does not contact the service."""
     has_token = bool(options.token_id and options.token_secret) or (Path.home() / ".modal.toml").is_file()
     missing = "" if has_token else "no token"
     return status(KIND, module="modal", extra="modal", missing=missing, remedy=KEY_REMEDY)
 
 
 async def leftovers(options: ModalOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that still run."""
+    """The sandboxes that toolcrib processes on this machine started and that still run."""
     sdk = load_sdk("modal", "modal")
     client = None
     try:
@@ -227,7 +227,7 @@ async def leftovers(options: ModalOptions) -> list[Leftover]:
             found = []
             async for sandbox in sdk.Sandbox.list.aio(app_id=app.app_id, tags=machine, client=client):
                 alive = owner_is_alive(await sandbox.get_tags.aio())
-                detail = f"of the app {options.app!r}"
+                detail = f"in the app {options.app!r}"
                 found.append(Leftover(kind="modal sandbox", name=sandbox.object_id, detail=detail, owner_alive=alive))
             return found
     except (sdk.exception.Error, OSError, TimeoutError) as error:
@@ -238,7 +238,7 @@ async def leftovers(options: ModalOptions) -> list[Leftover]:
 
 
 async def remove(leftover: Leftover, options: ModalOptions) -> None:
-    """End a sandbox that `leftovers` found; one that has ended is fine."""
+    """End a sandbox that `leftovers` found, if it still runs."""
     sdk = load_sdk("modal", "modal")
     client = None
     try:
@@ -261,7 +261,7 @@ async def _connect(sdk: Any, options: ModalOptions) -> Any:
 
 
 async def _close(client: Any, options: ModalOptions) -> None:
-    """Close a connection of ours. The one from the SDK's own settings is shared, and the SDK closes it."""
+    """Close our own connection. The one from the SDK's settings is shared, and the SDK closes it."""
     if options.token_id or options.token_secret:
         await client.__aexit__(None, None, None)
 
@@ -276,7 +276,7 @@ def _image(sdk: Any, options: ModalOptions, client: Any) -> Any:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError) and not isinstance(error, sdk.exception.Error):
-        return EnvironmentFailed(f"modal did not {doing} in time; try again, or look at https://status.modal.com")
+        return EnvironmentFailed(f"modal did not {doing} in time; try again, or check https://status.modal.com")
     said = f"modal could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.exception.AuthError | sdk.exception.PermissionDeniedError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")

@@ -1,7 +1,7 @@
-"""The `sandbox` backend: this machine, with most of it out of reach, by bubblewrap or by Landlock.
+"""The `sandbox` backend: this machine with most of it out of reach, through bubblewrap or Landlock.
 
-One sandbox stands for as long as the engine is open. A small spawner inside starts programs on request, so that
-commands see each other as they would on this machine, and one costs no more than its own start.
+One sandbox exists for as long as the engine is open. A small spawner inside starts programs on request, so that
+commands see each other as they would on this machine, and a command costs no more than its own start.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ PREFIX = "toolcrib-sandbox-"
 LOCK = "owner"
 KIND = "sandbox folder"
 NEW_SECONDS = 60
-# Programs may have left folders that even their owner cannot list.
+# Programs may leave folders that even their owner cannot list.
 REMOVE = 'chmod -R u+rwX -- "$1" 2>/dev/null; rm -rf -- "$1"'
 
 
 class SandboxFolder:
-    """A new private folder; `remove` it in the end."""
+    """A new private folder for the sandbox's own /tmp and home, locked while its owner lives."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent)).resolve()
         self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # The kernel lets go of it when we end, however that happens.
+        # The kernel releases it when we end, however that happens.
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(self._lock, f"{os.getpid()}\n".encode())
         self.temporary.mkdir()
@@ -78,19 +78,19 @@ class SandboxFolder:
 
 
 async def leftovers(parent: Path | None = None) -> list[Leftover]:
-    """The folders that sandboxes of ours have here, those of sandboxes in use too."""
+    """The folders of our sandboxes, including those in use."""
     return list(_find(Path(parent or tempfile.gettempdir())))
 
 
 async def remove_abandoned(parent: Path | None = None) -> None:
-    """Delete the folders whose owners were killed before they could."""
+    """Delete the folders whose owners were killed."""
     for leftover in await leftovers(parent):
         if not leftover.owner_alive and not _is_new(leftover.name):
             await remove(leftover)
 
 
 async def remove(leftover: Leftover) -> None:
-    """Delete a folder that `leftovers` found and whose owner has gone."""
+    """Delete a folder that `leftovers` found, if its owner has ended."""
     path = Path(leftover.name)
     if leftover.kind == KIND and path.name.startswith(PREFIX) and not _owner_is_alive(path):
         await _remove(path)
@@ -112,7 +112,7 @@ def _find(parent: Path) -> Iterator[Leftover]:
 
 
 def _is_new(name: str) -> bool:
-    """Whether it was made just now, so that its owner may not have locked it yet."""
+    """Whether it was just created, so that its owner may not have locked it yet."""
     try:
         return Path(name).stat().st_mtime > time.time() - NEW_SECONDS
     except OSError:
@@ -153,42 +153,42 @@ MEGABYTE = 1024 * 1024
 MAX_PROCESSES = 4096
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run/current-system/sw/bin/bash")
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# This Python, without anything that users add to it.
+# This Python, isolated from anything that users add to it.
 PYTHON = (str(Path(sys.executable).resolve()), "-I", "-S", "-X", "utf8")
 SPAWNER = Path(spawner.__file__).resolve()
 LAUNCHER = Path(landlock.__file__).resolve()
 REMEDY = "install bubblewrap (apt-get install bubblewrap), or choose another backend"
-NOT_LINUX = "the sandbox needs the kernel of Linux"
+NOT_LINUX = "the sandbox needs Linux"
 
 Mechanism = Literal["bubblewrap", "landlock"]
-SpawnerSays = dict[str, Any]
+SpawnerGreeting = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
     workspace: Path
-    """The folder that programs may write to, and start in. It has the same path inside."""
+    """The folder where programs start and may write. It has the same path inside."""
     use: Literal["auto", "bubblewrap", "landlock"] = "auto"
     network: bool = False
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     home: Path | None = None
-    """The user's home, which is hidden; None means the one in the list of users."""
+    """The user's home, which is hidden; None means the one in the password database."""
     secrets: tuple[Path, ...] = ()
-    """What is never shown, besides the usual places of keys and passwords in the home."""
+    """What is never shown, besides the usual locations of keys and passwords in the home."""
     covered: tuple[Path, ...] = ()
-    """Files in the workspace that are not shown, where the mechanism can cover single ones."""
+    """Files in the workspace that are hidden, if the mechanism can hide single files."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """The variables that programs start with; HOME and TMPDIR are the sandbox's own."""
+    """The variables of programs; the sandbox sets its own HOME and TMPDIR."""
     max_processes: int = MAX_PROCESSES
     max_file_bytes: int = 0
-    """How large one file may become; 0 means no limit."""
+    """The maximum size of one file; 0 means no limit."""
     max_memory_bytes: int = 0
-    """How much address space one process may have; 0 means no limit."""
+    """The maximum address space of one process; 0 means no limit."""
     max_shared_memory_bytes: int = 0
-    """How much /dev/shm may hold, where it is the sandbox's own; 0 means no limit."""
+    """The size of /dev/shm, where the sandbox has its own; 0 means no limit."""
     temporary: Path | None = None
-    """Where on this machine the sandbox's own /tmp and home are kept; None means the usual folder for such things."""
+    """The folder of this machine for the sandbox's own /tmp and home; None means the default temporary folder."""
 
 
 class SandboxEngine:
@@ -205,11 +205,11 @@ class SandboxEngine:
         self._starting = asyncio.Lock()
         self._cleaning: asyncio.Task[None] | None = None
         self.isolated = False
-        """Known once it is open: files elsewhere cannot be changed, and secrets cannot be read."""
-        self.in_force = ""
-        """For people: what keeps programs inside, and what it does not cover."""
+        """Known once open: files elsewhere cannot be changed, and secrets cannot be read."""
+        self.description = ""
+        """For people: what confines programs, and what it does not cover."""
         self.temporary = BackendPath("/tmp")
-        """The folder inside for things that need not last; known once it is open."""
+        """The folder inside for temporary files; known once open."""
         self.shell = next((path for path in SHELLS if Path(path).exists()), "bash")
 
     async def open(self) -> None:
@@ -220,7 +220,7 @@ class SandboxEngine:
         visible = self._visible()
         self._folder = SandboxFolder(self._options.temporary)
         try:
-            await self._open_with_any(visible, self._folder)
+            await self._open_with_best(visible, self._folder)
         except BaseException:
             await self.close()
             raise
@@ -237,7 +237,7 @@ class SandboxEngine:
             await folder.remove()
 
     async def end_programs(self) -> None:
-        """End whatever runs inside, by ending the sandbox itself; the next program starts a new one, same files."""
+        """End everything inside by ending the sandbox; the next program starts a new one with the same files."""
         async with self._starting:
             if self._session is not None:
                 await self._session.end(at_once=True)
@@ -246,14 +246,14 @@ class SandboxEngine:
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> SandboxProcess:
         if self._folder is None or self._session is None or self._mechanism is None:
-            raise EnvironmentFailed("the sandbox is not open; open it first")
-        if not self._session.stands:
-            await self._start_again(self._mechanism, self._folder)
+            raise EnvironmentFailed("the sandbox is not open")
+        if not self._session.is_running:
+            await self._restart(self._mechanism, self._folder)
         return await self._session.spawn(argv, on_output, terminal)
 
     @property
     def has_own_processes(self) -> bool:
-        """Programs inside see each other and no other process of this machine."""
+        """Whether programs inside see each other but no other process of this machine."""
         return self._mechanism == "bubblewrap"
 
     @property
@@ -264,10 +264,10 @@ class SandboxEngine:
     def address(self) -> Mapping[str, str]:
         return {"scratch": str(self._folder.path)} if self._folder is not None else {}
 
-    async def _start_again(self, mechanism: Mechanism, folder: SandboxFolder) -> None:
-        """Make a new sandbox around the files of one that was killed."""
+    async def _restart(self, mechanism: Mechanism, folder: SandboxFolder) -> None:
+        """Create a new sandbox around the files of one that was killed."""
         async with self._starting:
-            if self._session is not None and not self._session.stands:
+            if self._session is not None and not self._session.is_running:
                 await self._session.end()
                 self._session = await self._start(mechanism, self._visible(), folder)
 
@@ -275,8 +275,8 @@ class SandboxEngine:
         options = self._options
         return visible_files(options.workspace, options.home, options.writable, options.readable, options.secrets)
 
-    async def _open_with_any(self, visible: VisibleFiles, folder: SandboxFolder) -> None:
-        """Take the best mechanism that works and is allowed."""
+    async def _open_with_best(self, visible: VisibleFiles, folder: SandboxFolder) -> None:
+        """Use the best mechanism that works and is allowed."""
         refused: list[str] = []
         candidates: tuple[Mechanism, ...] = ("bubblewrap", "landlock")
         for mechanism in candidates:
@@ -289,25 +289,25 @@ class SandboxEngine:
                 continue
             self._mechanism = mechanism
             return
-        raise EnvironmentFailed(f"no sandbox can be made here ({'; '.join(refused)}); {REMEDY}")
+        raise EnvironmentFailed(f"no sandbox can be created here ({'; '.join(refused)}); {REMEDY}")
 
     async def _start(self, mechanism: Mechanism, visible: VisibleFiles, folder: SandboxFolder) -> SandboxSession:
         session = SandboxSession(pids_are_ours=mechanism == "landlock")
         if mechanism == "bubblewrap":
-            said = await self._start_bubblewrap(session, visible, folder)
+            greeting = await self._start_bubblewrap(session, visible, folder)
         else:
-            said = await self._start_landlock(session, visible, folder)
-        if said["refused"]:
+            greeting = await self._start_landlock(session, visible, folder)
+        if greeting["refused"]:
             await session.end()
             raise EnvironmentFailed(
-                f"programs could not write to {said['refused'][0]!r}, which belongs to another user; "
+                f"programs cannot write to {greeting['refused'][0]!r}, which belongs to another user; "
                 "run toolcrib as that user, or chown the folder"
             )
         return session
 
     async def _start_bubblewrap(
         self, session: SandboxSession, visible: VisibleFiles, folder: SandboxFolder
-    ) -> SpawnerSays:
+    ) -> SpawnerGreeting:
         found = find_bubblewrap()
         if found is None:
             raise EnvironmentFailed("it is not installed")
@@ -323,29 +323,29 @@ class SandboxEngine:
                 seccomp=rules.fileno() if seccomp else None,
                 spawner=SPAWNER,
             )
-            said = await session.start(
+            greeting = await session.start(
                 lambda link: [program, *sandbox, *PYTHON, *self._spawner(SPAWNER_INSIDE, link, visible, others=0)],
                 self._environ(home=visible.home, temporary="/tmp"),
                 inherited=[rules.fileno()],
             )
-        # Sockets without a file belong to the network.
+        # Sockets without a file are part of the network.
         apart = not self._options.network or can_scope_signals_and_sockets(landlock_version())
         self.isolated = apart and not visible.whole_home
         self.temporary = BackendPath("/tmp")
-        self._tell(
+        self._describe(
             f"bubblewrap {'.'.join(map(str, version))}: own processes, /tmp and home",
             "the system read-only, the rest hidden",
-            "" if apart else "abstract sockets of your other programs can be reached",
-            "seccomp" if seccomp else "no seccomp, which has no list for this processor",
+            "" if apart else "abstract sockets of your other programs are reachable",
+            "seccomp" if seccomp else "no seccomp, which does not support this processor",
         )
-        return said
+        return greeting
 
     async def _start_landlock(
         self, session: SandboxSession, visible: VisibleFiles, folder: SandboxFolder
-    ) -> SpawnerSays:
+    ) -> SpawnerGreeting:
         version = landlock_version()
         policy = landlock_policy(visible, folder.path, network=self._options.network, spawner=SPAWNER)
-        said = await session.start(
+        greeting = await session.start(
             lambda link: [
                 *PYTHON,
                 str(LAUNCHER),
@@ -355,30 +355,30 @@ class SandboxEngine:
             ],
             self._environ(home=folder.home, temporary=str(folder.temporary)),
         )
-        own_mounts = OWN_MOUNTS in said["notes"]
+        own_mounts = OWN_MOUNTS in greeting["notes"]
         apart = can_scope_signals_and_sockets(version)
         self.isolated = own_mounts and apart and not visible.whole_home
         self.temporary = BackendPath("/tmp" if own_mounts else str(folder.temporary))
-        self._tell(
+        self._describe(
             f"Landlock {version}: own home{' and /tmp' if own_mounts else ''}",
             "the system read-only, the rest hidden",
-            "" if own_mounts else "modes and times of your files elsewhere are not guarded",
-            "" if apart else "your other programs can be sent signals",
+            "" if own_mounts else "modes and times of your other files are not protected",
+            "" if apart else "signals can reach your other programs",
             "no named sockets",
             "seccomp",
         )
-        return said
+        return greeting
 
     def _covered(self) -> list[Path]:
         real = (path.resolve() for path in self._options.covered if path.is_file())
         return [path for path in real if path.is_relative_to(self._options.workspace.resolve())]
 
-    def _tell(self, *parts: str) -> None:
+    def _describe(self, *parts: str) -> None:
         network = "network" if self._options.network else "no network"
-        self.in_force = "; ".join([part for part in parts if part] + [network, "limits"])
+        self.description = "; ".join([part for part in parts if part] + [network, "limits"])
 
     def _spawner(self, script: str, link: int, visible: VisibleFiles, *, others: int) -> list[str]:
-        """The spawner and its arguments; `others` tasks count against its limit on processes already."""
+        """The spawner and its arguments; `others` tasks already count against its process limit."""
         options = self._options
         limits = {"RLIMIT_CORE": 0, "RLIMIT_NPROC": others + options.max_processes}
         if options.max_file_bytes:
@@ -399,7 +399,7 @@ class SandboxEngine:
 
 
 async def probe(options: SandboxOptions) -> BackendStatus:
-    """Whether a sandbox can be made here, and by what; quick, and leaves nothing behind."""
+    """Whether a sandbox can be created here, and with which mechanism; quick, and leaves nothing behind."""
     if sys.platform != "linux":
         return BackendStatus(kind="sandbox", usable=False, detail=NOT_LINUX, remedy="choose another backend")
     missing: list[str] = []
@@ -414,12 +414,12 @@ async def probe(options: SandboxOptions) -> BackendStatus:
         if version and seccomp_program(platform.machine(), sockets=()):
             detail = "; ".join([f"Landlock {version} with seccomp and limits", *missing])
             return BackendStatus(kind="sandbox", usable=True, detail=detail, remedy=REMEDY if missing else "")
-        missing.append("landlock: this kernel has none, or it is switched off")
+        missing.append("landlock: this kernel does not support it, or it is disabled")
     return BackendStatus(kind="sandbox", usable=False, detail="; ".join(missing), remedy=REMEDY)
 
 
 def _tasks_of_this_user() -> int:
-    """How many tasks the limit on processes counts already, where the user is shared with the rest of the machine."""
+    """How many tasks already count against the process limit, if the user is shared with the rest of the machine."""
     count = 0
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

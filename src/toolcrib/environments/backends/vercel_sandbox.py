@@ -1,6 +1,6 @@
-"""Sandboxes of the hosted service Vercel, through its SDK.
+"""The `vercel_sandbox` backend: sandboxes of the hosted service Vercel, through its SDK.
 
-The service carries output as text, so every program runs under a script that codes its bytes.
+The service transfers output as text, so every program runs under a relay script that encodes its bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from toolcrib.environments.hosted import (
 
 KIND = "vercel_sandbox"
 KEY_REMEDY = (
-    "make a token at https://vercel.com/account/settings/tokens and set VERCEL_TOKEN, VERCEL_TEAM_ID and "
+    "create a token at https://vercel.com/account/settings/tokens and set VERCEL_TOKEN, VERCEL_TEAM_ID and "
     "VERCEL_PROJECT_ID"
 )
 GONE = (404, 410)
@@ -51,16 +51,16 @@ class VercelOptions:
     project_id: str = ""
     api_url: str = ""
     image: str = ""
-    """An image of Vercel's own registry; empty means the service's usual one."""
+    """An image in Vercel's own registry; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned."""
+    """Start from the result of `snapshot`."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     network: bool = True
     lifetime_seconds: int = 45 * 60
-    """The service ends the sandbox after this, whatever happens to us. More than this needs a paid plan."""
+    """The service ends the sandbox after this time, whatever happens to us. A longer one needs a paid plan."""
 
     def __post_init__(self) -> None:
         check_lifetime(self.lifetime_seconds, "the lifetime of a vercel sandbox")
@@ -116,7 +116,7 @@ class VercelEngine:
         program, *arguments = relayed(self.shell, argv, takes_input="plain")
         try:
             async with asyncio.timeout(SPAWN_SECONDS):
-                # By its session: asked for the sandbox, the SDK would start a stopped one again, empty, and go on.
+                # Through the session: through the sandbox, the SDK would restart a stopped one, empty, and continue.
                 process = await self._sandbox.current_session.create_process(program, arguments, stdin=subprocess.PIPE)
         except _errors(sdk) as error:
             raise _failed(sdk, f"run {argv[0]!r} in the sandbox {self._sandbox.name!r}", error) from error
@@ -126,7 +126,7 @@ class VercelEngine:
         return {"sandbox": self._sandbox.name if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the files of the sandbox; its id starts another one from them. The service stops this one for it."""
+        """Save the files of the sandbox; returns an id for `snapshot`. The service stops this sandbox for that."""
         sdk = _sdk()
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
@@ -173,7 +173,7 @@ class VercelProcess(TextRelayProcess):
         self._start(self._follow(self._reader))
 
     async def abandon(self) -> None:
-        # The readers of the SDK cannot bear the cancellation of a task, only that of a scope.
+        # The SDK's readers break when their task is cancelled, but not when their scope is.
         self._reading.cancel()
         await asyncio.wait([self._reader], timeout=CLOSE_SECONDS)
         await super().abandon()
@@ -185,7 +185,7 @@ class VercelProcess(TextRelayProcess):
                 readers.start_soon(self._read_lines, self._process.stderr, self.on_stderr)
 
     async def _read_lines(self, stream: Any, take: Callable[[str], None]) -> None:
-        # The SDK takes up an interrupted log where it was; what it cannot mend is told by `_ask_how_it_ended`.
+        # The SDK resumes an interrupted log; `_ask_exit_code` reports what it cannot repair.
         try:
             while line := await stream.readline():
                 take(line)
@@ -194,7 +194,7 @@ class VercelProcess(TextRelayProcess):
         finally:
             await stream.aclose()
 
-    async def _ask_how_it_ended(self) -> None:
+    async def _ask_exit_code(self) -> None:
         try:
             async with asyncio.timeout(SPAWN_SECONDS):
                 self._end(await self._process.wait())
@@ -215,12 +215,12 @@ class VercelProcess(TextRelayProcess):
 
 
 async def probe(options: VercelOptions) -> BackendStatus:
-    """Whether there is an SDK and a token with its team and project; the service is not called."""
+    """Whether there is an SDK and a token with its team and project; does not contact the service."""
     return status(KIND, module="vercel.sandbox", extra="vercel", missing=_missing(options), remedy=KEY_REMEDY)
 
 
 async def leftovers(options: VercelOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that are still there."""
+    """The sandboxes that toolcrib processes on this machine started and that still exist."""
     sdk = _sdk()
     client = _connect(sdk, options)
     tag = sdk.TagFilter(key=MACHINE_TAG, value=tags_of_this_process()[MACHINE_TAG])
@@ -240,7 +240,7 @@ def _leftover(sandbox: Any) -> Leftover:
 
 
 async def remove(leftover: Leftover, options: VercelOptions) -> None:
-    """End a sandbox that `leftovers` found; one that is gone is fine."""
+    """End a sandbox that `leftovers` found, if it still exists."""
     sdk = _sdk()
     client = _connect(sdk, options)
     try:
@@ -267,7 +267,7 @@ def _sdk() -> Any:
 
 
 def _errors(sdk: Any) -> tuple[type[Exception], ...]:
-    """What the SDK and the libraries under it raise when a call fails."""
+    """What the SDK and its libraries raise when a call fails."""
     http = load_sdk("httpx2", "vercel")
     streams = load_sdk("anyio", "vercel")
     broken = (streams.BrokenResourceError, streams.ClosedResourceError)
@@ -297,7 +297,7 @@ def _missing(options: VercelOptions) -> str:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError):
-        return EnvironmentFailed(f"vercel did not {doing} in time; try again, or look at https://www.vercel-status.com")
+        return EnvironmentFailed(f"vercel did not {doing} in time; try again, or check https://www.vercel-status.com")
     said = f"vercel could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.SandboxCredentialsError) or getattr(error, "status_code", None) in (401, 403):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")

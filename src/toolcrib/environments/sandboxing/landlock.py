@@ -1,9 +1,9 @@
-"""Confines a program by Landlock, seccomp and dropped capabilities, where bubblewrap is missing or refused.
+"""Confines a program with Landlock, seccomp and dropped capabilities, where bubblewrap is missing or refused.
 
-As a script that needs nothing but Python, `sandbox_landlock.py DESCRIPTOR POLICY SCRIPT …` runs another such script
-confined and stays outside itself. When that ends, or the other side of the socket DESCRIPTOR has gone, it ends
-everything that the script started, wherever that hides. Where the kernel lets us have mounts of our own, the script has
-its own /tmp and everything else is read-only; it is told so by one more argument, `own-mounts`.
+This is also a script that needs nothing but Python: `landlock.py DESCRIPTOR POLICY SCRIPT …` runs another such script
+confined and stays outside itself. When the script ends, or the other side of the socket DESCRIPTOR is gone, it ends
+everything that the script started, wherever that hides. If the kernel grants us our own mounts, the script has its own
+/tmp and everything else is read-only; one more argument, `own-mounts`, tells it so.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ END_SECONDS = 5
 MOUNT_SETATTR, AT_FDCWD, RECURSIVELY, READ_ONLY = 442, -100, 0x8000, 1
 MOUNT_BIND, MOUNT_RECURSIVE, MOUNT_PRIVATE = 4096, 16384, 1 << 18
 NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000
-# Where programs of one user meet; they keep semaphores in the first. The second may hold what is mounted there.
+# Folders that all programs of a user share; semaphores are in the first.
 SHARED_FOLDERS = ("/dev/shm", "/tmp")
 OWN_MOUNTS = "own-mounts"
 NO_MOUNTS, CANNOT_CONFINE = 125, 126
 
 
 def landlock_version() -> int:
-    """Which version of Landlock this kernel offers; 0 means none."""
+    """The Landlock version of this kernel; 0 means none."""
     if sys.platform != "linux":
         return 0
     answer: int = ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, TELL_VERSION)
@@ -54,7 +54,7 @@ def landlock_version() -> int:
 
 
 def can_scope_signals_and_sockets(version: int) -> bool:
-    """Whether programs outside, and their abstract sockets, are out of reach."""
+    """Whether signals and abstract sockets of programs outside can be blocked."""
     return version >= 6
 
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _adopt_orphans() -> None:
-    """Whatever a descendant leaves behind becomes our child, and is found when all is to end."""
+    """Become the subreaper: orphans of descendants become our children, so that all can be ended."""
     _call("prctl", SET_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -88,7 +88,7 @@ def _start(policy: dict[str, Any], script: list[str], *, own_mounts: bool) -> in
         confine(policy)
         sys.argv = script
         runpy.run_path(script[0], run_name="__main__")
-        # The one outside does this too, unless somebody killed it.
+        # The process outside does this too, unless it was killed.
         end_all_children()
         code = 0
     except OSError as error:
@@ -102,11 +102,11 @@ def take_own_mounts(temporary: str, writable: list[str], readable: list[str]) ->
     _unshare_mounts()
     kept = [path for path in (*readable, *writable) if path in writable or path.startswith("/tmp/")]
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in kept if os.path.exists(path)]  # noqa: PTH110
-    shared = [place for place in SHARED_FOLDERS if Path(place).is_dir()]
-    for place in shared:
-        _call("mount", os.fsencode(temporary), place.encode(), None, MOUNT_BIND, None)
+    shared = [folder for folder in SHARED_FOLDERS if Path(folder).is_dir()]
+    for folder in shared:
+        _call("mount", os.fsencode(temporary), folder.encode(), None, MOUNT_BIND, None)
     for path, descriptor in held:
-        # What lies in the old /tmp is covered now; it comes back under its old name.
+        # The old /tmp is covered now; mount the path back under its old name.
         _make_mount_point(path, descriptor)
         source = f"/proc/self/fd/{descriptor}".encode()
         _call("mount", source, os.fsencode(path), None, MOUNT_BIND | MOUNT_RECURSIVE, None)
@@ -129,10 +129,10 @@ def _unshare_mounts() -> None:
     _call("mount", None, b"/", None, MOUNT_RECURSIVE | MOUNT_PRIVATE, None)
 
 
-def _make_mount_point(path: str, place: int) -> None:
+def _make_mount_point(path: str, descriptor: int) -> None:
     if not path.startswith("/tmp/"):
         return
-    if stat.S_ISDIR(os.fstat(place).st_mode):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         Path(path).mkdir(parents=True, exist_ok=True)
     else:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def _set_read_only(path: str, read_only: bool) -> None:
 
 
 def confine(policy: dict[str, Any]) -> None:
-    """Confine this process and all that it starts."""
+    """Confine this process and everything it starts."""
     drop_capabilities()
     _call("prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     _restrict_files(policy)
@@ -155,7 +155,7 @@ def confine(policy: dict[str, Any]) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up all that root may do beyond owning its files; also for programs started later."""
+    """Drop all capabilities of root, also for programs started later."""
     for capability in range(64):
         if ctypes.CDLL(None).prctl(DROP_FROM_BOUNDING_SET, capability, 0, 0, 0) != 0:
             break
@@ -195,20 +195,20 @@ def _restrict_files(policy: dict[str, Any]) -> None:
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # What is not there, or not for us, cannot be used anyway.
+        return  # What does not exist, or is inaccessible to us, cannot be used anyway.
     try:
         if not Path(path).is_dir():
             rights &= FILE_RIGHTS
         if rights:
-            _call("syscall", ADD_RULE, ruleset, PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+            _call("syscall", ADD_RULE, ruleset, PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """Call the C library; what fails raises OSError."""
+    """Call the C library; raises OSError on failure."""
     library = ctypes.CDLL(None, use_errno=True)
     answer: int = library[name](*arguments)
     if answer < 0:
@@ -218,14 +218,14 @@ def _call(name: str, *arguments: Any) -> int:
 
 
 def _mounts_were_refused(link: int, pid: int) -> bool:
-    """Waits for the end of the program, or its failure to begin with mounts of its own."""
+    """Wait for the end of the program; returns whether it failed because it could not get its own mounts."""
     _wait_for_end(link, pid)
     ended, status = os.waitpid(pid, os.WNOHANG)
     return ended == pid and os.waitstatus_to_exitcode(status) == NO_MOUNTS
 
 
 def _wait_for_end(link: int, pid: int) -> None:
-    """Returns when the program has ended or the other side has gone."""
+    """Returns when the program has ended or the other side is gone."""
     watch = select.poll()
     watch.register(os.pidfd_open(pid), select.POLLIN)
     watch.register(link, 0)
@@ -233,7 +233,7 @@ def _wait_for_end(link: int, pid: int) -> None:
 
 
 def end_all_children() -> None:
-    """Kill every descendant; none is missed as long as orphans become our children."""
+    """Kill every descendant; none is missed, because orphans become our children."""
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
         for pid in _descendants(os.getpid()):

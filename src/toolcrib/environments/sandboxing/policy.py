@@ -1,4 +1,7 @@
-"""What a sandbox shows of this machine: the workspace to write to, the system to read, none of the user's secrets."""
+"""What a sandbox may see and do: the workspace to write, the system to read, none of the user's secrets.
+
+The rules as a seccomp program, as a Landlock policy, and as arguments of bubblewrap.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from toolcrib.environments.sandboxing.landlock import landlock_version
 
 LOAD_WORD, JUMP_IF_EQUAL, JUMP_IF_AT_LEAST, JUMP_IF_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, REFUSE_WITH = 0x7FFF0000, 0x00050000
-# Offsets in the kernel's `struct seccomp_data`; arguments are 64 bits wide, their low half comes first.
+# Offsets in the kernel's `struct seccomp_data`; arguments are 64 bits wide, low half first.
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 X32_CALLS = 0x40000000
 NAMESPACE_FLAGS = 0x7E020000
 TYPE_INTO_A_TERMINAL, PASTE_INTO_A_CONSOLE = 0x5412, 0x541C
 
 LOCAL_SOCKETS = frozenset({int(socket.AF_UNIX)})
-# Netlink tells programs which addresses there are; name resolution asks it.
+# Netlink lists the addresses of this machine; name resolution needs it.
 NETWORK_SOCKETS = frozenset({int(socket.AF_INET), int(socket.AF_INET6), 16})
 
 
@@ -44,7 +47,7 @@ class _Machine:
     refused: tuple[int, ...]
 
 
-# name: its number on x86_64, on aarch64
+# name: number on x86_64, on aarch64
 REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -70,7 +73,7 @@ REFUSED_CALLS: dict[str, tuple[int | None, int | None]] = {
     "finit_module": (313, 273),
     "delete_module": (176, 106),
     "userfaultfd": (323, 282),
-    # A ring makes calls that this filter never sees.
+    # A ring performs calls that this filter never sees.
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -120,14 +123,14 @@ _MACHINES = {
 
 
 def seccomp_program(machine: str, *, sockets: Collection[int]) -> bytes | None:
-    """The filter for this kind of processor, letting only these families of sockets be made; None if it is unknown."""
+    """The seccomp filter for this processor, allowing only these socket families; None for an unknown processor."""
     known = _MACHINES.get(machine)
     if known is None:
         return None
     refuse, unknown = _result(errno.EPERM), _result(errno.ENOSYS)
     program = [
         _step(LOAD_WORD, ARCHITECTURE),
-        # A program for another kind of processor has other numbers for its calls.
+        # A program for another processor has other call numbers.
         _step(JUMP_IF_EQUAL, known.audit_name, then=1),
         unknown,
         _step(LOAD_WORD, NUMBER),
@@ -136,12 +139,12 @@ def seccomp_program(machine: str, *, sockets: Collection[int]) -> bytes | None:
         program += [_step(JUMP_IF_AT_LEAST, X32_CALLS, otherwise=1), unknown]
     for number in known.refused:
         program += [_step(JUMP_IF_EQUAL, number, otherwise=1), refuse]
-    # Its flags are behind a pointer, where no filter can see them; the C library falls back to `clone`.
+    # Its flags are behind a pointer, where no filter sees them; the C library falls back to `clone`.
     program += [_step(JUMP_IF_EQUAL, known.clone3, otherwise=1), unknown]
     program += _when(
         known.clone, [_step(LOAD_WORD, FIRST_ARGUMENT), _step(JUMP_IF_ANY_BIT, NAMESPACE_FLAGS, otherwise=1), refuse]
     )
-    # Only its own limits: those of another process can end it.
+    # Only its own limits: changing those of another process can kill it.
     own = [_step(LOAD_WORD, FIRST_ARGUMENT), _step(JUMP_IF_EQUAL, 0, then=1), refuse]
     program += _when(known.prlimit64, own)
     terminal_tricks = [_step(LOAD_WORD, SECOND_ARGUMENT)]
@@ -156,7 +159,7 @@ def seccomp_program(machine: str, *, sockets: Collection[int]) -> bytes | None:
 
 
 def _when(number: int, steps: list[bytes]) -> list[bytes]:
-    """Steps for one system call; where they do not decide, it is allowed."""
+    """Steps for one system call, which is allowed if they do not decide."""
     return [_step(JUMP_IF_EQUAL, number, otherwise=len(steps) + 1), *steps, _step(RETURN, ALLOW)]
 
 
@@ -170,14 +173,14 @@ def _result(error: int) -> bytes:
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store")
 SYSTEM_FOLDERS_ELSEWHERE = ("/run/current-system",)
-# How deep to look for what only root may read: everywhere in /etc; elsewhere, where it is usual to keep such things.
-DEPTH_OF_CLOSED_PARTS = {"/etc": 16, "/opt": 2}
+# How deep to search for what only root may read.
+PRIVATE_DEPTHS = {"/etc": 16, "/opt": 2}
 NEVER_A_WORKSPACE = ("/proc", "/sys", "/dev", "/run", "/boot", "/home", "/tmp", "/var", *SYSTEM_FOLDERS)
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 HOME_OF_NOBODY = Path("/tmp/home")
 
-# Programs that people install in their homes, without the settings and keys that lie beside them.
+# Programs that people install in their homes, without the settings and keys beside them.
 TOOLCHAINS = (
     ".local/bin",
     ".local/share/uv/python",
@@ -245,43 +248,43 @@ SECRETS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleFiles:
-    """Which parts of this machine programs see. Every path is without symbolic links."""
+    """The parts of this machine that programs see. No path contains symbolic links."""
 
     workspace: Path
     home: Path
     writable: tuple[Path, ...]
-    """The workspace and what the user added."""
+    """The workspace and the folders that the user added."""
     readable: tuple[Path, ...]
     hidden: tuple[Path, ...]
-    """Parts of what is visible that are not."""
+    """Hidden parts of what is visible."""
     whole_home: bool
-    """The user's home is shown as it is, with whatever it holds besides the usual secrets."""
+    """The user's whole home is visible, except for the usual secrets."""
 
 
 def visible_files(
     workspace: Path, home: Path | None, writable: Sequence[Path], readable: Sequence[Path], secrets: Sequence[Path]
 ) -> VisibleFiles:
-    """Decide what programs see; raises EnvironmentFailed for what cannot be granted."""
+    """Decide what programs see; raises EnvironmentFailed for a folder that cannot be granted."""
     home = _home(home)
     workspace = workspace.expanduser().resolve()
-    all_secrets = [place.resolve() for place in (*(home / name for name in SECRETS), *secrets)]
+    all_secrets = [path.resolve() for path in (*(home / name for name in SECRETS), *secrets)]
     granted_to_write = _unique([workspace, *(path.expanduser().resolve() for path in writable)])
     granted_to_read = [path.expanduser().resolve() for path in readable]
     for path in granted_to_write:
         _check_folder(path)
     for path in (*granted_to_write, *granted_to_read):
         if path == Path("/") or (path != home and home.is_relative_to(path)):
-            raise EnvironmentFailed(f"{str(path)!r} is too much to give to a sandbox; choose the folder of a project")
+            raise EnvironmentFailed(f"{str(path)!r} is too broad for a sandbox; choose a project folder")
         for secret in all_secrets:
             if path.is_relative_to(secret):
                 raise EnvironmentFailed(
-                    f"{str(path)!r} holds secrets and is never shown in a sandbox; choose another folder"
+                    f"{str(path)!r} contains secrets and is never shown in a sandbox; choose another folder"
                 )
     tools = [home / name for name in TOOLCHAINS if (home / name).is_dir()]
     shown = [*granted_to_read, *tools, *_own_python(), *_name_servers()]
     seen = [*granted_to_write, *shown]
     inside = [secret for secret in all_secrets if secret.exists() and any(secret.is_relative_to(path) for path in seen)]
-    closed = [part for folder, depth in DEPTH_OF_CLOSED_PARTS.items() for part in private_paths(Path(folder), depth)]
+    closed = [part for folder, depth in PRIVATE_DEPTHS.items() for part in private_paths(Path(folder), depth)]
     return VisibleFiles(
         workspace=workspace,
         home=home,
@@ -293,20 +296,20 @@ def visible_files(
 
 
 def landlock_policy(visible: VisibleFiles, scratch: Path, *, network: bool, spawner: Path) -> dict[str, object]:
-    """What the launcher is told; raises EnvironmentFailed where Landlock is not enough."""
+    """The policy for the launcher; raises EnvironmentFailed where Landlock is not sufficient."""
     if landlock_version() == 0:
-        raise EnvironmentFailed("this kernel has no Landlock, or it is switched off")
-    exposed = [path for path in visible.hidden if any(path.is_relative_to(place) for place in visible.writable)]
+        raise EnvironmentFailed("this kernel does not support Landlock, or it is disabled")
+    exposed = [path for path in visible.hidden if any(path.is_relative_to(folder) for folder in visible.writable)]
     if exposed:
-        raise EnvironmentFailed(f"it cannot hide {str(exposed[0])!r} within a folder that may be written to")
-    # Landlock does not guard sockets that have a name in the file system, such as that of Docker.
+        raise EnvironmentFailed(f"it cannot hide {str(exposed[0])!r} inside a writable folder")
+    # Landlock does not restrict sockets in the file system, such as that of Docker.
     seccomp = seccomp_program(platform.machine(), sockets=NETWORK_SOCKETS if network else ())
     if seccomp is None:
-        raise EnvironmentFailed(f"it is not enough without seccomp, which has no list for {platform.machine()!r}")
-    places = [*(place.resolve() for place in system_folders()), *visible.readable]
-    shown = [part for place in places for part in parts_without(place, visible.hidden)]
+        raise EnvironmentFailed(f"it needs seccomp, which does not support {platform.machine()!r}")
+    folders = [*(folder.resolve() for folder in system_folders()), *visible.readable]
+    shown = [part for folder in folders for part in parts_without(folder, visible.hidden)]
     return {
-        "list": [str(path) for path in places],
+        "list": [str(path) for path in folders],
         "read": [*map(str, shown), "/proc", str(spawner)],
         "write": [str(path) for path in (*visible.writable, scratch / "tmp", scratch / "home")],
         "temporary": str(scratch / "tmp"),
@@ -321,7 +324,7 @@ def system_folders() -> list[Path]:
 
 
 def private_paths(folder: Path, depth: int) -> Iterator[Path]:
-    """What only its owner may read. Root owns nearly all of it, and a sandbox of root's is still root's."""
+    """Paths that only their owner may read. Root owns nearly all of them, and root in a sandbox is still root."""
     if os.geteuid() != 0 or depth == 0:
         return
     try:
@@ -340,7 +343,7 @@ def private_paths(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def parts_without(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
-    """The largest parts of a folder that hold nothing hidden."""
+    """The largest parts of a folder that contain nothing hidden."""
     if folder in hidden:
         return
     if not any(path.is_relative_to(folder) for path in hidden):
@@ -355,25 +358,27 @@ def _home(given: Path | None) -> Path:
     try:
         home = (given or Path(pwd.getpwuid(os.geteuid()).pw_dir)).resolve()
     except KeyError:
-        return HOME_OF_NOBODY  # Containers run as numbers that no user has.
+        return HOME_OF_NOBODY  # Containers may run as ids without a user.
     return home if home != Path("/") else HOME_OF_NOBODY
 
 
 def _check_folder(path: Path) -> None:
     if not path.is_dir():
-        raise EnvironmentFailed(f"there is no folder {str(path)!r} to give to the sandbox; make it, or choose another")
+        raise EnvironmentFailed(
+            f"the folder {str(path)!r} for the sandbox does not exist; create it, or choose another"
+        )
     if str(path) in NEVER_A_WORKSPACE:
-        raise EnvironmentFailed(f"{str(path)!r} is too much to give to a sandbox; choose the folder of a project")
+        raise EnvironmentFailed(f"{str(path)!r} is too broad for a sandbox; choose a project folder")
 
 
 def _own_python() -> list[Path]:
-    """The Python that runs us, which serves inside too."""
+    """The Python that runs us; the spawner inside needs it too."""
     prefixes = {Path(sys.base_prefix).resolve(), Path(sys.base_exec_prefix).resolve()}
     return [prefix for prefix in sorted(prefixes) if not _is_of_system(prefix)]
 
 
 def _name_servers() -> list[Path]:
-    """Where names are looked up, if that is kept outside of /etc."""
+    """The resolver configuration, if it is outside /etc."""
     file = Path("/etc/resolv.conf").resolve()
     return [file] if file.is_file() and not _is_of_system(file) else []
 
@@ -391,7 +396,7 @@ ANSWER_SECONDS = 5
 
 
 def find_bubblewrap() -> tuple[str, tuple[int, ...]] | None:
-    """The program and its version; None where it is not installed."""
+    """The program and its version; None if it is not installed."""
     program = shutil.which("bwrap")
     if program is None:
         return None
@@ -404,7 +409,7 @@ def find_bubblewrap() -> tuple[str, tuple[int, ...]] | None:
 
 
 def bubblewrap_problem(program: str) -> str:
-    """Why bubblewrap cannot make namespaces here; empty if it can."""
+    """Why bubblewrap cannot create namespaces here; empty if it can."""
     arguments = [program, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     try:
         answer = subprocess.run(arguments, capture_output=True, timeout=ANSWER_SECONDS, check=False)
@@ -457,13 +462,13 @@ def bubblewrap_arguments(
     arguments += _mount_arguments(visible, scratch)
     for path in visible.hidden:
         arguments += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
-    # Root's sandbox is still root's: without this it could write to the settings of the kernel in /proc/sys.
+    # Root in a sandbox is still root: without this it could change kernel settings in /proc/sys.
     read_only = [word for folder in ("/proc", "/dev", "/") for word in ("--remount-ro", folder)]
     return [*arguments, *read_only, "--chdir", str(visible.workspace), "--"]
 
 
 def _mount_arguments(visible: VisibleFiles, scratch: Path) -> Sequence[str]:
-    """What is mounted on top of the system: outer folders first, so that none covers one inside it."""
+    """The mounts on top of the system: outer folders first, so that none covers an inner one."""
     mounts: dict[Path, tuple[str, Path]] = {
         Path("/tmp"): ("--bind", scratch / "tmp"),
         visible.home: ("--bind", scratch / "home"),

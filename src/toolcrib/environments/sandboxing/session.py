@@ -1,4 +1,4 @@
-"""A sandbox that stands: the process that keeps it, and the socket to the spawner inside."""
+"""A running sandbox: the process that holds it, the socket to the spawner inside, and the programs there."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.host_process import END_OF_TRANSMISSION, PipeReader, on_exit
 
-# What was written to a terminal arrives a little later than the news that the program has ended.
+# Output on a terminal arrives a little later than the notification that the program has ended.
 TERMINAL_SETTLES_SECONDS = 0.05
 
 
 class SandboxProcess:
-    """See EngineProcess."""
+    """A program in a sandbox, with our ends of its pipes or terminal; see EngineProcess."""
 
     def __init__(self, pid: int | None, *, stdin: int, output: int, on_output: OnOutput, on_terminal: bool) -> None:
         self.pid = pid
@@ -74,17 +74,17 @@ class SandboxProcess:
         return await asyncio.shield(self._exited)
 
     async def abandon(self) -> None:
-        self.let_go()
+        self.close_streams()
 
-    def let_go(self) -> None:
-        """Close both streams on this side, now."""
+    def close_streams(self) -> None:
+        """Close both streams on this side at once."""
         self._close_stdin()
         self._output.close()
 
     def ended(self, code: int) -> None:
-        """The spawner says that it has ended; what it printed before is in the pipe already."""
+        """The spawner reported its exit; its output is already in the pipe."""
         self._code = code
-        self._output.read_what_is_left()
+        self._output.drain()
         self._close_stdin()
         if self._on_terminal and self._output.descriptor is not None:
             self._settling = self._loop.call_later(TERMINAL_SETTLES_SECONDS, self._settle)
@@ -92,14 +92,14 @@ class SandboxProcess:
             self._settle()
 
     def lost(self, reason: str) -> None:
-        """The sandbox has gone, and this program with it."""
+        """The sandbox is gone, and this program with it."""
         self._close_stdin()
         while self._output.read():
             pass
         self._output.close()
         if not self._exited.done():
             self._exited.set_exception(EnvironmentFailed(reason))
-            self._exited.exception()  # Nobody has to be waiting.
+            self._exited.exception()  # Nobody needs to await it.
 
     def _settle(self) -> None:
         if self._settling is not None:
@@ -109,7 +109,7 @@ class SandboxProcess:
             self._exited.set_result(self._code)
 
     async def _room_for_input(self, descriptor: int) -> None:
-        """Returns when more can be written, or when the input has been closed meanwhile."""
+        """Returns when more can be written, or when the input was closed."""
         self._input_moves = self._loop.create_future()
         self._loop.add_writer(descriptor, self._release_writer)
         try:
@@ -134,20 +134,20 @@ class SandboxProcess:
 START_SECONDS = 20.0
 ANSWER_SECONDS = 20.0
 END_SECONDS = 8.0
-# Longer requests travel as a file.
+# Longer requests are passed as a file.
 LONGEST_MESSAGE = 64 * 1024
 DESCRIPTORS = 4
-LOST = "the sandbox ended, and every program in it; the next command starts a new one"
+LOST = "the sandbox and every program in it ended; the next command starts a new one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SpawnRequest:
-    """A program that the spawner was asked for, with this side's ends of its streams."""
+    """A program requested from the spawner, with our ends of its streams."""
 
     started: asyncio.Future[SandboxProcess]
     on_output: OnOutput
     ends: tuple[int, int] | None
-    """Standard input and output; None if the terminal is opened inside and comes with the answer."""
+    """Standard input and output; None if the terminal is opened inside and arrives with the answer."""
     on_terminal: bool
 
     def fail(self, reason: str) -> None:
@@ -158,7 +158,7 @@ class _SpawnRequest:
 
 
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """A file without a name, to be read from its beginning."""
+    """An anonymous file, positioned at its start."""
     file = os.fdopen(os.memfd_create("toolcrib-sandbox"), "w+b")
     file.write(content)
     file.seek(0)
@@ -166,10 +166,10 @@ def memory_file(content: bytes = b"") -> BinaryIO:
 
 
 class SandboxSession:
-    """Programs in one sandbox. Ends with it: a new sandbox is a new session."""
+    """The programs of one sandbox. A new sandbox is a new session."""
 
     def __init__(self, *, pids_are_ours: bool) -> None:
-        """`pids_are_ours`: process ids inside are those of this machine, and so are its terminals."""
+        """`pids_are_ours`: process ids and terminals inside are those of this machine."""
         self._pids_are_ours = pids_are_ours
         self._loop = asyncio.get_running_loop()
         self._link: socket.socket | None = None
@@ -183,33 +183,33 @@ class SandboxSession:
         self._running: dict[int, SandboxProcess] = {}
 
     @property
-    def stands(self) -> bool:
+    def is_running(self) -> bool:
         return self._link is not None
 
     async def start(
         self, arguments: Callable[[int], Sequence[str]], environ: Mapping[str, str], inherited: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Start the program that makes the sandbox; what its spawner says of itself, or EnvironmentFailed."""
+        """Start the program that creates the sandbox; returns its spawner's greeting, or raises EnvironmentFailed."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         self._loop.add_reader(self._link, self._receive)
-        with memory_file() as complaints, theirs:
+        with memory_file() as errors, theirs:
             try:
-                self._launch(arguments(theirs.fileno()), environ, complaints, [theirs.fileno(), *inherited])
+                self._launch(arguments(theirs.fileno()), environ, errors, [theirs.fileno(), *inherited])
                 theirs.close()
                 async with asyncio.timeout(START_SECONDS):
                     return await asyncio.shield(self._ready)
             except (OSError, TimeoutError, EnvironmentFailed) as error:
                 await self.end()
-                complaints.seek(0)
-                lines = complaints.read().decode(errors="replace").strip().splitlines()
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").strip().splitlines()
                 raise EnvironmentFailed(lines[-1] if lines else str(error) or "no answer in time") from error
             except asyncio.CancelledError:
                 await self.end()
                 raise
 
     async def spawn(self, argv: Sequence[str], on_output: OnOutput, terminal: TerminalSize | None) -> SandboxProcess:
-        """Start a program; raises EnvironmentFailed when that cannot be done."""
+        """Start a program; raises EnvironmentFailed if that fails."""
         given, ends = self._streams(terminal is not None)
         self._numbers += 1
         number = self._numbers
@@ -221,7 +221,7 @@ class SandboxSession:
         try:
             await self._send(json.dumps({"id": number, "argv": list(argv), "size": size}).encode(), given)
         except OSError as error:
-            self._lose()
+            self._disconnect()
             raise EnvironmentFailed(LOST) from error
         finally:
             for descriptor in given:
@@ -233,12 +233,12 @@ class SandboxSession:
             raise EnvironmentFailed(f"the sandbox did not start {argv[0]!r} in time") from error
 
     async def end(self, *, at_once: bool = False) -> None:
-        """Close the sandbox; returns when no process of it is left. `at_once` does not wait for what is busy inside."""
-        self._lose()
+        """End the sandbox; returns when none of its processes is left. `at_once` kills instead of waiting."""
+        self._disconnect()
         if self._child is None:
             return
         if at_once and not self._pids_are_ours:
-            # With its first process everything in it is gone, before the one outside hears of it.
+            # Killing its first process ends everything in it, before the process outside notices.
             for pid in _children(self._child.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -250,13 +250,13 @@ class SandboxSession:
             await asyncio.wait([self._gone], timeout=END_SECONDS)
 
     def _launch(
-        self, arguments: Sequence[str], environ: Mapping[str, str], complaints: BinaryIO, inherited: Sequence[int]
+        self, arguments: Sequence[str], environ: Mapping[str, str], errors: BinaryIO, inherited: Sequence[int]
     ) -> None:
         self._child = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=complaints,
+            stderr=errors,
             env=environ,
             pass_fds=inherited,
             start_new_session=True,
@@ -264,7 +264,7 @@ class SandboxSession:
         on_exit(self._child.pid, self._reap)
 
     def _streams(self, on_terminal: bool) -> tuple[list[int], tuple[int, int] | None]:
-        """What the program gets, and this side's ends."""
+        """The ends for the program, and ours."""
         if not on_terminal:
             their_input, our_input = os.pipe()
             our_output, their_output = os.pipe()
@@ -312,7 +312,7 @@ class SandboxSession:
             except OSError:
                 message, rights = b"", []
             if not message:
-                self._lose()
+                self._disconnect()
                 return
             came = array.array("i")
             for _, _, data in rights:
@@ -344,13 +344,13 @@ class SandboxSession:
         )
         self._running[number] = process
         if requested.started.done():
-            # Whoever asked has given up; without its streams the program ends.
-            process.let_go()
+            # The caller has given up; without its streams the program ends.
+            process.close_streams()
         else:
             requested.started.set_result(process)
 
-    def _lose(self) -> None:
-        """Let go of the sandbox, which ends it; whoever waits for a program in it is told."""
+    def _disconnect(self) -> None:
+        """Close the connection, which ends the sandbox; fail everybody who waits for a program in it."""
         if self._link is not None:
             self._loop.remove_reader(self._link)
             self._loop.remove_writer(self._link)
@@ -359,24 +359,24 @@ class SandboxSession:
             self._release_sender()
         requested, self._requested = self._requested, {}
         running, self._running = self._running, {}
-        for waiting in requested.values():
-            waiting.fail(LOST)
+        for request in requested.values():
+            request.fail(LOST)
         for process in running.values():
             process.lost(LOST)
         if not self._ready.done():
-            self._ready.set_exception(EnvironmentFailed("it ended at once"))
-            self._ready.exception()  # Nobody has to be waiting.
+            self._ready.set_exception(EnvironmentFailed("it ended immediately"))
+            self._ready.exception()  # Nobody needs to await it.
 
     def _reap(self) -> None:
         if self._child is not None:
             self._child.wait()
-        self._lose()
+        self._disconnect()
         if not self._gone.done():
             self._gone.set_result(None)
 
 
 def _children(pid: int) -> list[int]:
-    """The direct children of a process; none where the kernel does not tell."""
+    """The direct children of a process; empty if the kernel does not list them."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

@@ -1,7 +1,7 @@
-"""Runs inside a sandbox, for as long as it stands: starts programs on request and tells how they end.
+"""Runs inside a sandbox for its whole life: starts programs on request and reports their exits.
 
-A script that needs nothing but Python, `sandbox_spawner.py DESCRIPTOR OPTIONS [NOTE]`. Requests and answers are
-JSON, one message each, on the packet socket DESCRIPTOR; the streams of a program travel beside its request.
+A script that needs nothing but Python: `spawner.py DESCRIPTOR OPTIONS [NOTE]`. Requests and answers are JSON, one
+message each, on the packet socket DESCRIPTOR; the streams of a program are passed along with its request.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     options = json.loads(sys.argv[2])
     os.set_inheritable(link.fileno(), False)
-    # Nobody in the sandbox may look into this process and speak with its voice.
+    # No program in the sandbox may inspect this process or impersonate it.
     ctypes.CDLL(None).prctl(SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _keep_to_own_abstract_sockets()
+    _block_foreign_abstract_sockets()
     for name, most in options["limits"].items():
         _limit(getattr(resource, name), most)
     os.chdir(options["folder"])
@@ -45,8 +45,8 @@ def main() -> None:
     spawner.serve()
 
 
-def _keep_to_own_abstract_sockets() -> None:
-    """Sockets without a file belong to the network, which may be shared; a newer Landlock knows whose they are."""
+def _block_foreign_abstract_sockets() -> None:
+    """Abstract sockets are part of the network, which may be shared; a newer Landlock can restrict them."""
     library = ctypes.CDLL(None)
     size = ctypes.c_size_t(len(SCOPE_OF_ABSTRACT_SOCKETS))
     ruleset: int = library.syscall(CREATE_RULESET, SCOPE_OF_ABSTRACT_SOCKETS, size, 0)
@@ -72,7 +72,7 @@ class Spawner:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
     def serve(self) -> None:
-        """Until the other side has gone."""
+        """Serve requests until the other side is gone."""
         watch = select.poll()
         watch.register(self._link, select.POLLIN)
         watch.register(self._ended, select.POLLIN)
@@ -80,8 +80,8 @@ class Spawner:
             ready = dict(watch.poll())
             if self._ended in ready:
                 os.read(self._ended, 4096)
-            # The other side goes by what has ended; tell it before new requests.
-            self._report_ends()
+            # The other side relies on exits, so report them before handling new requests.
+            self._report_exits()
             if self._link.fileno() in ready and not self._take_request():
                 return
 
@@ -89,7 +89,7 @@ class Spawner:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         self._link.sendmsg([json.dumps(message).encode()], rights)
 
-    def _report_ends(self) -> None:
+    def _report_exits(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -97,7 +97,7 @@ class Spawner:
                 return
             if pid == 0:
                 return
-            # Others are orphans that were left to us.
+            # Other children are orphans that we adopted.
             request = self._requests.pop(pid, None)
             if request is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -136,12 +136,12 @@ class Spawner:
                 pid = _start_with_pipes(argv, *streams)
             else:
                 if not streams:
-                    # One from the sandbox's own terminals has a name that programs in here can look up.
+                    # A terminal of the sandbox's own devpts has a name that programs in here can look up.
                     opened, terminal = os.openpty()
                     master = (opened,)
                     streams.append(terminal)
                 pid = _start_on_terminal(argv, streams[0], request["size"])
-            # Its end can only be noticed after this, in the same thread.
+            # Its exit can only be noticed after this, in the same thread.
             self._requests[pid] = number
             self.answer({"started": number, "pid": pid}, master)
         except (OSError, ValueError) as error:
@@ -175,7 +175,7 @@ def _start_on_terminal(argv: list[str], terminal: int, size: list[int]) -> int:
 
 
 def _become(argv: list[str], terminal: int) -> NoReturn:
-    """Turn this process into the program, in a session that has the terminal."""
+    """Exec the program in a session that controls the terminal."""
     try:
         signal.set_wakeup_fd(-1)
         for number in CHANGED_BY_PYTHON:

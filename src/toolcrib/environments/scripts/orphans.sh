@@ -1,8 +1,8 @@
-# Notes the processes that the command leaves behind, as `pid command` lines: of its group or session, or marked with its name.
+# Lists the orphans of the command as `pid command` lines: processes in its group or session, or with its id.
 __tc_find_orphans() {
     builtin local IFS=$' \t\n' pid last stat words word
     builtin read -r _ _ _ _ last 2>/dev/null </proc/loadavg || builtin return
-    # Whatever the command started has a number between the newest one before it and the newest one now.
+    # Whatever the command started has a pid between the newest one before it and the newest one now.
     ((last != __tc_first_pid)) || builtin return 0
     builtin set --
     if ((last > __tc_first_pid && last - __tc_first_pid < 2000)); then
