@@ -56,7 +56,7 @@ def test_hooks_and_settings_are_as_they_were(
     answer = run_script(script_runtime, hidden(script))
     assert state(repository) == before
     assert "service/.git/" in answer["note"]
-    assert "taken back" in answer["note"]
+    assert "undone" in answer["note"]
 
 
 def test_another_repository_in_its_place_is_set_aside(

@@ -146,7 +146,7 @@ def test_the_number_of_calls_is_bounded(make_script_runtime: MakeRuntime, run_sc
 
     answer = run_script(runtime, "print([look().get('error', 'ok')[:28] for _ in range(5)])")
 
-    assert answer["output"] == f"{['ok'] * 3 + ['a script may call 3 tools and'[:28]] * 2}\n"
+    assert answer["output"] == f"{['ok'] * 3 + ['a script may make 3 tool calls'[:28]] * 2}\n"
     assert (len(made), answer["tool_calls_made"]) == (3, 3)
 
 
@@ -156,7 +156,7 @@ def test_a_script_that_goes_on_calling_is_ended(make_script_runtime: MakeRuntime
 
     answer = run_script(runtime, "while True: call_tool('terminal', command='true')")
 
-    assert answer["error"].startswith("the script was ended because it went on calling tools")
+    assert answer["error"].startswith("the script was ended because it kept calling tools")
 
 
 def test_a_script_can_call_what_the_session_has_and_nothing_else(script_runtime: Runtime, run_script: Run) -> None:
@@ -301,7 +301,7 @@ def test_a_fork_of_the_script_cannot_call_tools(script_runtime: Runtime, run_scr
         "    except RuntimeError as error: print(error)\n    os._exit(0)\nos.wait()"
     )
 
-    assert "first process only" in run_script(script_runtime, hidden(code))["output"]
+    assert "first process, not from a fork" in run_script(script_runtime, hidden(code))["output"]
 
 
 async def test_calls_that_still_run_are_stopped_with_the_script(make_script_runtime: MakeRuntime) -> None:

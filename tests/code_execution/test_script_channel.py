@@ -94,7 +94,7 @@ def test_a_result_that_is_too_long_is_an_error_that_says_so() -> None:
     long = json.loads(result_frame(1, "\0" * 10_000_000)[5:])
     odd = json.loads(result_frame(2, {"text": "\ud800", "number": 2**70})[5:])
 
-    assert "ask for less" in long["content"]["error"]
+    assert "request less" in long["content"]["error"]
     assert odd == {"id": 2, "content": {"text": "\ud800", "number": 2**70}}
 
 

@@ -118,4 +118,4 @@ def test_nothing_is_left_running_there(place: Runtime, run_script: Run) -> None:
 @pytest.mark.parametrize("place", [pytest.param(lambda patch: docker(patch, python=False), id="docker")], indirect=True)
 def test_a_place_without_python_says_so(place: Runtime, run_script: Run) -> None:
     """And what to do about it."""
-    assert run_script(place, "print(1)")["error"].startswith("no Python was found where scripts run")
+    assert run_script(place, "print(1)")["error"].startswith("no Python was found in the environment")

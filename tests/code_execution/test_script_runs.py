@@ -235,7 +235,7 @@ def test_what_a_script_leaves_running_is_ended_and_told(
     answer = run_script(make_script_runtime(code_sandbox=sandbox), code)
 
     assert answer["output"] == "left\n"
-    assert "left running was ended" in answer["note"]
+    assert "left running were ended" in answer["note"]
     assert running("sleep 987654") == []
 
 
@@ -287,7 +287,7 @@ def test_the_bound_on_memory_is_for_all_processes_of_a_script(
     apart = run_script(runtime, hidden(code.format(first="", each="x = b'x' * 90_000_000", seconds=30)))
     shared = run_script(runtime, hidden(code.format(first="x = b'x' * 90_000_000", each="", seconds=1)))
 
-    assert apart["error"] == "the script was ended because it and what it started used more than 200 MB of memory"
+    assert apart["error"] == "the script was ended because it and its processes used more than 200 MB of memory"
     assert shared["output"] == "done\n"
 
 
@@ -415,7 +415,7 @@ def test_a_missing_interpreter_is_a_clear_error(make_script_runtime: MakeRuntime
     answer = run_script(make_script_runtime(code_python="/no/such/python"), "print(1)")
 
     assert (
-        answer["error"] == "no Python was found where scripts run; install python3 there, or set code_execution.python"
+        answer["error"] == "no Python was found in the environment; install python3 there, or set code_execution.python"
     )
 
 
@@ -423,4 +423,4 @@ def test_a_program_that_is_no_python_is_a_clear_error(make_script_runtime: MakeR
     """What it said instead is told."""
     answer = run_script(make_script_runtime(code_python="/bin/ls"), "print(1)")
 
-    assert answer["error"].startswith("the interpreter could not run the script; it said: ")
+    assert answer["error"].startswith("the interpreter could not run the script: ")

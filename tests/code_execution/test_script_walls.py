@@ -263,5 +263,5 @@ def test_where_a_sandbox_is_required_nothing_runs_without_one(
     """It says why there is none."""
     answer = run_script(make_script_runtime(workspace=Path("/tmp"), code_sandbox="on"), "print(1)")
 
-    assert "too much to give to a sandbox" in answer["error"]
+    assert "too broad for a sandbox" in answer["error"]
     assert "output" not in answer

@@ -96,7 +96,7 @@ def test_the_home_folder_is_not_a_workspace(tmp_path: Path) -> None:
     """Whoever starts in their home does not thereby hand all of it to a container."""
     options = DockerOptions(image="debian", workspace=tmp_path, environ={"HOME": str(tmp_path)})
 
-    with pytest.raises(EnvironmentFailed, match="too much to mount"):
+    with pytest.raises(EnvironmentFailed, match="too broad to mount"):
         run_arguments(options, "toolcrib-x")
 
 
@@ -104,9 +104,9 @@ def test_the_home_folder_is_not_a_workspace(tmp_path: Path) -> None:
     ("volume", "complaint"),
     [
         ("/no/such/folder:/data", "does not exist"),
-        ("data", "not of the form"),
-        ("data/set:/data", "from / or ~ on"),
-        ("/tmp:relative", "not of the form"),
+        ("data", "must have the form"),
+        ("data/set:/data", "must start with / or ~"),
+        ("/tmp:relative", "must have the form"),
     ],
 )
 def test_a_volume_that_cannot_be_mounted_is_refused(volume: str, complaint: str) -> None:
@@ -122,10 +122,10 @@ async def test_a_missing_client_is_named(tmp_path: Path) -> None:
     status = await probe("", environ)
 
     assert not status.usable
-    assert "neither docker nor podman" in status.detail
+    assert "docker and podman are not installed" in status.detail
     assert "install" in status.remedy
     assert await leftovers("", environ) == []
-    with pytest.raises(EnvironmentFailed, match="neither docker nor podman"):
+    with pytest.raises(EnvironmentFailed, match="docker and podman are not installed"):
         await DockerEngine(DockerOptions(image="debian", environ=environ)).open()
 
 

@@ -108,6 +108,6 @@ async def test_text_that_is_not_the_scripts_is_an_error() -> None:
 
     process.on_stdout("\x1b[31mhello\n")
 
-    with pytest.raises(EnvironmentFailed, match="changed what the program printed"):
+    with pytest.raises(EnvironmentFailed, match="altered the output"):
         await process.wait()
     await process.abandon()

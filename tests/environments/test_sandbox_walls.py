@@ -99,7 +99,7 @@ async def test_the_home_stays_as_it_is(sandbox: SandboxEngine, folders: UserFold
 async def test_modes_of_files_elsewhere_cannot_be_changed(sandbox: SandboxEngine, folders: UserFolders) -> None:
     """An isolated sandbox guards modes and times of files too."""
     if not sandbox.isolated:
-        pytest.skip(f"not isolated here: {sandbox.in_force}")
+        pytest.skip(f"not isolated here: {sandbox.description}")
     key = folders.home / ".ssh/id_test"
     before = key.stat()
 
@@ -166,7 +166,7 @@ async def test_abstract_sockets_of_other_programs_cannot_be_reached(opened: Open
     """A socket without a file belongs to the network; sharing that does not share the socket."""
     sandbox = await opened(network=True)
     if not sandbox.isolated:
-        pytest.skip(f"not isolated here: {sandbox.in_force}")
+        pytest.skip(f"not isolated here: {sandbox.description}")
     name = f"toolcrib-{os.urandom(8).hex()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
@@ -276,7 +276,7 @@ async def main():
     process = await engine.spawn([engine.shell, "-c", script], on_output=printed.extend)
     await process.wait()
     await process.abandon()
-    told = {"in_force": engine.in_force, "isolated": engine.isolated, "printed": printed.decode(),
+    told = {"in_force": engine.description, "isolated": engine.isolated, "printed": printed.decode(),
             "temporary": engine.temporary, "owner": (workspace / "new").stat().st_uid}
     await engine.close()
     print(json.dumps(told))
@@ -310,7 +310,7 @@ def test_without_namespaces_landlock_takes_over_and_says_what_it_lacks() -> None
     told = _told_by([sys.executable], "auto", without_namespaces=True)
 
     assert told["in_force"].startswith("Landlock")
-    assert "not guarded" in told["in_force"]
+    assert "not protected" in told["in_force"]
     assert not told["isolated"]
     assert told["temporary"] != "/tmp"
     assert "wrote" in told["printed"]

@@ -122,7 +122,7 @@ def open_regular(entry: FolderEntry, flags: int = os.O_RDONLY) -> tuple[int, os.
     try:
         about = os.fstat(descriptor)
         check_regular(about, entry.path)
-    except BaseException:
+    except (OSError, PathChanged):
         os.close(descriptor)
         raise
     return descriptor, about

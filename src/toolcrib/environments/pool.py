@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -185,12 +185,11 @@ class EnvironmentPool:
 
     async def _open(self, spec: EnvironmentSpec) -> Environment:
         environment = self._create(spec)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_close_quietly, environment)
             await environment.open()
             self._on_open(environment)
-        except BaseException:
-            await _close_quietly(environment)
-            raise
+            undo.pop_all()
         return environment
 
     async def _close(self, several: Iterable[_PooledEnvironment]) -> None:

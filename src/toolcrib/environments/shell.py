@@ -178,13 +178,12 @@ class ShellEnvironment:
         if not self.folder:
             self.folder = BackendPath(f"{self.engine.temporary}/toolcrib-{os.urandom(6).hex()}")
         self.parts = self._make_parts()
-        try:
-            await self._begin_session()
-        except BaseException:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.engine.close)
             if not self._is_taken_over:
-                await self._remove_folder()
-            await self.engine.close()
-            raise
+                undo.push_async_callback(self._remove_folder)
+            await self._begin_session()
+            undo.pop_all()
         self._is_open = True
         self._address = self.address()
         self._shells.prepare()

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
-from toolcrib.core.attempt import Attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandExit, Environment, Execution
 from toolcrib.processes.host_tree import end_tree
 from toolcrib.processes.output import ProcessOutput
 from toolcrib.processes.process import ProcessRecord, TrackedProcess
-from toolcrib.processes.registry import HOST_KIND, ProcessRegistry
+from toolcrib.processes.registry import FAILURES, HOST_KIND, ProcessRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -94,14 +94,18 @@ class _Recovery:
 
     async def recover(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
         """Recover the processes of one environment, and close it unless one of them continues."""
-        ledger = self.registry.ledger
-        environment, error = await attempt_async(self._opened(address))
-        if error is not None:
-            # It may be reachable next time, with what runs in it.
-            logger.warning("cannot open an environment of an earlier run: %s: %s", dict(address), error)
-            ledger.environment_opened(address)
-            await asyncio.gather(*map(self._leave, processes))
+        # Third-party backends may raise anything, and the other environments must still be recovered.
+        _, error = await attempt_async(self._recover(address, processes))
+        if error is None:
             return
+        # It may be reachable next time, with what runs in it.
+        logger.warning("cannot recover an environment of an earlier run: %s: %s", dict(address), error)
+        self.registry.ledger.environment_opened(address)
+        await asyncio.gather(*(self._leave(tracked) for tracked in processes if tracked.is_running))
+
+    async def _recover(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
+        ledger = self.registry.ledger
+        environment = await self._opened(address)
         await asyncio.gather(*(self._process(environment, tracked) for tracked in processes))
         if environment is None:
             ledger.environment_closed(address)
@@ -113,8 +117,9 @@ class _Recovery:
             return
         ledger.environment_opened(address)
         if isinstance(environment, EndsOrphans):
-            _, error = await attempt_async(environment.end_orphans(running))
-            if error is not None:
+            try:
+                await environment.end_orphans(running)
+            except FAILURES as error:
                 logger.error("could not end commands of an earlier run: %s: %s", dict(address), error)
         if not is_left:
             self.registry.run_chore(self._close_when_unused(environment, address, processes))
@@ -135,11 +140,14 @@ class _Recovery:
         if self.registry.notifier.store.has_completion(tracked.record.session_key, tracked.record.id):
             # We died between publishing its end and recording it.
             tracked.record = replace(tracked.record, notify_on_complete=False)
-        execution, error = await self._execution(environment, tracked)
-        if error is not None:
-            logger.warning("cannot reach %s now: %s", tracked.record.id, error)
-            await self._leave(tracked)
-            return
+        execution = None
+        if environment is not None:
+            try:
+                execution = await environment.reattach(tracked.record.command_id, self.registry.sink(tracked.record.id))
+            except FAILURES as error:
+                logger.warning("cannot reach %s now: %s", tracked.record.id, error)
+                await self._leave(tracked)
+                return
         if execution is None:
             await self._without_execution(tracked)
             return
@@ -151,20 +159,15 @@ class _Recovery:
             self.registry.follow(tracked, execution.wait)
             return
         # Even if it has ended by itself: something it started may still run.
-        _, error = await attempt_async(execution.terminate(self.registry.limits.grace_seconds))
-        if error is not None:
-            logger.error("could not end %s", tracked.record.id, exc_info=error)
+        try:
+            await execution.terminate(self.registry.limits.grace_seconds)
+        except FAILURES:
+            logger.exception("could not end %s", tracked.record.id)
         if ended is None:
             tracked.record = replace(tracked.record, termination_source=SOURCE)
             ended = await _within(execution, END_SECONDS)
             ended = ended and replace(ended, note=ended.note or NOTE_ENDED)
         self.registry.finish(tracked, ended or CommandExit(exit_code=-1, reason="lost", note=NOTE_LOST))
-
-    async def _execution(self, environment: Environment | None, tracked: TrackedProcess) -> Attempt[Execution | None]:
-        if environment is None:
-            return Attempt(None, None)
-        sink = self.registry.sink(tracked.record.id)
-        return await attempt_async(environment.reattach(tracked.record.command_id, sink))
 
     async def _without_execution(self, tracked: TrackedProcess) -> None:
         """End what can be ended from here, and keep the output that we had saved ourselves."""
@@ -193,8 +196,9 @@ class _Recovery:
         await self._close(environment, address)
 
     async def _close(self, environment: Environment, address: Mapping[str, str]) -> None:
-        _, error = await attempt_async(environment.close())
-        if error is not None:
+        try:
+            await environment.close()
+        except FAILURES as error:
             logger.warning("cannot close an environment of an earlier run: %s", dict(address), exc_info=error)
             return
         self.registry.ledger.environment_closed(address)
@@ -208,10 +212,13 @@ async def _end_orphans(record: ProcessRecord, registry: ProcessRegistry) -> None
 
 async def _within(execution: Execution, seconds: float) -> CommandExit | None:
     """The exit of the process; None if it has not ended in time, or cannot be asked."""
-    ended, error = await attempt_async(asyncio.wait_for(execution.wait(), seconds))
-    if error is not None and not isinstance(error, TimeoutError):
+    try:
+        return await asyncio.wait_for(execution.wait(), seconds)
+    except TimeoutError:
+        return None
+    except FAILURES as error:
         logger.warning("cannot wait for %s", execution.id, exc_info=error)
-    return ended
+        return None
 
 
 def _key(address: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandExit, CommandRequest, Environment, Execution, OnOutput
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.process_identity import Identity, identity_of, own_identity
 from toolcrib.processes.events import ProcessNotifier
 from toolcrib.processes.ledger import Ledger
@@ -23,6 +23,8 @@ from toolcrib.processes.process import AdoptedCommand, ProcessLimits, ProcessRec
 
 logger = logging.getLogger(__name__)
 
+FAILURES = (ToolcribError, OSError, TimeoutError)
+"""What an environment raises when it fails."""
 WaitForExit = Callable[[], Awaitable[CommandExit | None]]
 HOST_KIND = "local"
 """The backend whose process ids are those of this machine."""
@@ -89,15 +91,16 @@ class ProcessRegistry:
         tracked = self._track(record)
         to_run = replace(request, id=process_id, mode="background")
         starting = asyncio.ensure_future(environment.start(to_run, self.sink(process_id)))
-        try:
-            tracked.execution = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # It may have started by now: a cancelled start must not leave it running.
-            self.run_chore(self._end_unwanted(tracked, starting))
-            raise
-        except BaseException:
-            self._drop(tracked)
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._drop, tracked)
+            try:
+                tracked.execution = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # It may have started by now: a cancelled start must not leave it running.
+                undo.pop_all()
+                self.run_chore(self._end_unwanted(tracked, starting))
+                raise
+            undo.pop_all()
         pid = tracked.execution.pid
         tracked.record = replace(record, pid=pid, identity=_host_identity(record.kind, pid))
         self.ledger.save(tracked.record)
@@ -262,10 +265,13 @@ class ProcessRegistry:
         task.add_done_callback(self._chores.discard)
 
     async def _end_unwanted(self, tracked: TrackedProcess, starting: asyncio.Future[Execution]) -> None:
-        execution, error = await attempt_async(starting)
-        if execution is not None and error is None:
-            await attempt_async(execution.terminate(self.limits.grace_seconds))
-        self._drop(tracked)
+        try:
+            execution = await starting
+            await execution.terminate(self.limits.grace_seconds)
+        except FAILURES as error:
+            logger.warning("could not end %s after its start was cancelled", tracked.record.id, exc_info=error)
+        finally:
+            self._drop(tracked)
 
     def _drop(self, tracked: TrackedProcess) -> None:
         del self._processes[tracked.record.id]
@@ -331,12 +337,14 @@ class ProcessRegistry:
 
     async def _until_settled(self, tracked: TrackedProcess, execution: Execution) -> None:
         """Track an ended command until everything it started has ended."""
-        settling = asyncio.ensure_future(attempt_async(execution.settled()))
+        settling = asyncio.ensure_future(execution.settled())
         try:
             done, _ = await asyncio.wait({settling}, timeout=LOOK_SECONDS)
             if not done:
                 self._mark(tracked, children_run=True)
             await settling
+        except FAILURES as error:
+            logger.warning("lost the orphans of %s", tracked.record.id, exc_info=error)
         finally:
             settling.cancel()
         tracked.execution = None

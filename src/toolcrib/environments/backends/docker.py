@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -332,17 +333,16 @@ class DockerEngine:
         if not options.image:
             raise EnvironmentFailed("no docker image is set; set terminal.docker.image")
         name = persistent_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
-        try:
+        async with AsyncExitStack() as undo:
+            # A container exists even if its program could not be started.
+            undo.push_async_callback(self._client.ask, "rm", "-f", "-v", name, limit_seconds=REMOVE_SECONDS)
             answer = await run_to_end(self._run(name, options))
             if answer.exit_code and options.pull and not await self._has_image():
                 await self._pull()
                 answer = await run_to_end(self._run(name, options))
             if answer.exit_code:
                 raise await self._failure(answer)
-        except BaseException:
-            # A container exists even if its program could not be started.
-            await self._client.ask("rm", "-f", "-v", name, limit_seconds=REMOVE_SECONDS)
-            raise
+            undo.pop_all()
         ids = re.findall(r"^[0-9a-f]{64}$", answer.text, re.M)
         self._container = ids[-1] if ids else name
 

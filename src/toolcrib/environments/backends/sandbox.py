@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -219,11 +220,10 @@ class SandboxEngine:
             raise EnvironmentFailed(f"{NOT_LINUX}; choose another backend")
         visible = self._visible()
         self._folder = SandboxFolder(self._options.temporary)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
             await self._open_with_best(visible, self._folder)
-        except BaseException:
-            await self.close()
-            raise
+            undo.pop_all()
         self._cleaning = asyncio.ensure_future(remove_abandoned(self._options.temporary))
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -100,11 +100,10 @@ class SingularityEngine:
             self._instance = self._options.instance
         else:
             await self._start_instance()
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
             await self._inspect_image()
-        except BaseException:
-            await self.close()
-            raise
+            undo.pop_all()
         self._is_new = True
 
     async def close(self) -> None:
@@ -152,7 +151,8 @@ class SingularityEngine:
     async def _start_instance(self) -> None:
         owner = (self._options.owner or this_process()).replace(":", "-")
         name = f"toolcrib-{secrets.token_hex(4)}-{owner}"
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_stop, self._client, name)
             answer = await run_to_end(self._start(name, self._options))
             if answer.exit_code:
                 image = self._options.image
@@ -160,9 +160,7 @@ class SingularityEngine:
                     f"{self._client.name} could not start {image!r}: {answer.last_line()}; "
                     "check terminal.singularity.image"
                 )
-        except BaseException:
-            await _stop(self._client, name)
-            raise
+            undo.pop_all()
         self._instance = name
 
     async def _start(self, name: str, options: SingularityOptions) -> ClientOutput:

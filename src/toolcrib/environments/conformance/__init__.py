@@ -1,4 +1,4 @@
-"""The promises of an environment as checks that any backend can be put to, ours or a third party's.
+"""The contract of an environment as checks that any backend can run, ours or a third party's.
 
     from toolcrib.environments.conformance import Subject, run_suite
 

@@ -1,4 +1,4 @@
-"""What a check is, and what it has at hand: an open environment, and ways to run commands in it and to look inside."""
+"""What a check is, and its context: an open environment, and helpers to run commands and inspect the result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolcrib.core.errors import ToolcribError
 
 Capability = Literal["pty", "secrets"]
 COMMAND_SECONDS = 30.0
-"""A command of a check that takes longer has hung."""
+"""A command of a check that takes longer hangs."""
 GONE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
-# The pattern comes on standard input, so that the one who looks does not find himself.
+# The pattern comes on standard input, so that the search does not find itself.
 _FIND_PROCESSES = r"""
 if [ -r /proc/self/cmdline ]; then
     command grep -laF -f - /proc/[0-9]*/cmdline 2>/dev/null
@@ -31,40 +31,40 @@ fi
 
 
 class ConformanceFailure(ToolcribError):
-    """An environment does not do what the rule says; the message has what was expected and what was seen."""
+    """An environment violates the rule of a check; the message says what was expected and what was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The backend that is checked, and what is known about it from outside."""
+    """The backend under test, and what is known about it."""
 
     name: str
     make: Callable[[], Environment]
-    """A new environment, not yet open."""
+    """Creates an environment that is not open yet."""
     can: frozenset[Capability] = frozenset({"pty"})
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables of this process that must not be seen inside, by name."""
+    """Variables of this process that must not be visible inside, by name."""
     leftovers: Callable[[], Awaitable[Sequence[str]]] | None = None
-    """What exists outside because of environments of this backend: containers, connections, files, each named."""
+    """Lists what environments of this backend occupy outside: containers, connections, files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One promise of an environment, and how to find out whether it is kept."""
+    """One rule for environments, and how to check it."""
 
     name: str
     rule: str
     run: Callable[[CheckContext], Awaitable[None]]
     needs: frozenset[Capability] = frozenset()
     alone: bool = False
-    """It wants an environment that no other check has used, or will."""
+    """It needs an environment that no other check uses."""
     seconds: float = 90.0
 
 
 def check(
     name: str, *needs: Capability, alone: bool = False, seconds: float = 90.0
 ) -> Callable[[Callable[[CheckContext], Awaitable[None]]], Check]:
-    """Make a coroutine function a check; its docstring is the rule."""
+    """Turn a coroutine function into a check; its docstring is the rule."""
 
     def make(run: Callable[[CheckContext], Awaitable[None]]) -> Check:
         rule = " ".join((run.__doc__ or "").split())
@@ -75,7 +75,7 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutcome:
-    """A command that ended: all of its output, and how it ended."""
+    """An ended command: all of its output, and its exit."""
 
     output: bytes
     ended: CommandExit
@@ -87,7 +87,7 @@ class CommandOutcome:
 
 
 class OutputRecorder:
-    """Takes what a command prints, and lets a check wait for a part of it."""
+    """Records the output of a command, and lets a check wait for a part of it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -111,7 +111,7 @@ class OutputRecorder:
 
 
 class CheckContext:
-    """One check at work on one environment."""
+    """What a check gets: one environment, and helpers to use it."""
 
     def __init__(self, subject: Subject, environment: Environment) -> None:
         self.subject = subject
@@ -131,14 +131,14 @@ class CheckContext:
     async def expect_output(
         self, command: str, expected: str | bytes, *, exit_code: int = 0, stdin: bytes | None = None
     ) -> None:
-        """Expect a command to print exactly that and to end with that code."""
+        """Expect a command to print exactly this and to exit with this code."""
         outcome = await self.run(command, stdin=stdin)
         wanted = expected.encode() if isinstance(expected, str) else expected
         equal(f"output of {_short(command)}", outcome.output, wanted)
         equal(f"exit code of {_short(command)}", outcome.ended.exit_code, exit_code)
 
     async def run_ok(self, command: str) -> None:
-        """Run a command that prepares something; it must work."""
+        """Run a command that prepares something; it must succeed."""
         outcome = await self.run(command)
         if outcome.ended.exit_code != 0:
             raise ConformanceFailure(f"{_short(command)} ended with {outcome.ended.exit_code}: {_short(outcome.text)}")
@@ -146,7 +146,7 @@ class CheckContext:
     async def ended(
         self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command"
     ) -> CommandExit:
-        """How a command ended; one that does not end in time is a failure."""
+        """The exit of a command; fails if it does not end in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await execution.wait()
@@ -155,7 +155,7 @@ class CheckContext:
 
     @contextlib.asynccontextmanager
     async def started(self, request: CommandRequest, on_output: OnOutput) -> AsyncIterator[Execution]:
-        """A command that is ended with the block, whatever happened in it."""
+        """A command that is ended when the block is left."""
         execution = await self.environment.start(request, on_output)
         try:
             yield execution
@@ -168,7 +168,7 @@ class CheckContext:
         return len(outcome.output.splitlines())
 
     async def becomes_running(self, mark: str, count: int) -> None:
-        """Wait until at least so many processes with `mark` run inside."""
+        """Wait until at least this many processes with `mark` run inside."""
         seen = await self._settled(mark, lambda found: found >= count)
         if seen < count:
             raise ConformanceFailure(f"expected {count} processes to run inside; seen {seen}")
@@ -189,7 +189,7 @@ class CheckContext:
 
     @contextlib.asynccontextmanager
     async def folder(self) -> AsyncIterator[str]:
-        """A new folder inside, which the session is not in; gone afterwards."""
+        """A new folder inside, not the session's; removed afterwards."""
         above = (await self.run('(builtin cd -P "${TMPDIR:-/tmp}" && builtin pwd)')).text.strip()
         name = f"{above}/toolcrib-check-{secrets.token_hex(6)}"
         await self.run_ok(f"mkdir -m 700 {name}")
@@ -200,7 +200,7 @@ class CheckContext:
 
 
 def new_marker() -> str:
-    """A number of seconds that nobody else sleeps for: processes are found by it."""
+    """A unique number of seconds to sleep, by which processes are found."""
     return f"{7_000_000 + secrets.randbelow(1_000_000)}.{secrets.randbelow(1_000_000):06}"
 
 
@@ -211,15 +211,15 @@ def equal(what: str, seen: object, expected: object) -> None:
 
 
 def expect(condition: bool, what: str, seen: object) -> None:
-    """Expect a condition, said in words, to hold."""
+    """Expect a condition to hold; `what` describes it."""
     if not condition:
         raise ConformanceFailure(f"expected {what}; seen {_short(seen)}")
 
 
-async def raises(kind: type[Exception], attempt: Awaitable[object]) -> None:
-    """Expect an attempt to be refused with that error."""
+async def raises(kind: type[Exception], awaitable: Awaitable[object]) -> None:
+    """Expect an awaitable to raise that error."""
     try:
-        seen = await attempt
+        seen = await awaitable
     except kind:
         return
     except (OSError, ToolcribError) as error:

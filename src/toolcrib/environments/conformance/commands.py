@@ -1,4 +1,4 @@
-"""Checks of single commands: exit codes, output, input, quoting."""
+"""Checks of single commands: exit codes, output, input, quoting, terminals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ODD_TEXTS = (
 
 @check("exit-codes")
 async def exit_codes(ctx: CheckContext) -> None:
-    """The exit code of a command is handed on as it is; a signal counts as 128 and its number."""
+    """The exit code of a command is passed on unchanged; a signal counts as 128 plus its number."""
     for code in (0, 1, 2, 3, 124, 126, 130, 200, 255):
         equal(f"exit code of (exit {code})", (await ctx.run(f"(exit {code})")).ended.exit_code, code)
         equal(f"exit code of exit {code}", (await ctx.run(f"exit {code}")).ended.exit_code, code)
@@ -50,7 +50,7 @@ async def exit_codes(ctx: CheckContext) -> None:
 
 @check("syntax-error")
 async def syntax_error(ctx: CheckContext) -> None:
-    """A command that bash cannot read is an error that says so, and the session goes on."""
+    """A command that bash cannot parse reports a syntax error, and the session continues."""
     outcome = await ctx.run("if true; then echo (")
     expect(outcome.ended.exit_code != 0, "an exit code that is not 0", outcome.ended.exit_code)
     expect("syntax error" in outcome.text, "'syntax error' in the output", outcome.text)
@@ -62,7 +62,7 @@ async def syntax_error(ctx: CheckContext) -> None:
 
 @check("empty-command")
 async def empty_command(ctx: CheckContext) -> None:
-    """Nothing, blanks and a comment are commands that print nothing and work."""
+    """An empty command, blanks and a comment print nothing and succeed."""
     for command in ("", "  \n ", "# a comment", "true # trailing", ":\n"):
         await ctx.expect_output(command, "")
 
@@ -77,14 +77,14 @@ async def output_order(ctx: CheckContext) -> None:
 
 @check("output-without-line-end")
 async def output_without_line_end(ctx: CheckContext) -> None:
-    """Output is handed on byte by byte: no line end is added and none is taken away."""
+    """Output is passed on unchanged: no newline is added or removed."""
     await ctx.expect_output("printf x", "x")
     await ctx.expect_output(r"printf '\n\n x \n\n'", "\n\n x \n\n")
 
 
 @check("binary-output")
 async def binary_output(ctx: CheckContext) -> None:
-    """All bytes arrive as they were written, zero bytes too."""
+    """All bytes arrive as written, including NUL bytes."""
     escapes = "".join(f"\\x{byte:02x}" for byte in ALL_BYTES)
     await ctx.expect_output(f"printf '{escapes}{escapes}'", ALL_BYTES * 2)
     await ctx.expect_output("head -c 300000 /dev/zero", bytes(300_000))
@@ -92,7 +92,7 @@ async def binary_output(ctx: CheckContext) -> None:
 
 @check("stdin-given")
 async def stdin_given(ctx: CheckContext) -> None:
-    """What is given as standard input is read as it is, then ends."""
+    """Standard input is delivered unchanged, then ends."""
     await ctx.expect_output("cat", ALL_BYTES * 10, stdin=ALL_BYTES * 10)
     await ctx.expect_output("read -r a; read -r b; echo $b $a; cat", "two one\nrest", stdin=b"one\ntwo\nrest")
     large = b"0123456789abcdef" * 65_536
@@ -103,7 +103,7 @@ async def stdin_given(ctx: CheckContext) -> None:
 
 @check("stdin-absent")
 async def stdin_absent(ctx: CheckContext) -> None:
-    """A command that reads without being given anything sees the end at once, and cannot hang."""
+    """A command without input sees the end of file at once, and cannot hang."""
     await ctx.expect_output("cat; echo end", "end\n")
     await ctx.expect_output("read -r x; echo $?", "1\n")
     await ctx.expect_output("bash -c 'cat; echo inner'", "inner\n")
@@ -111,7 +111,7 @@ async def stdin_absent(ctx: CheckContext) -> None:
 
 @check("quotes")
 async def quotes(ctx: CheckContext) -> None:
-    """A command reaches bash exactly as it was written, whatever quotes and characters it has."""
+    """A command reaches bash exactly as written, whatever quotes and characters it contains."""
     for text in ODD_TEXTS:
         quoted = "'" + text.replace("'", "'\\''") + "'"
         await ctx.expect_output(f"printf %s {quoted}", text)
@@ -126,13 +126,13 @@ async def quotes(ctx: CheckContext) -> None:
 
 @check("carriage-returns")
 async def carriage_returns(ctx: CheckContext) -> None:
-    """A carriage return inside quotes stays one; no line end is changed on the way."""
+    """A carriage return inside quotes is preserved; no line ending is converted."""
     await ctx.expect_output("printf '%s' 'a\rb\r\nc'", b"a\rb\r\nc")
 
 
 @check("heredocs")
 async def heredocs(ctx: CheckContext) -> None:
-    """Here-documents of every kind work, also in a row and at the very end of a command."""
+    """Here-documents of every kind work, also several in a row and at the end of a command."""
     await ctx.expect_output('cat <<EOF\none $((1 + 1))\n  it\'s "two"\nEOF', 'one 2\n  it\'s "two"\n')
     await ctx.expect_output("cat <<'EOF'\n$HOME `id` \\\nEOF\n", "$HOME `id` \\\n")
     await ctx.expect_output("cat <<-A; cat <<B\n\ttabbed\n\tA\nsecond\nB\necho after", "tabbed\nsecond\nafter\n")
@@ -142,7 +142,7 @@ async def heredocs(ctx: CheckContext) -> None:
 
 @check("long-commands")
 async def long_commands(ctx: CheckContext) -> None:
-    """A command may be far longer than what the kernel allows for one argument."""
+    """A command may be far longer than the kernel's limit for one argument."""
     text = "0123456789abcdé\n" * 13_000
     await ctx.expect_output(f"cat <<'EOF'\n{text}EOF\n", text)
     many = "\n".join(f": line {number}" for number in range(20_000))
@@ -155,7 +155,7 @@ async def long_commands(ctx: CheckContext) -> None:
 
 @check("own-streams")
 async def own_streams(ctx: CheckContext) -> None:
-    """A command that moves or closes its own streams for good still ends, with its exit code and its state kept."""
+    """A command that redirects or closes its own streams still ends, with its exit code and state preserved."""
     await ctx.expect_output("exec >/dev/null 2>&1; echo unseen; export STREAMS=moved; (exit 7)", "", exit_code=7)
     await ctx.expect_output("echo $STREAMS", "moved\n")
     await ctx.expect_output("exec 1>&- 2>&- 0<&-; export STREAMS=closed; (exit 8)", "", exit_code=8)
@@ -189,7 +189,7 @@ INPUT_SECONDS = 10.0
 
 @check("big-output", seconds=300)
 async def big_output(ctx: CheckContext) -> None:
-    """100 MB of output are kept within bounds in memory, with the right beginning and the right end."""
+    """100 MB of output use bounded memory, with the right head and tail."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     command = f"echo BEGIN; head -c {BIG_BYTES} /dev/zero | tr '\\0' x; echo; echo END"
     result = await run_foreground(
@@ -205,7 +205,7 @@ async def big_output(ctx: CheckContext) -> None:
 
 @check("whole-output-arrives", seconds=120)
 async def whole_output_arrives(ctx: CheckContext) -> None:
-    """Every byte that was written before the end has been handed over when the end is told."""
+    """Every byte written before the end is delivered before the exit is reported."""
     for _ in range(5):
         outcome = await ctx.run("head -c 3000000 /dev/zero | tr '\\0' y; printf END")
         equal("bytes", len(outcome.output), 3_000_003)
@@ -214,7 +214,7 @@ async def whole_output_arrives(ctx: CheckContext) -> None:
 
 @check("output-arrives-while-running")
 async def output_arrives_while_running(ctx: CheckContext) -> None:
-    """Output is handed over when it is written, not at the end."""
+    """Output is delivered when it is written, not at the end."""
     printed = OutputRecorder()
     async with ctx.started(CommandRequest(command="echo early; sleep 600"), printed):
         await printed.wait_for(b"early\n", 10)
@@ -222,7 +222,7 @@ async def output_arrives_while_running(ctx: CheckContext) -> None:
 
 @check("split-characters")
 async def split_characters(ctx: CheckContext) -> None:
-    """A character whose bytes arrive one by one is one character; bytes that are none are replaced, not fatal."""
+    """A character whose bytes arrive separately stays one character; invalid bytes are replaced."""
     request = CommandRequest(
         command=r"printf '\xe2\x82'; sleep 0.1; printf '\xac|\xf0\x9f'; sleep 0.1; printf '\xa6\x8a|\xff|'"
     )
@@ -244,7 +244,7 @@ async def _becomes_waiting(execution: Execution, wanted: bool) -> None:
 
 @check("waits-for-input", "pty")
 async def waits_for_input(ctx: CheckContext) -> None:
-    """A command that waits for somebody to type is told from one that works or sleeps, and goes on when one types."""
+    """A command that waits for input is distinguished from one that works or sleeps, and continues on input."""
     printed = OutputRecorder()
     request = CommandRequest(command="read -r -p 'name? ' name; echo hello $name; sleep 600", terminal=TerminalSize())
     async with ctx.started(request, printed) as execution:
@@ -257,7 +257,7 @@ async def waits_for_input(ctx: CheckContext) -> None:
 
 @check("waits-for-input-in-a-child", "pty")
 async def waits_for_input_in_a_child(ctx: CheckContext) -> None:
-    """A child of the command that waits for input is seen too."""
+    """A child of the command that waits for input is detected too."""
     printed = OutputRecorder()
     request = CommandRequest(command="bash -c 'echo ready; cat; :'", terminal=TerminalSize())
     async with ctx.started(request, printed) as execution:
@@ -267,7 +267,7 @@ async def waits_for_input_in_a_child(ctx: CheckContext) -> None:
 
 @check("terminal", "pty")
 async def terminal(ctx: CheckContext) -> None:
-    """On a terminal all streams are one, of the size asked for, and the exit code is the command's."""
+    """On a terminal all streams are the terminal, with the requested size, and the exit code is the command's."""
     printed = OutputRecorder()
     command = '[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; stty size; [ -n "$TERM" ] && echo named; exit 7'
     request = CommandRequest(command=command, terminal=TerminalSize(rows=41, columns=133))
@@ -292,11 +292,11 @@ async def terminal_resize(ctx: CheckContext) -> None:
 
 @check("terminal-keys", "pty")
 async def terminal_keys(ctx: CheckContext) -> None:
-    """What is typed is read; Ctrl-C interrupts the program, and the command ends with 130."""
+    """Typed text is read; Ctrl-C interrupts the program, and the command exits with 130."""
     mark = new_marker()
     request = CommandRequest(command=f"sleep {mark}; echo on", terminal=TerminalSize())
     async with ctx.started(request, OutputRecorder()) as running:
-        # A key that arrives before bash has started its program is bash's own affair.
+        # A key that arrives before bash has started its program goes to bash itself.
         await ctx.becomes_running(mark, 1)
         await running.write(b"\x03")
         ended = await ctx.ended(running, seconds=10, what="a command after Ctrl-C")

@@ -1,4 +1,4 @@
-"""Checks of files: read, written, looked at, copied in and out of the environment."""
+"""Checks of files: read, write, inspect, copy in and out, and what the file tools need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quoted(text: str) -> str:
 
 @check("files-read-and-written")
 async def files_read_and_written(ctx: CheckContext) -> None:
-    """Files of any name and content are written and read as they are; folders above them are made."""
+    """Files of any name and content are written and read unchanged; parent folders are created."""
     data = bytes(range(256)) * 5
     async with ctx.folder() as folder:
         for name in NAMES:
@@ -52,7 +52,7 @@ async def files_relative(ctx: CheckContext) -> None:
 
 @check("files-keep-mode-and-owner")
 async def files_keep_mode_and_owner(ctx: CheckContext) -> None:
-    """Writing a file keeps the mode and owner of the old one, and replaces it in one step; a mode can be given."""
+    """Writing a file keeps the mode and owner of the old one and is atomic; a mode can be given."""
     async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/old")
         await ctx.run_ok(f"echo old > {path}; chmod 751 {path}; chown 12345:12345 {path} 2>/dev/null; :")
@@ -71,7 +71,7 @@ async def files_keep_mode_and_owner(ctx: CheckContext) -> None:
 
 @check("files-refused")
 async def files_refused(ctx: CheckContext) -> None:
-    """What cannot be read or written raises the error that says why."""
+    """A path that cannot be read or written raises the matching error."""
     async with ctx.folder() as folder:
         await ctx.run_ok(f"mkdir {folder}/sub; mkfifo {folder}/pipe; echo x > {folder}/file")
         await raises(FileNotFoundError, ctx.environment.read_file(BackendPath(f"{folder}/missing")))
@@ -118,7 +118,7 @@ def _snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 
 @check("folders-both-ways")
 async def folders_both_ways(ctx: CheckContext) -> None:
-    """A folder that was copied in and out again is the same: names, contents, modes, links; inside the user owns it."""
+    """A folder copied in and out again is unchanged: names, contents, modes, links; the user inside owns it."""
     with tempfile.TemporaryDirectory(prefix="toolcrib-check-") as name:
         source, back = Path(name, "source"), Path(name, "back")
         _make_tree(source)
@@ -134,7 +134,7 @@ async def folders_both_ways(ctx: CheckContext) -> None:
 
 @check("single-files-both-ways")
 async def single_files_both_ways(ctx: CheckContext) -> None:
-    """A single file is copied to exactly the path that was named, its mode kept both ways."""
+    """A single file is copied to exactly the given path, and keeps its mode both ways."""
     with tempfile.TemporaryDirectory(prefix="toolcrib-check-") as name:
         source, back = Path(name, "source"), Path(name, "new", "back")
         content = os.urandom(2_000_000)
@@ -159,7 +159,7 @@ TRANSFER_CHECKS = (
 
 
 ODD_NAMES = (*NAMES, "ends\n", "caf\udce9 \udcff")
-"""Also one that is no UTF-8, as Python writes it."""
+"""Including one that is not UTF-8, as Python writes it."""
 
 
 def _digest(data: bytes) -> str:
@@ -168,7 +168,7 @@ def _digest(data: bytes) -> str:
 
 @check("lines-of-files")
 async def lines_of_files(ctx: CheckContext) -> None:
-    """Lines are read from anywhere in a file, no more than asked for, and it is said whether the file ends there."""
+    """Lines are read from anywhere in a file, no more than requested, with whether the file ends there."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/lines")
@@ -197,7 +197,7 @@ async def lines_of_files(ctx: CheckContext) -> None:
 
 @check("files-of-odd-names")
 async def files_of_odd_names(ctx: CheckContext) -> None:
-    """Names with quotes, line breaks, leading dashes and bytes that are no UTF-8 are names like any other."""
+    """Names with quotes, newlines, leading dashes and invalid UTF-8 work like any other."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         for name in ODD_NAMES:
@@ -232,7 +232,7 @@ async def files_expected(ctx: CheckContext) -> None:
 
 @check("files-behind-links")
 async def files_behind_links(ctx: CheckContext) -> None:
-    """Where a path is said to be free of links, a link on the way or at its end is refused and nothing is done."""
+    """With `plain`, a link in a path or at its end is refused, and nothing is done."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         await ctx.run_ok(
@@ -257,7 +257,7 @@ async def files_behind_links(ctx: CheckContext) -> None:
 
 @check("links-and-folders")
 async def links_and_folders(ctx: CheckContext) -> None:
-    """Links are made, looked at, replaced and removed as what they are; folders are made and removed when empty."""
+    """Links are created, inspected, replaced and removed as links; folders are created, and removed if empty."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         link, sub = BackendPath(f"{folder}/made/link"), BackendPath(f"{folder}/a/b c")
@@ -286,7 +286,7 @@ async def links_and_folders(ctx: CheckContext) -> None:
 
 @check("files-stamped")
 async def files_stamped(ctx: CheckContext) -> None:
-    """Where a environment stamps its files, the stamp of a file differs once it was replaced, and only then."""
+    """If an environment stamps files, the stamp of a file changes when it is replaced, and only then."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         path = BackendPath(f"{folder}/file")
@@ -306,7 +306,7 @@ async def files_stamped(ctx: CheckContext) -> None:
 
 @check("programs-beside-the-session")
 async def programs_beside_the_session(ctx: CheckContext) -> None:
-    """A program is started beside the session, reads what it is given, and its exit code is known."""
+    """A program outside the session starts, reads its input, and reports its exit code."""
     printed = OutputRecorder()
     argv = ["/bin/sh", "-c", 'read -r line; printf "%s|%s" "$line" "$1"; exit 7', "sh", "a b"]
     process = await ctx.environment.spawn(argv, on_output=printed)
@@ -321,7 +321,7 @@ async def programs_beside_the_session(ctx: CheckContext) -> None:
 
 @check("nothing-waits-for-pipes")
 async def nothing_waits_for_pipes(ctx: CheckContext) -> None:
-    """Pipes and devices are never opened, so that nothing waits for somebody at their other end."""
+    """Pipes and devices are never opened, so that nothing blocks on their other end."""
     environment = ctx.environment
     async with ctx.folder() as folder:
         pipe = BackendPath(f"{folder}/pipe")

@@ -1,4 +1,4 @@
-"""Checks of ending commands: time limits, interrupts, whole trees gone inside the backend, children left behind."""
+"""Checks of processes: time limits, interrupts, ended trees, orphans, concurrent and background commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _all_trees(mark: str) -> tuple[str, int]:
 
 @check("time-limit")
 async def time_limit(ctx: CheckContext) -> None:
-    """At its time limit a command ends with 124, its output so far is kept and all of its trees are gone inside."""
+    """At its time limit a command exits with 124, keeps its output so far, and all its process trees have ended."""
     mark = new_marker()
     command, count = _all_trees(mark)
     started = time.monotonic()
@@ -74,7 +74,7 @@ def _terminate(tree: str) -> Check:
 
 @check("kill-at-once")
 async def kill_at_once(ctx: CheckContext) -> None:
-    """A command that is ended in the moment of its start is gone, too, and soon."""
+    """A command that is ended at the moment of its start ends, too, and soon."""
     for _ in range(5):
         mark = new_marker()
         execution = await ctx.environment.start(
@@ -90,7 +90,7 @@ async def kill_at_once(ctx: CheckContext) -> None:
 
 @check("interrupt")
 async def interrupt(ctx: CheckContext) -> None:
-    """An interrupted command ends with 130 at once, its output so far is kept and all of its trees are gone inside."""
+    """An interrupted command exits with 130 at once, keeps its output, and all its process trees have ended."""
     mark = new_marker()
     command, count = _all_trees(mark)
     event = asyncio.Event()
@@ -112,7 +112,7 @@ async def interrupt(ctx: CheckContext) -> None:
 
 @check("term-is-heard")
 async def term_is_heard(ctx: CheckContext) -> None:
-    """A program is asked to end before it is forced to: its handler for TERM runs and its last output arrives."""
+    """A program gets TERM before KILL: its handler runs and its last output arrives."""
     printed = OutputRecorder()
     command = "bash -c 'trap \"echo cleaned; exit 0\" TERM; echo ready; while :; do sleep 0.05; done'"
     async with ctx.started(CommandRequest(command=command), printed) as execution:
@@ -124,7 +124,7 @@ async def term_is_heard(ctx: CheckContext) -> None:
 
 @check("session-after-time-limit")
 async def session_after_time_limit(ctx: CheckContext) -> None:
-    """After a time limit the session is there, with the state from before that command or with what it had changed."""
+    """After a time limit the session continues, with the state before that command or with its changes."""
     await ctx.run_ok("export BEFORE=limit; cd /")
     request = CommandRequest(command="sleep 600")
     await run_foreground(ctx.environment, request, CommandLimits(timeout_seconds=0.5))
@@ -133,7 +133,7 @@ async def session_after_time_limit(ctx: CheckContext) -> None:
 
 @check("held-pipe")
 async def held_pipe(ctx: CheckContext) -> None:
-    """A child that keeps the output open does not hold up the result, and is named as left behind."""
+    """A child that holds the output open does not delay the result, and is reported as an orphan."""
     mark = new_marker()
     commands = (f"sleep {mark} & echo done", f"(sleep {mark} &) ; echo done", f"setsid sleep {mark} & echo done")
     for command in commands:
@@ -147,7 +147,7 @@ async def held_pipe(ctx: CheckContext) -> None:
             equal("output", bytes(printed.data), b"done\n")
             equal("exit code", ended.exit_code, 0)
             named = [left for left in ended.orphans if mark in left.command]
-            expect(bool(named) and named[0].pid > 0, "the child among those left behind", ended.orphans)
+            expect(bool(named) and named[0].pid > 0, "the child among the orphans", ended.orphans)
             expect(await ctx.running(mark) > 0, "the child to go on running", "it was ended")
         finally:
             await execution.terminate(0.2)
@@ -156,15 +156,15 @@ async def held_pipe(ctx: CheckContext) -> None:
 
 @check("nothing-left-behind")
 async def nothing_left_behind(ctx: CheckContext) -> None:
-    """A command whose children have all ended leaves nothing behind, and says so."""
+    """A command whose children have all ended reports no orphans."""
     outcome = await ctx.run("sleep 0.05 & bash -c 'sleep 0.01 & wait'; wait; echo done | cat")
-    equal("left behind", outcome.ended.orphans, ())
+    equal("orphans", outcome.ended.orphans, ())
     expect(outcome.seconds < 3, "no waiting for anything", f"{outcome.seconds:.1f} s")
 
 
 @check("end-is-noticed-at-once")
 async def end_is_noticed_at_once(ctx: CheckContext) -> None:
-    """The end of a command is noticed when it happens, not at the next look."""
+    """The end of a command is noticed when it happens, not at the next poll."""
     await ctx.run_ok("true")
     best = min([(await ctx.run("sleep 0.3")).seconds for _ in range(3)])
     shortest = min([(await ctx.run("true")).seconds for _ in range(3)])
@@ -194,7 +194,7 @@ def _background(command: str) -> CommandRequest:
 
 @check("parallel-commands")
 async def parallel_commands(ctx: CheckContext) -> None:
-    """Ten commands at once take about as long as one, and each has its own output and exit code."""
+    """Ten concurrent commands take about as long as one, and each has its own output and exit code."""
     one = (await ctx.run("sleep 1")).seconds
     started = time.monotonic()
     outcomes = await asyncio.gather(
@@ -209,7 +209,7 @@ async def parallel_commands(ctx: CheckContext) -> None:
 
 @check("parallel-state")
 async def parallel_state(ctx: CheckContext) -> None:
-    """Commands that overlap start from the state at their start, and the last to finish writes it back."""
+    """Overlapping commands start from the state at their start, and the last to finish saves its own."""
     await ctx.run_ok("export SHARED=before; cd /")
     printed = OutputRecorder()
     long = await ctx.environment.start(
@@ -278,7 +278,7 @@ async def background_kill(ctx: CheckContext) -> None:
 
 @check("background-survives")
 async def background_survives(ctx: CheckContext) -> None:
-    """Foreground commands, ended, killed or timed out, leave a background command alone."""
+    """Foreground commands that end, are killed or time out do not affect a background command."""
     mark = new_marker()
     printed = OutputRecorder()
     async with ctx.started(_background(f"echo up; sleep {mark}"), printed):
@@ -292,7 +292,7 @@ async def background_survives(ctx: CheckContext) -> None:
 
 @check("background-reattached")
 async def background_reattached(ctx: CheckContext) -> None:
-    """A background command is found again by its id: its output from any offset on, and its exit code."""
+    """A background command can be reattached by its id: output from any offset, and exit code."""
     async with ctx.folder() as folder:
         command = f"echo first; until [ -e {folder}/go ]; do sleep 0.05; done; echo second; exit 4"
         printed = OutputRecorder()
@@ -317,7 +317,7 @@ async def _found_again(ctx: CheckContext, command_id: str, go: str) -> None:
 
 @check("background-terminal", "pty")
 async def background_terminal(ctx: CheckContext) -> None:
-    """A background command can have a terminal, and is typed to like one in the foreground."""
+    """A background command can have a terminal, and reads input like one in the foreground."""
     from_terminal = OutputRecorder()
     command = '[ -t 0 ] && [ -t 1 ] && echo tty; read -r x; echo "<$x>"; exit 5'
     request = CommandRequest(command=command, mode="background", terminal=TerminalSize())

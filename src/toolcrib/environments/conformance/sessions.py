@@ -1,4 +1,4 @@
-"""Checks of the session: what one command leaves for the next, whatever way it ended."""
+"""Checks of the session: what one command leaves for the next, hostile settings, secrets, and clean-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toolcrib.environments.conformance.commands import ODD_TEXTS
 
 @check("cwd-kept")
 async def cwd_kept(ctx: CheckContext) -> None:
-    """The next command starts in the folder that the last one went to, and the environment says which that is."""
+    """The next command starts in the folder that the last one changed to, and the environment reports it."""
     async with ctx.folder() as folder:
         for name in ("plain", "two words", "it's", "ünï☃", "-dash", "line\nbreak", "$x"):
             quoted = "'" + f"{folder}/{name}".replace("'", "'\\''") + "'"
@@ -36,7 +36,7 @@ async def cwd_kept(ctx: CheckContext) -> None:
 
 @check("cwd-given")
 async def cwd_given(ctx: CheckContext) -> None:
-    """A folder that is given holds for that command; one that does not exist is an error that says so."""
+    """A given folder applies to that command only; a missing one is reported as `no_folder`."""
     async with ctx.folder() as folder:
         await ctx.run_ok("cd /")
         equal("pwd", (await ctx.run("pwd", cwd=folder)).text, f"{folder}\n")
@@ -49,7 +49,7 @@ async def cwd_given(ctx: CheckContext) -> None:
 
 @check("cwd-vanished")
 async def cwd_vanished(ctx: CheckContext) -> None:
-    """When the session's folder is gone, the next command runs in one that exists, and this is said."""
+    """If the session's folder no longer exists, the next command runs in one that does, with a note."""
     async with ctx.folder() as folder:
         await ctx.run_ok(f"mkdir {folder}/short-lived && cd {folder}/short-lived && rmdir {folder}/short-lived")
         outcome = await ctx.run("echo alive; cd . && pwd")
@@ -62,7 +62,7 @@ async def cwd_vanished(ctx: CheckContext) -> None:
 
 @check("exports-kept")
 async def exports_kept(ctx: CheckContext) -> None:
-    """Exported variables are kept with any value, and reach the programs of later commands."""
+    """Exported variables keep any value and reach the programs of later commands."""
     for text in ODD_TEXTS:
         quoted = "'" + text.replace("'", "'\\''") + "'"
         await ctx.run_ok(f"export KEPT={quoted}")
@@ -76,7 +76,7 @@ async def exports_kept(ctx: CheckContext) -> None:
 
 @check("unset-stays")
 async def unset_stays(ctx: CheckContext) -> None:
-    """A variable that was unset, or is not exported any more, does not come back."""
+    """A variable that was unset, or is no longer exported, does not come back."""
     await ctx.run_ok("export GONE=1 HIDDEN=1")
     await ctx.run_ok("unset GONE; export -n HIDDEN")
     await ctx.expect_output("echo ${GONE-unset} ${HIDDEN-unset}", "unset unset\n")
@@ -88,7 +88,7 @@ async def unset_stays(ctx: CheckContext) -> None:
 
 @check("functions-kept")
 async def functions_kept(ctx: CheckContext) -> None:
-    """Functions are kept, exported ones also for programs, changed and removed ones as they are."""
+    """Functions are kept, exported ones also for programs; changes and removals are kept too."""
     await ctx.run_ok(
         "greet() { local who=${1:-you}; printf 'hello %s\\n' \"$who\"; }\nshout() { echo LOUD; }; export -f shout"
     )
@@ -113,7 +113,7 @@ async def aliases_kept(ctx: CheckContext) -> None:
 
 @check("kept-after-exit")
 async def kept_after_exit(ctx: CheckContext) -> None:
-    """What a command changed is kept when it ends by `exit`, a failure under `set -e` or `set -u`, or in a function."""
+    """Changes are kept when a command ends by `exit`, a failure under `set -e` or `set -u`, or in a function."""
     async with ctx.folder() as folder:
         endings = {
             "exit 3": 3,
@@ -135,7 +135,7 @@ async def kept_after_exit(ctx: CheckContext) -> None:
 
 @check("exit-trap")
 async def exit_trap(ctx: CheckContext) -> None:
-    """A command's own EXIT trap runs once, sees the exit code, and the state is kept all the same."""
+    """A command's own EXIT trap runs once, sees the exit code, and the state is still kept."""
     await ctx.expect_output("trap 'echo bye $?' EXIT; export TRAPPED=1; echo hi", "hi\nbye 0\n")
     await ctx.expect_output("echo $TRAPPED", "1\n")
     await ctx.expect_output("trap 'echo bye $?' EXIT; export TRAPPED=2; exit 5", "bye 5\n", exit_code=5)
@@ -159,7 +159,7 @@ async def exec_keeps_the_state_before(ctx: CheckContext) -> None:
 
 @check("kills-its-shell")
 async def kills_its_shell(ctx: CheckContext) -> None:
-    """A command that kills its own shell ends at once with that signal; the session goes on from before."""
+    """A command that kills its own shell ends at once with that signal; the session continues as before."""
     await ctx.run_ok("export BEFORE=here")
     for signal, code in (("KILL", 137), ("TERM", 143), ("HUP", 129)):
         outcome = await ctx.run(f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 5; echo survived", seconds=4)
@@ -200,7 +200,7 @@ async def _session_works(ctx: CheckContext, what: str) -> None:
 
 @check("shell-options")
 async def shell_options(ctx: CheckContext) -> None:
-    """Options that a command sets work in that command, and leave the session and its output as they are."""
+    """Shell options apply to the command that sets them, and do not affect the session or its output."""
     for option in (
         "set -x",
         "set -u",
@@ -225,14 +225,14 @@ async def shell_options(ctx: CheckContext) -> None:
 
 @check("trace-is-only-the-commands")
 async def trace_is_only_the_commands(ctx: CheckContext) -> None:
-    """`set -x` shows the lines of the command, and none of what runs around it."""
+    """`set -x` traces the lines of the command, and none of our own."""
     lines = (await ctx.run("set -x; echo hi")).text.splitlines()
     equal("trace", [line.lstrip("+") for line in lines], [" echo hi", "hi"])
 
 
 @check("odd-variables", alone=True)
 async def odd_variables(ctx: CheckContext) -> None:
-    """Variables that shells and programs obey, set to odd values, do not break the session."""
+    """Unusual values of variables that shells and programs obey do not break the session."""
     before = (await ctx.run("printf '%s' \"$PATH\"")).text
     for assignment in (
         "IFS=:",
@@ -261,7 +261,7 @@ async def odd_variables(ctx: CheckContext) -> None:
 
 @check("shadowed-builtins", alone=True)
 async def shadowed_builtins(ctx: CheckContext) -> None:
-    """Functions and aliases named like builtins work for the user, and do not reach what runs around a command."""
+    """Functions and aliases named like builtins work for the user, and do not affect our own shell code."""
     for name in BUILTINS:
         await ctx.run(f"function {name} {{ builtin echo mine; }}")
         outcome = await ctx.run(f"{name} x")
@@ -276,7 +276,7 @@ async def shadowed_builtins(ctx: CheckContext) -> None:
 
 @check("many-variables-and-functions")
 async def many_variables_and_functions(ctx: CheckContext) -> None:
-    """A session with hundreds of variables and functions, and with a value of 100 kB in one, goes on as before."""
+    """A session with hundreds of variables and functions, and a value of 100 kB, works as before."""
     await ctx.run_ok('for i in {1..300}; do export MANY_$i=value$i; eval "many_$i() { echo $i; }"; done')
     await ctx.expect_output("echo $MANY_1 $MANY_300; many_300", "value1 value300\n300\n")
     await ctx.run_ok("for i in {1..300}; do unset MANY_$i; unset -f many_$i; done")
@@ -287,7 +287,7 @@ async def many_variables_and_functions(ctx: CheckContext) -> None:
 
 @check("limits-and-masks")
 async def limits_and_masks(ctx: CheckContext) -> None:
-    """A mask or a limit that one command sets is gone with it."""
+    """A umask or a limit applies only to the command that sets it."""
     before = (await ctx.run("umask; ulimit -c; ulimit -n")).text
     await ctx.run_ok("umask 000; ulimit -c 0; ulimit -n 20")
     equal("mask and limits of the next command", (await ctx.run("umask; ulimit -c; ulimit -n")).text, before)
@@ -303,7 +303,7 @@ ODD_SESSION_CHECKS = (
 )
 
 
-# The values come on standard input: in the arguments of a program they would themselves be seen.
+# The values come on standard input: as arguments they would be visible themselves.
 _WHO_SHOWS = r"""
 command cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | command tr '\0' '\n' >"$SEEN_IN_PROC"
 command env >>"$SEEN_IN_PROC"
@@ -316,13 +316,13 @@ unset SEEN_IN_PROC
 
 @check("secrets", "secrets")
 async def secrets_are_not_seen(ctx: CheckContext) -> None:
-    """Keys of this process are neither in the environment of a command nor in /proc of any process that it can see."""
+    """Keys of this process are neither in a command's environment nor in /proc of any process that it can see."""
     async with ctx.folder() as folder:
         for name, value in ctx.subject.secrets.items():
             equal(f"value of {name}", (await ctx.run(f'printf %s "${{{name}-}}"')).text, "")
             await ctx.run_ok(f"export SEEN_IN_PROC={folder}/seen")
             seen = await ctx.run(_WHO_SHOWS, stdin=value.encode() + b"\n")
-            equal(f"places inside that show {name}", seen.text.strip(), "0")
+            equal(f"occurrences of {name} inside", seen.text.strip(), "0")
     printed = OutputRecorder()
     execution = await ctx.environment.start(CommandRequest(command="env", mode="background"), printed)
     await ctx.ended(execution)
@@ -332,7 +332,7 @@ async def secrets_are_not_seen(ctx: CheckContext) -> None:
 
 @check("command-is-not-in-proc")
 async def command_is_not_in_proc(ctx: CheckContext) -> None:
-    """The text of a command, which may hold a password, is not in the arguments of any process inside."""
+    """The text of a command, which may contain a password, is not in the arguments of any process inside."""
     mark = new_marker()
     modes: tuple[Literal["foreground", "background"], ...] = ("foreground", "background")
     for mode in modes:
@@ -360,7 +360,7 @@ async def sessions_are_apart(ctx: CheckContext) -> None:
 
 @check("close-leaves-nothing", alone=True, seconds=180)
 async def close_leaves_nothing(ctx: CheckContext) -> None:
-    """Closing an environment ends every command, background and left-behind ones too, and gives all of it back."""
+    """Closing an environment ends every command, including background ones and orphans, and releases everything."""
     await _closed(ctx.environment.close())
     before = await _outside(ctx)
     mark = new_marker()
@@ -383,7 +383,7 @@ async def close_leaves_nothing(ctx: CheckContext) -> None:
 
 
 async def _nothing_seen_by_another(ctx: CheckContext, mark: str, folder: str) -> None:
-    """Where environments share one place, as on this machine, another one can look."""
+    """Where environments share a machine, another one can check."""
     other = ctx.subject.make()
     await other.open()
     try:

@@ -1,4 +1,4 @@
-"""Runs the checks on a backend and reports what became of each."""
+"""Runs the checks on a backend and reports each result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
     *HYGIENE_CHECKS,
 )
 CLOSE_SECONDS = 15.0
-"""An environment that takes longer to close waits for something that does not come."""
+"""An environment that takes longer to close hangs."""
 
 
 class UnknownCheck(UnknownName):
@@ -37,7 +37,7 @@ class UnknownCheck(UnknownName):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What became of one check."""
+    """The result of one check."""
 
     check: Check
     state: Literal["passed", "failed", "skipped"]
@@ -48,7 +48,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceReport:
-    """What became of all checks, in their order."""
+    """The results of all checks, in order."""
 
     subject: str
     results: tuple[CheckResult, ...]
@@ -67,9 +67,9 @@ async def run_suite(
     only: Collection[str] | None = None,
     on_result: Callable[[CheckResult], None] = lambda _result: None,
 ) -> ConformanceReport:
-    """Run all checks, or those of the names in `only`, one after the other; raises UnknownCheck for a wrong name.
+    """Run all checks, or those named in `only`, one after the other; raises UnknownCheck for an unknown name.
 
-    Checks share an environment where they can; after a failure the next one gets a new one.
+    Checks share an environment if possible; after a failure the next one gets a new one.
     """
     results: list[CheckResult] = []
     shared: Environment | None = None
@@ -90,7 +90,7 @@ async def run_suite(
 
 
 async def run_check(each: Check, subject: Subject) -> CheckResult:
-    """Run one check in an environment of its own."""
+    """Run one check in its own environment."""
     if missing := each.needs - subject.can:
         return CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
     result, environment = await _run_shared(each, subject, None)
@@ -103,7 +103,7 @@ async def run_check(each: Check, subject: Subject) -> CheckResult:
 
 
 def chosen(only: Collection[str] | None) -> list[Check]:
-    """The checks of these names, all without any."""
+    """The checks with these names; None means all."""
     if only is None:
         return list(CHECKS)
     known = [each.name for each in CHECKS]
@@ -116,7 +116,7 @@ def chosen(only: Collection[str] | None) -> list[Check]:
 async def _run_shared(
     each: Check, subject: Subject, environment: Environment | None
 ) -> tuple[CheckResult, Environment | None]:
-    """The result, and the environment for the next check: None after a failure."""
+    """The result, and the environment for the next check; None after a failure."""
     started = time.monotonic()
     problem = ""
     try:
@@ -135,7 +135,7 @@ async def _run_shared(
         if environment is not None:
             await close(environment)
         raise
-    except Exception as error:  # noqa: BLE001 - a backend under test may raise anything, and that is its failure
+    except Exception as error:  # noqa: BLE001 - a backend under test may raise anything
         problem = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
     if not problem:
@@ -146,7 +146,7 @@ async def _run_shared(
 
 
 async def close(environment: Environment) -> str:
-    """Close an environment under test; what went wrong with that, if anything."""
+    """Close an environment under test; returns what went wrong, if anything."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await environment.close()
