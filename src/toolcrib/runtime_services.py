@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Modules with a function `build(settings, services)`: most processes never need them, and importing them costs time.
 BUILT_ON_FIRST_USE = {
     "files": "toolcrib.files.service",
-    "code": "toolcrib.code.service",
+    "code": "toolcrib.code_execution.service",
     "skills": "toolcrib.skills.service",
     "cron": "toolcrib.cron.service",
 }

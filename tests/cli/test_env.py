@@ -97,7 +97,7 @@ def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Pr
     listed = with_backend("env", "list", DOCKER_HOST="unix:///no/such/socket")
     checked = with_backend("env", "check", "strange", "--only", "exit-codes")
 
-    assert "brought by strange" in listed.stdout
+    assert "installed by strange" in listed.stdout
     assert (checked.code, checked.stdout.splitlines()[-1]) == (
         0,
         "strange: 1 passed, 0 failed, 0 skipped. It keeps its promises.",

@@ -19,9 +19,8 @@ from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.singularity import SingularityEngine, SingularityOptions
-from toolcrib.environments.conformance import Need, Subject
-from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.conformance import Capability, Subject
+from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 
 SECRET = ("OPENAI_API_KEY", "sk-conformance-4f1b7c2a9d")
 """Stands in the environment that toolcrib was started with; no backend may hand it on."""
@@ -37,7 +36,7 @@ class Factory:
     name: str
     make: Make
     marks: Sequence[pytest.MarkDecorator] = ()
-    lacks: frozenset[Need] = frozenset()
+    lacks: frozenset[Capability] = frozenset()
     """What the backend does not promise, so that no check asks for it."""
 
 

@@ -145,7 +145,7 @@ class HostedEngineRules:
 
     async def test_a_terminal_is_refused_with_a_reason(self, engine: Any) -> None:
         """There are no pseudo-terminals; the message says where there are."""
-        with pytest.raises(EnvironmentFailed, match=r"no terminals.*docker"):
+        with pytest.raises(EnvironmentFailed, match=r"does not support terminals.*docker"):
             await engine.spawn(["true"], on_output=lambda data: None, terminal=TerminalSize())
 
     async def test_closing_ends_the_sandbox_and_everything_in_it(self, engine: Any, service: Any) -> None:

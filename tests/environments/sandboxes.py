@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
-from toolcrib.environments.backends.sandbox_landlock import landlock_version
+from toolcrib.environments.sandboxing.landlock import landlock_version
 
 MECHANISMS = ("bubblewrap", "landlock")
 SECRET = "the-key-of-the-user"

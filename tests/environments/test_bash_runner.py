@@ -12,7 +12,7 @@ import pytest
 
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.bash_runner import BashRunnerEngine
+from toolcrib.environments.bash_runner import BashRunnerEngine
 
 LIMIT_SECONDS = 30
 
@@ -144,7 +144,7 @@ async def test_closing_ends_what_still_runs(engine):
 
 async def test_there_are_no_terminals(engine):
     """That is said, instead of running the program without one."""
-    with pytest.raises(EnvironmentFailed, match="has no terminals"):
+    with pytest.raises(EnvironmentFailed, match="does not support terminals"):
         await engine.spawn(["true"], on_output=lambda _: None, terminal=TerminalSize())
 
 

@@ -12,7 +12,7 @@ from tests.environments.factories import FACTORIES, SECRET, Factory, host_enviro
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.conformance import CHECKS, Check, Need, Subject, Trial, run_check, run_suite
+from toolcrib.environments.conformance import CHECKS, Capability, Check, CheckContext, Subject, run_check, run_suite
 
 
 @pytest.fixture(params=[pytest.param(row, id=row.name, marks=row.marks) for row in FACTORIES])
@@ -51,7 +51,7 @@ class Closed(LocalEnvironment):
         raise EnvironmentFailed("the moon is not full; wait")
 
 
-def of(kind: type[LocalEnvironment], can: frozenset[Need] = frozenset()) -> Subject:
+def of(kind: type[LocalEnvironment], can: frozenset[Capability] = frozenset()) -> Subject:
     return Subject(name=kind.__name__, make=lambda: kind(host_environ()), can=can)
 
 
@@ -81,7 +81,7 @@ async def test_an_environment_that_does_not_open_fails_its_checks_with_the_reaso
 async def test_a_check_that_hangs_fails() -> None:
     """No backend can hold up the suite."""
 
-    async def hang(trial: Trial) -> None:
+    async def hang(ctx: CheckContext) -> None:
         await asyncio.Event().wait()
 
     result = await run_check(Check(name="hang", rule="", run=hang, seconds=0.1), of(LocalEnvironment))
@@ -92,7 +92,7 @@ async def test_a_check_that_hangs_fails() -> None:
 async def test_anything_that_a_backend_raises_is_its_failure() -> None:
     """An exception of a third party's code is reported with its type."""
 
-    async def burst(trial: Trial) -> None:
+    async def burst(ctx: CheckContext) -> None:
         raise ZeroDivisionError("burst")
 
     result = await run_check(Check(name="burst", rule="", run=burst), of(LocalEnvironment))

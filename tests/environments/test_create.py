@@ -24,16 +24,19 @@ from toolcrib.config.terminal_settings import (
 )
 from toolcrib.core.environments import CommandRequest, Environment, EnvironmentSpec, Leftover
 from toolcrib.core.errors import ConfigError, EnvironmentFailed, UnknownName
-from toolcrib.environments.backend_options import OPTIONS, Order, engine_options, make_engine
+from toolcrib.environments.backend import EnvironmentRequest
+from toolcrib.environments.backends import daytona, docker, modal, singularity, ssh, vercel_sandbox
 from toolcrib.environments.create import (
     backend_statuses,
     create_environment,
+    environment_request,
     leftovers,
     open_address,
     remove_leftover,
     resolve,
 )
-from toolcrib.environments.specs import BUILT_IN
+from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.specs import BUILT_IN, ON_THIS_MACHINE, find_backend
 
 USUAL = {"PATH": "/usr/bin:/bin", "HOME": "/home/me"}
 
@@ -134,26 +137,38 @@ def test_an_unknown_backend_is_refused_with_the_nearest():
 # Options and engines
 
 
-def order_for(kind: str, environ: Mapping[str, str] | None = None, **terminal: Any) -> Order:
+def request_for(kind: str, environ: Mapping[str, str] | None = None, **terminal: Any) -> EnvironmentRequest:
     settings = settings_with(backend=kind, **terminal)
     spec = resolve(settings, {}, session="s", workspace=Path("/work"), environ=USUAL)
-    return Order(spec=spec, terminal=settings.terminal, environ=USUAL | (environ or {}))
+    return environment_request(spec, settings, USUAL | (environ or {}))
 
 
-@pytest.mark.parametrize("kind", sorted(OPTIONS))
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_every_backend_declares_itself(kind):
+    """Its module is named after it, its section exists, and the table of backends on this machine agrees with it."""
+    backend = find_backend(kind)
+
+    assert backend.kind == kind
+    assert (backend.location == "host") is (kind in ON_THIS_MACHINE)
+    assert (backend.settings(TerminalSettings()) is None) is (kind == "local")
+    assert (backend.leftovers is None) is (backend.remove is None)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_every_backend_can_be_made_from_default_settings(kind):
     """Options and engine agree with each other; making one opens nothing."""
-    engine = make_engine(order_for(kind))
+    environment = find_backend(kind).create(request_for(kind))
 
-    assert engine.kind == kind
-    assert engine.shell
+    assert isinstance(environment, ShellEnvironment)
+    assert environment.kind == environment.engine.kind == kind
+    assert environment.engine.shell
 
 
 def test_docker_gets_what_its_section_says():
     """Mounts, limits and the client's own variables; files stay the user's where something is mounted."""
     section = DockerSettings(engine="podman", volumes=["~/data:/data:ro"], mount_cwd=True, pids=9, network=False)
 
-    options = engine_options(order_for("docker", {"DOCKER_HOST": "unix:///x", "API_KEY": "k"}, docker=section))
+    options = docker.options_from(request_for("docker", {"DOCKER_HOST": "unix:///x", "API_KEY": "k"}, docker=section))
 
     assert (options.binary, options.volumes, options.workspace) == (
         "podman",
@@ -162,41 +177,43 @@ def test_docker_gets_what_its_section_says():
     )
     assert (options.pids_limit, options.network, options.run_as_host_user) == (9, False, True)
     assert options.environ == USUAL | {"DOCKER_HOST": "unix:///x"}
-    assert not engine_options(order_for("docker")).run_as_host_user
+    assert not docker.options_from(request_for("docker")).run_as_host_user
 
 
 def test_elsewhere_commands_get_only_what_was_named():
     """Of this machine's variables, those that the settings name; patterns pass no secret and no password of a proxy."""
     environ = {"MINE": "1", "MY_TOKEN": "2", "LANG": "C", "http_proxy": "http://me:pw@proxy:1", "KEPT_KEY": "3"}
-    docker = DockerSettings(env_passthrough=["KEPT_KEY"], env={"SET": "docker"})
+    section = DockerSettings(env_passthrough=["KEPT_KEY"], env={"SET": "docker"})
 
-    order = order_for("docker", environ, docker=docker, env_passthrough=["M*", "http_*"], env={"SET": "all", "A": "b"})
-    ssh = order_for("ssh", environ, docker=docker, env_passthrough=["MY_TOKEN"])
+    request = request_for(
+        "docker", environ, docker=section, env_passthrough=["M*", "http_*"], env={"SET": "all", "A": "b"}
+    )
+    for_ssh = request_for("ssh", environ, docker=section, env_passthrough=["MY_TOKEN"])
 
-    assert order.variables() == {
+    assert request.variables() == {
         "MINE": "1",
         "http_proxy": "http://proxy:1",
         "KEPT_KEY": "3",
         "SET": "docker",
         "A": "b",
     }
-    assert ssh.variables() == {"MY_TOKEN": "2"}
-    assert "me:pw" not in repr(ssh)
+    assert for_ssh.variables() == {"MY_TOKEN": "2"}
+    assert "me:pw" not in repr(for_ssh)
 
 
 def test_a_volume_without_a_target_is_refused():
     """What would be mounted where is never guessed."""
-    with pytest.raises(EnvironmentFailed, match="should be HOST:CONTAINER"):
-        engine_options(order_for("docker", docker=DockerSettings(volumes=["/data"])))
-    with pytest.raises(EnvironmentFailed, match="should be a full path"):
-        engine_options(order_for("singularity", singularity=SingularitySettings(overlay="kept")))
+    with pytest.raises(EnvironmentFailed, match="must be HOST:CONTAINER"):
+        docker.options_from(request_for("docker", docker=DockerSettings(volumes=["/data"])))
+    with pytest.raises(EnvironmentFailed, match="must be an absolute path"):
+        singularity.options_from(request_for("singularity", singularity=SingularitySettings(overlay="kept")))
 
 
 def test_ssh_gets_paths_of_this_machine_and_the_agent():
     """The key is a file here; the agent's address comes from the environment."""
     section = SshSettings(host="box", user="me", port=22022, key="~/.ssh/id", accept_new_host_keys=False)
 
-    options = engine_options(order_for("ssh", {"SSH_AUTH_SOCK": "/run/agent"}, ssh=section))
+    options = ssh.options_from(request_for("ssh", {"SSH_AUTH_SOCK": "/run/agent"}, ssh=section))
 
     assert (options.host, options.user, options.port, options.key) == ("box", "me", 22022, "/home/me/.ssh/id")
     assert (options.agent_path, options.accept_new_host_keys) == ("/run/agent", False)
@@ -206,14 +223,14 @@ def test_hosted_backends_get_their_keys_and_limits():
     """Keys come from the environment and are never shown; 0 means what the service usually gives."""
     keys = {"MODAL_TOKEN_ID": "id", "MODAL_TOKEN_SECRET": "hush", "DAYTONA_API_KEY": "hush", "VERCEL_TOKEN": "hush"}
 
-    modal = engine_options(order_for("modal", keys, modal=ModalSettings(cpus=2, max_lifetime_seconds=60)))
-    daytona = engine_options(order_for("daytona", keys, daytona=DaytonaSettings(disk_mb=2048)))
-    vercel = engine_options(order_for("vercel_sandbox", keys))
+    for_modal = modal.options_from(request_for("modal", keys, modal=ModalSettings(cpus=2, max_lifetime_seconds=60)))
+    for_daytona = daytona.options_from(request_for("daytona", keys, daytona=DaytonaSettings(disk_mb=2048)))
+    for_vercel = vercel_sandbox.options_from(request_for("vercel_sandbox", keys))
 
-    assert (modal.token_id, modal.cpu, modal.memory_mb, modal.lifetime_seconds) == ("id", 2, None, 60)
-    assert (daytona.api_key, daytona.disk_mb, daytona.cpu) == ("hush", 2048, None)
-    assert vercel.token == "hush"
-    assert "hush" not in repr((modal, daytona, vercel))
+    assert (for_modal.token_id, for_modal.cpu, for_modal.memory_mb, for_modal.lifetime_seconds) == ("id", 2, None, 60)
+    assert (for_daytona.api_key, for_daytona.disk_mb, for_daytona.cpu) == ("hush", 2048, None)
+    assert for_vercel.token == "hush"
+    assert "hush" not in repr((for_modal, for_daytona, for_vercel))
 
 
 def test_an_unused_backend_is_not_loaded():
@@ -303,13 +320,14 @@ async def test_a_place_is_found_again_by_its_address(tmp_path):
 def test_addresses_lead_back_to_their_engines():
     """A container, an instance, a sandbox or a machine is reached again as its address says."""
     settings = settings_with()
-    docker = open_address(
+    container = open_address(
         {"kind": "docker", "folder": "/tmp/x", "container": "abc", "binary": "podman"}, settings, USUAL
     )
-    ssh = open_address({"kind": "ssh", "folder": "/tmp/y", "host": "box", "port": "2", "user": "u"}, settings, USUAL)
+    login = {"host": "box", "port": "2", "user": "u"}
+    machine = open_address({"kind": "ssh", "folder": "/tmp/y", **login}, settings, USUAL)
 
-    assert (docker.kind, docker.address()["folder"]) == ("docker", "/tmp/x")
-    assert ssh.address().items() >= {"host": "box", "port": "2", "user": "u", "folder": "/tmp/y"}.items()
+    assert (container.kind, container.address()["folder"]) == ("docker", "/tmp/x")
+    assert machine.address().items() >= {**login, "folder": "/tmp/y"}.items()
     with pytest.raises(EnvironmentFailed, match="ends with the process"):
         open_address({"kind": "sandbox"}, settings, USUAL)
     with pytest.raises(UnknownName):
@@ -323,7 +341,7 @@ async def test_every_backend_says_whether_it_works_here():
     """One line a backend, with a remedy where it does not work, whatever is installed."""
     statuses = await backend_statuses(settings_with(), USUAL)
 
-    assert tuple(status.kind for status in statuses[: len(BUILT_IN)]) == BUILT_IN
+    assert sorted(status.kind for status in statuses[: len(BUILT_IN)]) == list(BUILT_IN)
     assert statuses[0].usable
     for status in statuses:
         assert status.detail
@@ -334,9 +352,9 @@ async def test_a_broken_section_is_a_status_and_not_an_exception():
     """A bad volume makes docker unusable, and only docker."""
     statuses = await backend_statuses(settings_with(docker=DockerSettings(volumes=["/data"])), USUAL)
 
-    docker = next(status for status in statuses if status.kind == "docker")
-    assert (docker.usable, docker.detail) == (False, docker.detail)
-    assert "HOST:CONTAINER" in docker.detail
+    broken = next(status for status in statuses if status.kind == "docker")
+    assert not broken.usable
+    assert "HOST:CONTAINER" in broken.detail
     assert statuses[0].usable
 
 
@@ -410,7 +428,7 @@ async def test_an_installed_package_can_bring_backends(installed):
 
     theirs = {status.kind: status.detail for status in statuses[len(BUILT_IN) :]}
     assert sorted(theirs) == ["my-engine", "my-environment", "my-junk", "my-runner"]
-    assert theirs["my-engine"] == "brought by brought"
+    assert theirs["my-engine"] == "installed by brought"
     assert spec_of(backend="my-engine").backend == "my-engine"
     with pytest.raises(UnknownName, match="did you mean 'my-engine'"):
         spec_of(backend="my-engin")

@@ -17,9 +17,8 @@ from tests.environments import engines
 from tests.environments.engine_runs import bash, run
 from toolcrib.core.environments import Leftover, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.containers import Client, find_program, is_alive, this_process
-from toolcrib.environments.backends.docker import DockerEngine, DockerOptions, leftovers, probe, remove
-from toolcrib.environments.backends.docker_options import run_arguments
+from toolcrib.environments.backends.docker import DockerEngine, DockerOptions, leftovers, probe, remove, run_arguments
+from toolcrib.environments.containers import ContainerClient, find_program, is_alive, this_process
 
 Open = Callable[..., Any]
 
@@ -97,7 +96,7 @@ def test_the_home_folder_is_not_a_workspace(tmp_path: Path) -> None:
     """Whoever starts in their home does not thereby hand all of it to a container."""
     options = DockerOptions(image="debian", workspace=tmp_path, environ={"HOME": str(tmp_path)})
 
-    with pytest.raises(EnvironmentFailed, match="too much to mount"):
+    with pytest.raises(EnvironmentFailed, match="too broad to mount"):
         run_arguments(options, "toolcrib-x")
 
 
@@ -105,9 +104,9 @@ def test_the_home_folder_is_not_a_workspace(tmp_path: Path) -> None:
     ("volume", "complaint"),
     [
         ("/no/such/folder:/data", "does not exist"),
-        ("data", "not of the form"),
-        ("data/set:/data", "from / or ~ on"),
-        ("/tmp:relative", "not of the form"),
+        ("data", "must have the form"),
+        ("data/set:/data", "must start with / or ~"),
+        ("/tmp:relative", "must have the form"),
     ],
 )
 def test_a_volume_that_cannot_be_mounted_is_refused(volume: str, complaint: str) -> None:
@@ -123,10 +122,10 @@ async def test_a_missing_client_is_named(tmp_path: Path) -> None:
     status = await probe("", environ)
 
     assert not status.usable
-    assert "neither docker nor podman" in status.detail
+    assert "docker and podman are not installed" in status.detail
     assert "install" in status.remedy
     assert await leftovers("", environ) == []
-    with pytest.raises(EnvironmentFailed, match="neither docker nor podman"):
+    with pytest.raises(EnvironmentFailed, match="docker and podman are not installed"):
         await DockerEngine(DockerOptions(image="debian", environ=environ)).open()
 
 
@@ -318,7 +317,7 @@ class TestRealContainers:
         """Where there is no bash nothing can run; the person is told so and nothing stays."""
         empty = tmp_path / "empty.tar"
         tarfile.open(empty, "w").close()
-        client = Client(find_program([options.binary], options.environ) or "", options.environ)
+        client = ContainerClient(find_program([options.binary], options.environ) or "", options.environ)
         image = f"toolcrib-test-empty-{os.getpid()}:latest"
         await client.ask("import", str(empty), image)
 
@@ -338,7 +337,7 @@ class TestRealContainers:
         with pytest.raises(asyncio.CancelledError):
             await opening
 
-        client = Client(find_program([options.binary], options.environ) or "", options.environ)
+        client = ContainerClient(find_program([options.binary], options.environ) or "", options.environ)
         assert (await client.ask("ps", "-aq", "--filter", f"label=toolcrib.test={tmp_path}")).text == ""
 
     async def test_podman_takes_the_place_of_a_docker_that_is_down(

@@ -10,7 +10,7 @@ import pytest
 
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import SessionOptions
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/"}
 

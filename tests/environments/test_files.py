@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.environments import BackendPath, FileStatus, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments import archives
-from toolcrib.environments.files import BackendFiles
+from toolcrib.environments.files import BackendFiles, unpack
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
 
@@ -33,7 +32,7 @@ class HostEngine:
     kind = "host"
     isolated = False
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, *, noise: bytes = b"", prefix: Sequence[str] = ()) -> None:
@@ -175,12 +174,12 @@ async def test_what_is_closed_to_the_user_is_a_permission_error(public: Path) ->
 
 FULL_DISK = """
 import os, resource, signal, sys
-from toolcrib.environments.host_writing import fill_with, replace_file
+from toolcrib.environments.host_paths import writer_of, replace_file
 os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    replace_file(sys.argv[1], fill_with(b"x" * 200_000))
+    replace_file(sys.argv[1], writer_of(b"x" * 200_000))
 except OSError as error:
     print(error.strerror)
 """
@@ -360,11 +359,11 @@ def test_nothing_is_unpacked_outside_of_its_folder(tmp_path: Path, escape: str) 
     target = tmp_path / "target"
 
     if escape.startswith("/"):
-        archives.unpack(archive, target)
+        unpack(archive, target)
         assert not Path(escape).exists()
     else:
-        with pytest.raises(OSError, match="leads out of"):
-            archives.unpack(archive, target)
+        with pytest.raises(OSError, match="points outside"):
+            unpack(archive, target)
 
     assert (target / "fine").read_bytes() == b"text"
     assert not (tmp_path / "out").exists()
@@ -375,7 +374,7 @@ async def test_a_cut_answer_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x" * 10_000)
     cut = HostEngine(prefix=["sh", "-c", '"$@" | head -c 5000', "sh"])
 
-    with pytest.raises(EnvironmentFailed, match="went away"):
+    with pytest.raises(EnvironmentFailed, match="was lost"):
         await BackendFiles(cut).read_file(inside(tmp_path / "f"))
 
 
@@ -384,7 +383,7 @@ async def test_content_that_does_not_arrive_in_full_replaces_nothing(tmp_path: P
     (tmp_path / "f").write_text("old")
     cut = HostEngine(prefix=["sh", "-c", 'head -c 100 | "$@"', "sh"])
 
-    with pytest.raises(OSError, match="did not arrive in full"):
+    with pytest.raises(OSError, match="did not arrive completely"):
         await BackendFiles(cut).write_file(inside(tmp_path / "f"), b"n" * 10_000)
 
     assert (tmp_path / "f").read_text() == "old"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from toolcrib.core.environments import BackendPath, OnOutput, TerminalSize
 from toolcrib.core.errors import PathChanged
-from toolcrib.environments import host_lines
+from toolcrib.environments import host_files
 from toolcrib.environments.files import BackendFiles
 from toolcrib.environments.host_files import HostFiles
 from toolcrib.environments.host_process import HostProcess, spawn_on_host
@@ -39,7 +39,7 @@ class Programs:
     kind = "programs"
     isolated = False
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     async def open(self) -> None: ...
@@ -124,11 +124,11 @@ def test_a_large_file_gives_the_same_lines_with_and_without_tail(tmp_path: Path,
     with path.open("wb") as file:
         for _ in range(9):
             file.write(block)
-    assert path.stat().st_size > host_lines.LARGE_BYTES
+    assert path.stat().st_size > host_files.LARGE_BYTES
 
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        by_tail = host_lines.take_lines(descriptor, first, 3, 1000)
+        by_tail = host_files.take_lines(descriptor, first, 3, 1000)
     finally:
         os.close(descriptor)
 

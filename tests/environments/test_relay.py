@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.relay import RelayedProcess, input_lines, relayed
+from toolcrib.environments.hosted import TextRelayProcess, input_lines, relayed
 
 
 def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -24,7 +24,7 @@ def run_script(*argv: str, path: str | None = None, typed: bytes = b"") -> subpr
     return subprocess.run(command, input=typed, capture_output=True, env=environ, timeout=20, check=False)
 
 
-class Told(RelayedProcess):
+class Told(TextRelayProcess):
     """A program of which only the script's words are known."""
 
     def __init__(self) -> None:
@@ -108,6 +108,6 @@ async def test_text_that_is_not_the_scripts_is_an_error() -> None:
 
     process.on_stdout("\x1b[31mhello\n")
 
-    with pytest.raises(EnvironmentFailed, match="changed what the program printed"):
+    with pytest.raises(EnvironmentFailed, match="altered the output"):
         await process.wait()
     await process.abandon()

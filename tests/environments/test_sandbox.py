@@ -257,9 +257,9 @@ async def test_limits_are_set(opened: OpenSandbox) -> None:
 
 async def test_what_is_in_force_is_said(sandbox: SandboxEngine, mechanism: str) -> None:
     """The engine names the mechanism and what it covers."""
-    assert sandbox.in_force.lower().startswith(mechanism)
-    assert "no network" in sandbox.in_force
-    assert "seccomp" in sandbox.in_force
+    assert sandbox.description.lower().startswith(mechanism)
+    assert "no network" in sandbox.description
+    assert "seccomp" in sandbox.description
 
 
 async def test_the_probe_names_the_mechanism(folders: UserFolders, mechanism: str) -> None:

@@ -30,8 +30,7 @@ from tests.environments.sandboxes import (
 )
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import SandboxEngine
-from toolcrib.environments.backends.sandbox_policy import closed_parts, open_parts
-from toolcrib.environments.backends.sandbox_seccomp import REFUSED_CALLS, seccomp_program
+from toolcrib.environments.sandboxing.policy import REFUSED_CALLS, parts_without, private_paths, seccomp_program
 
 ASK_FOR_KEYS = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(250, 0, -3, 0) < 0)"
 # Each must fail inside. None of them would harm this machine if it did not.
@@ -108,7 +107,7 @@ async def test_the_home_stays_as_it_is(sandbox: SandboxEngine, folders: UserFold
 async def test_modes_of_files_elsewhere_cannot_be_changed(sandbox: SandboxEngine, folders: UserFolders) -> None:
     """An isolated sandbox guards modes and times of files too."""
     if not sandbox.isolated:
-        pytest.skip(f"not isolated here: {sandbox.in_force}")
+        pytest.skip(f"not isolated here: {sandbox.description}")
     key = folders.home / ".ssh/id_test"
     before = key.stat()
 
@@ -175,7 +174,7 @@ async def test_abstract_sockets_of_other_programs_cannot_be_reached(opened: Open
     """A socket without a file belongs to the network; sharing that does not share the socket."""
     sandbox = await opened(network=True)
     if not sandbox.isolated:
-        pytest.skip(f"not isolated here: {sandbox.in_force}")
+        pytest.skip(f"not isolated here: {sandbox.description}")
     name = f"toolcrib-{os.urandom(8).hex()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
@@ -244,8 +243,8 @@ def test_parts_that_only_root_may_read_are_found(tmp_path: Path) -> None:
     (tmp_path / "private").chmod(0o700)
     closed = [tmp_path / "a/closed", tmp_path / "private"]
 
-    assert list(closed_parts(tmp_path, 9)) == (closed if os.geteuid() == 0 else [])
-    assert list(open_parts(tmp_path, closed)) == [tmp_path / "a/open", tmp_path / "b"]
+    assert list(private_paths(tmp_path, 9)) == (closed if os.geteuid() == 0 else [])
+    assert list(parts_without(tmp_path, closed)) == [tmp_path / "a/open", tmp_path / "b"]
 
 
 def test_system_calls_have_the_numbers_that_this_kernel_gives_them() -> None:
@@ -269,8 +268,8 @@ OPEN_AND_TELL = """
 import asyncio, ctypes, json, os, platform, sys
 from pathlib import Path
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
-from toolcrib.environments.backends.sandbox_landlock import install_filter
-from toolcrib.environments.backends.sandbox_seccomp import seccomp_program
+from toolcrib.environments.sandboxing.landlock import install_filter
+from toolcrib.environments.sandboxing.policy import seccomp_program
 
 async def main():
     use, home, without_namespaces = sys.argv[1:]
@@ -285,7 +284,7 @@ async def main():
     process = await engine.spawn([engine.shell, "-c", script], on_output=printed.extend)
     await process.wait()
     await process.abandon()
-    told = {"in_force": engine.in_force, "isolated": engine.isolated, "printed": printed.decode(),
+    told = {"in_force": engine.description, "isolated": engine.isolated, "printed": printed.decode(),
             "temporary": engine.temporary, "owner": (workspace / "new").stat().st_uid}
     await engine.close()
     print(json.dumps(told))
@@ -320,7 +319,7 @@ def test_without_namespaces_landlock_takes_over_and_says_what_it_lacks() -> None
     told = _told_by([sys.executable], "auto", without_namespaces=True)
 
     assert told["in_force"].startswith("Landlock")
-    assert "not guarded" in told["in_force"]
+    assert "not protected" in told["in_force"]
     assert not told["isolated"]
     assert told["temporary"] != "/tmp"
     assert "wrote" in told["printed"]

@@ -72,8 +72,8 @@ def test_an_instance_is_contained(tmp_path: Path) -> None:
         ({"image": ""}, "set terminal.singularity.image"),
         ({"image": "/no/such.sif"}, "'/no/such.sif' not found"),
         ({"binds": ("/no/such/folder:/data",)}, "does not exist"),
-        ({"binds": ("relative:/data",)}, "not of the form"),
-        ({"binds": ("/tmp",)}, "not of the form"),
+        ({"binds": ("relative:/data",)}, "must have the form"),
+        ({"binds": ("/tmp",)}, "must have the form"),
     ],
 )
 def test_what_cannot_be_started_is_named(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ async def test_a_missing_client_is_named(tmp_path: Path) -> None:
     status = await probe("", environ)
 
     assert not status.usable
-    assert "neither apptainer nor singularity" in status.detail
+    assert "apptainer and singularity are not installed" in status.detail
     assert "install" in status.remedy
     assert await leftovers("", environ) == []
-    with pytest.raises(EnvironmentFailed, match="neither apptainer nor singularity"):
+    with pytest.raises(EnvironmentFailed, match="apptainer and singularity are not installed"):
         await SingularityEngine(SingularityOptions(image="docker://debian", environ=environ)).open()
 
 

@@ -20,8 +20,7 @@ from tests.environments.engines import SshServer
 from tests.environments.own_sshd import OwnSshd, Relay, own_sshd, relay_to
 from toolcrib.core.environments import TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.ssh import SshEngine, SshOptions, probe, quoted_for_any_shell
-from toolcrib.environments.backends.ssh_process import SshProcess
+from toolcrib.environments.backends.ssh import SshEngine, SshOptions, SshProcess, probe, quoted_for_any_shell
 
 MakeEngine = Callable[[SshOptions], SshEngine]
 LIMIT_SECONDS = 20

@@ -329,7 +329,7 @@ async def test_a_changed_key_of_an_aliased_host_is_refused(
 
 async def test_an_unknown_host_name_is_said(options: SshOptions) -> None:
     """A name that nobody knows is told apart from a machine that does not answer."""
-    assert "'no-such-host.invalid' is not known" in await failure(replace(options, host="no-such-host.invalid"))
+    assert "'no-such-host.invalid' cannot be resolved" in await failure(replace(options, host="no-such-host.invalid"))
 
 
 async def test_a_closed_port_is_said(options: SshOptions) -> None:
@@ -340,7 +340,7 @@ async def test_a_closed_port_is_said(options: SshOptions) -> None:
 
         for host in ("127.0.0.1", "localhost"):
             message = await failure(replace(options, host=host, port=port))
-            assert f"nothing answers on port {port} of {host!r}: connection refused" in message
+            assert f"nothing listens on port {port} of {host!r}: connection refused" in message
 
 
 async def test_a_server_that_never_answers_is_given_up(options: SshOptions) -> None:

@@ -18,7 +18,7 @@ from tests.faults.crashes import Crash, Owner, Planned, log_of, wait_for
 from tests.faults.places import Place
 from toolcrib.process_identity import Identity
 from toolcrib.processes.ledger import Ledger
-from toolcrib.processes.record import ProcessRecord
+from toolcrib.processes.process import ProcessRecord
 from toolcrib.runtime import Runtime
 
 # Processes are killed again and again, which takes time.
@@ -102,7 +102,7 @@ def test_a_command_does_not_wait_for_a_host_that_is_silent(home: Path) -> None:
             started_at=1.0,
         )
         ledger.save(record, first=True)
-        ledger.place_opened(address)
+        ledger.environment_opened(address)
         runtime = Runtime(home=home, yolo=True)
         try:
             answer = ask(runtime, "terminal", command="echo here")

@@ -15,7 +15,7 @@ import pytest
 
 from toolcrib.core.environments import BackendPath
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import SessionOptions
 from toolcrib.files.editing import EditRefused, FileEdit, FileVersion, commit, put
 
 

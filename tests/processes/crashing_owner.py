@@ -17,7 +17,7 @@ async def main(folder: Path, commands: list[str]) -> None:
     registry = ProcessRegistry(folder)
     environment = LocalEnvironment(dict(os.environ))
     await environment.open()
-    registry.ledger.place_opened(environment.address())
+    registry.ledger.environment_opened(environment.address())
     for command in commands:
         record = await registry.start(
             environment, CommandRequest(command=command), session_key="s", notify_on_complete=True

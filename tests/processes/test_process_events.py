@@ -113,7 +113,7 @@ def test_events_can_be_said_in_words() -> None:
     completion = ProcessEvent(1, "completion", {**about, "exit_code": 2, "completion_reason": "exited", "output": "no"})
     match = ProcessEvent(2, "watch_match", {**about, "pattern": "ERR", "output": "ERR 1", "suppressed": 3})
 
-    assert completion.in_words() == "Background process proc_1 (make) has ended (exit code 2):\nno"
-    assert match.in_words() == "Background process proc_1 (make) printed 'ERR' (3 more lines match):\nERR 1"
-    assert "30 s" in ProcessEvent(3, "watch_overflow_tripped", {"paused_seconds": 30.0}).in_words()
-    assert "7 older" in ProcessEvent(4, "events_dropped", {"count": 7}).in_words()
+    assert completion.describe() == "Background process proc_1 (make) has ended (exit code 2):\nno"
+    assert match.describe() == "Background process proc_1 (make) printed 'ERR' (3 more lines match):\nERR 1"
+    assert "30 s" in ProcessEvent(3, "watch_overflow_tripped", {"paused_seconds": 30.0}).describe()
+    assert "7 older" in ProcessEvent(4, "events_dropped", {"count": 7}).describe()

@@ -15,7 +15,7 @@ import pytest
 from toolcrib.core.environments import CommandRequest, Environment
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalEnvironment
-from toolcrib.environments.session_parts import SessionOptions
+from toolcrib.environments.shell import SessionOptions
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
 from toolcrib.processes.host_tree import end_tree, processes_of
 from toolcrib.processes.recovery import recover
@@ -103,9 +103,9 @@ async def test_orphans_are_ended_and_nothing_finished_is_lost(make_registry: Mak
         assert code in (None, process.record.exit_code)
         # The shell may say that its program was ended.
         assert process.output.last_lines(10).lines[:1] == text
-    told = [event.fields["session_id"] for event in registry.notices.unread("s", "chat")]
+    told = [event.fields["session_id"] for event in registry.notifier.unread("s", "chat")]
     assert sorted(told) == sorted([before, after, runs])
-    assert list((folder / "places").iterdir()) == []
+    assert list((folder / "environments").iterdir()) == []
 
 
 async def test_orphans_go_on_when_the_user_wants_that(make_registry: MakeRegistry, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_place_that_cannot_be_reached_is_tried_again_next_time(
     recovered = await recover(registry, unreachable, "end")
 
     assert recovered.lost == (process_id,)
-    (entry,) = (tmp_path / "processes" / "places").iterdir()
+    (entry,) = (tmp_path / "processes" / "environments").iterdir()
     place = json.loads(entry.read_text())
     assert place["address"] == dict(fake.address())
     assert place["owner"]["pid"] == os.getpid()
@@ -185,20 +185,20 @@ async def test_a_completion_that_was_told_before_the_crash_is_not_told_again(
     """Dying between telling of an end and recording it doubles nothing."""
     process_id = await left_by_the_dead(tmp_path / "processes", fake, notify_on_complete=True)
     registry = make_registry()
-    registry.notices.tell("s", "completion", {"session_id": process_id})
+    registry.notifier.publish("s", "completion", {"session_id": process_id})
 
     async def open_fake(_: Mapping[str, str]) -> Environment | None:
         return fake
 
     await recover(registry, open_fake, "end")
 
-    assert len(registry.notices.unread("s", "chat")) == 1
+    assert len(registry.notifier.unread("s", "chat")) == 1
     assert fake.closings == 1
 
 
 async def test_places_without_processes_are_given_back(make_registry: MakeRegistry, fake: FakeEnvironment) -> None:
     """A place that a dead process of ours had open is opened once more and closed."""
-    make_registry(owner=await dead()).ledger.place_opened(fake.address())
+    make_registry(owner=await dead()).ledger.environment_opened(fake.address())
     registry = make_registry()
     opened = []
 
@@ -210,7 +210,7 @@ async def test_places_without_processes_are_given_back(make_registry: MakeRegist
 
     assert opened == [dict(fake.address())]
     assert fake.closings == 1
-    assert registry.ledger.take_orphans().places == ()
+    assert registry.ledger.take_orphans().environments == ()
 
 
 async def test_an_adopted_place_is_given_back_with_its_last_process(

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.core.environments import CommandRequest, LeftBehind, TerminalSize
+from toolcrib.core.environments import CommandRequest, OrphanedProcess, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.process_identity import is_alive
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.host_tree import processes_of
-from toolcrib.processes.record import InputRefused, ProcessLimits, UnknownProcess
+from toolcrib.processes.output import WatchLimits
+from toolcrib.processes.process import AdoptedCommand, InputRefused, ProcessLimits, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.session import Adoption, TrackedProcess
-from toolcrib.processes.watch import WatchLimits
 from toolcrib.testing.environments import FakeEnvironment, FakeExecution, Reply
 
 WAIT_SECONDS = 20.0
@@ -276,7 +275,7 @@ async def test_completion_and_matches_are_both_told(registry: ProcessRegistry, f
     execution.ends(7)
     await process.done.wait()
 
-    match, completion = registry.notices.unread("s", "chat")
+    match, completion = registry.notifier.unread("s", "chat")
 
     assert match.as_json() == {
         "type": "watch_match",
@@ -306,22 +305,22 @@ async def test_nothing_is_told_unasked(registry: ProcessRegistry, fake: FakeEnvi
     execution.ends(0)
     await process.done.wait()
 
-    assert registry.notices.unread("s", "chat") == []
+    assert registry.notifier.unread("s", "chat") == []
 
 
 async def test_a_reader_can_wait_for_news(registry: ProcessRegistry, fake: FakeEnvironment) -> None:
     """Whoever waits is woken by the event, and gets nothing when the time is over."""
     _, execution = await started(registry, fake, notify_on_complete=True)
 
-    nothing = await registry.notices.next_unread("s", "chat", 0.01)
-    waiting = asyncio.create_task(registry.notices.next_unread("s", "chat", WAIT_SECONDS))
+    nothing = await registry.notifier.next_unread("s", "chat", 0.01)
+    waiting = asyncio.create_task(registry.notifier.next_unread("s", "chat", WAIT_SECONDS))
     await asyncio.sleep(0)
     execution.ends(0)
 
     assert nothing == []
     assert types(await waiting) == ["completion"]
-    registry.notices.acknowledge("s", "chat", 1)
-    assert await registry.notices.next_unread("s", "chat", 0.01) == []
+    registry.notifier.acknowledge("s", "chat", 1)
+    assert await registry.notifier.next_unread("s", "chat", 0.01) == []
 
 
 async def test_matches_held_back_are_told_when_the_window_ends(
@@ -333,9 +332,9 @@ async def test_matches_held_back_are_told_when_the_window_ends(
     execution.prints("x 1\n")
     execution.prints("x 2\nx 3\n")
 
-    await until(lambda: len(registry.notices.unread("s", "chat")) == 2)
+    await until(lambda: len(registry.notifier.unread("s", "chat")) == 2)
 
-    assert [event.fields["output"] for event in registry.notices.unread("s", "chat")] == ["x 1", "x 2\nx 3"]
+    assert [event.fields["output"] for event in registry.notifier.unread("s", "chat")] == ["x 1", "x 2\nx 3"]
 
 
 async def test_a_watch_that_never_rests_is_replaced_by_the_completion(
@@ -347,14 +346,14 @@ async def test_a_watch_that_never_rests_is_replaced_by_the_completion(
 
     def print_until_disabled() -> bool:
         execution.prints("x\n")
-        return "watch_disabled" in types(registry.notices.unread("s", "chat"))
+        return "watch_disabled" in types(registry.notifier.unread("s", "chat"))
 
     await until(print_until_disabled)
     execution.prints("x\n")
     execution.ends(0)
     await process.done.wait()
 
-    told = types(registry.notices.unread("s", "chat"))
+    told = types(registry.notifier.unread("s", "chat"))
 
     assert told[-2:] == ["watch_disabled", "completion"]
     assert set(told[:-2]) == {"watch_match"}
@@ -369,9 +368,9 @@ async def test_too_many_matches_of_a_session_pause_all_its_watches(
     for execution in executions:
         execution.prints("x\n")
 
-    await until(lambda: len(registry.notices.unread("s", "chat")) == 18)
+    await until(lambda: len(registry.notifier.unread("s", "chat")) == 18)
 
-    told = types(registry.notices.unread("s", "chat"))
+    told = types(registry.notifier.unread("s", "chat"))
     assert told[:16] == ["watch_match"] * 15 + ["watch_overflow_tripped"]
     assert sorted(told[16:]) == ["watch_match", "watch_overflow_released"]
 
@@ -382,7 +381,7 @@ async def test_a_lost_place_is_told(registry: ProcessRegistry, fake: FakeEnviron
     execution.ends(255, "lost", note="the connection broke")
     await process.done.wait()
 
-    (event,) = registry.notices.unread("s", "chat")
+    (event,) = registry.notifier.unread("s", "chat")
 
     assert (process.record.status, process.record.note) == ("lost", "the connection broke")
     assert event.fields["completion_reason"] == "lost"
@@ -402,10 +401,10 @@ async def test_a_foreground_command_that_left_children_is_adopted(
 ) -> None:
     """It counts as running until its children are gone; its later output is heard."""
     execution = await fake.start(CommandRequest(command="server &", id="cmd_1"), lambda _: None)
-    children = (LeftBehind(pid=77, command="server"),)
-    execution.ends(0, left_behind=children)
+    children = (OrphanedProcess(pid=77, command="server"),)
+    execution.ends(0, orphans=children)
     record = registry.adopt(
-        Adoption(execution=execution, session_key="s", command="server &", pids=(77,), output=b"before\n")
+        AdoptedCommand(execution=execution, session_key="s", command="server &", pids=(77,), output=b"before\n")
     )
     execution.heard_by(registry.sink(record.id), 0)
     execution.prints("after\n")
@@ -427,7 +426,7 @@ async def test_a_foreground_command_that_waits_for_input_is_adopted(
     """A command that still runs can be typed into and ends with its own exit code."""
     execution = await fake.start(CommandRequest(command="ask", id="cmd_2"), lambda _: None)
     execution.reads_input = True
-    record = registry.adopt(Adoption(execution=execution, session_key="s", command="ask", has_terminal=True))
+    record = registry.adopt(AdoptedCommand(execution=execution, session_key="s", command="ask", has_terminal=True))
     process = registry.get(record.id, "s")
 
     waits = await process.waits_for_input()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.processes.watch import Breaker, LineMatcher, Watch, WatchLimits
+from toolcrib.processes.output import LineMatcher, OutputWatch, WatchBreaker, WatchLimits
 
 LIMITS = WatchLimits()
 
@@ -63,7 +63,7 @@ def test_a_line_without_end_is_searched_across_its_pieces_and_stays_small() -> N
 
 def test_matches_within_a_window_are_told_together_at_its_end() -> None:
     """The first match is told at once, the next ones once, fifteen seconds later."""
-    watch = Watch(("ERROR",), LIMITS)
+    watch = OutputWatch(("ERROR",), LIMITS)
 
     watch.feed("ERROR 1\n", now=100.0)
     first = watch.due(100.0)
@@ -79,7 +79,7 @@ def test_matches_within_a_window_are_told_together_at_its_end() -> None:
 
 def test_what_does_not_fit_into_an_event_is_counted() -> None:
     """At most twenty lines and two thousand characters are shown; the rest is a number."""
-    watch = Watch(("x",), LIMITS)
+    watch = OutputWatch(("x",), LIMITS)
 
     watch.feed("x\n" * 50, now=0.0)
     many = watch.due(0.0)[0]
@@ -92,7 +92,7 @@ def test_what_does_not_fit_into_an_event_is_counted() -> None:
 
 def test_a_process_that_matches_all_the_time_is_not_watched_any_more() -> None:
     """Three windows in a row with more to tell end the watch."""
-    watch = Watch(("tick",), LIMITS)
+    watch = OutputWatch(("tick",), LIMITS)
     told = []
 
     for second in range(120):
@@ -104,7 +104,7 @@ def test_a_process_that_matches_all_the_time_is_not_watched_any_more() -> None:
 
 def test_a_process_that_matches_now_and_then_is_watched_for_ever() -> None:
     """A match after a quiet window starts the counting anew."""
-    watch = Watch(("tick",), LIMITS)
+    watch = OutputWatch(("tick",), LIMITS)
     told = []
 
     for minute in range(20):
@@ -116,7 +116,7 @@ def test_a_process_that_matches_now_and_then_is_watched_for_ever() -> None:
 
 def test_what_is_held_back_is_told_at_the_end() -> None:
     """No match is lost because the process ends within a window."""
-    watch = Watch(("x",), LIMITS)
+    watch = OutputWatch(("x",), LIMITS)
     watch.feed("x 1\n", now=0.0)
     watch.due(0.0)
     watch.feed("x 2\n", now=1.0)
@@ -126,11 +126,11 @@ def test_what_is_held_back_is_told_at_the_end() -> None:
 
 def test_a_session_that_hears_too_much_gets_a_pause() -> None:
     """Fifteen events in ten seconds stop all watches of the session for thirty."""
-    breaker = Breaker(LIMITS)
+    breaker = WatchBreaker(LIMITS)
 
     tripped = [breaker.count(number * 0.1) for number in range(15)]
 
     assert tripped == [False] * 14 + [True]
     assert breaker.is_open(31.0)
     assert not breaker.is_open(31.5)
-    assert not any(Breaker(LIMITS).count(number * 1.0) for number in range(100))
+    assert not any(WatchBreaker(LIMITS).count(number * 1.0) for number in range(100))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from tests.skills.skill_crib import Crib
-from tests.skills.skill_crib import skill_text
+
+from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.undo.history import FileHistory
+
 
 async def test_every_change_of_a_skill_can_be_undone(crib: Crib) -> None:
     """Each undo gives the files and modes before one call: deleted, removed, written, changed and created ones."""

@@ -7,22 +7,18 @@ import resource
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+
 import pytest
-from tests.undo.undo_work import SESSION
-from tests.undo.undo_work import Work
-from tests.undo.undo_work import working_in
+
+from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.undo import journal
 from toolcrib.undo.files import LocalFiles
-from toolcrib.undo.history import FileHistory
-from toolcrib.undo.history import UnknownCall
-from toolcrib.undo.snapshot import GUESSED_FILES
-from toolcrib.undo.snapshot import FileSnapshot
-from toolcrib.undo.snapshot import SnapshotLimits
-from toolcrib.undo.snapshot import TargetPath
-from toolcrib.undo.snapshot import UndoScope
+from toolcrib.undo.history import FileHistory, UnknownCall
+from toolcrib.undo.snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import MAX_SESSIONS
+
 
 def test_a_session_is_shown_as_a_whole(work: Work) -> None:
     """Created, changed and deleted files are named with the calls that did it; folders only where they are all."""

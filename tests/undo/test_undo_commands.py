@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
 import pytest
-from tests.undo.undo_work import SESSION
-from tests.undo.undo_work import Work
-from toolcrib.undo.commands import may_change_files
-from toolcrib.undo.commands import targets_of_command
+
+from tests.undo.undo_work import SESSION, Work
+from toolcrib.undo.commands import may_change_files, targets_of_command
 from toolcrib.undo.files import LocalFiles
 from toolcrib.undo.snapshot import UndoScope
+
 
 def fill(folder: Path) -> None:
     """Files of all kinds: text, bytes, modes, links, nested and empty folders, odd names."""

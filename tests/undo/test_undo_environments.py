@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
 import pytest
+
 from tests.environments import engines
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+
 import pytest
-from tests.undo.undo_work import SESSION
-from tests.undo.undo_work import Work
+
+from tests.undo.undo_work import SESSION, Work
+
 
 def git(folder: Path, *words: str) -> str:
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}

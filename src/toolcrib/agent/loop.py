@@ -266,7 +266,7 @@ class Run:
         processes = self._around.runtime.terminal.processes
         events = await processes.unread_events(session_id, "agent")
         if events:
-            self._add(user_message("\n\n".join(f"[{event.in_words()}]" for event in events)))
+            self._add(user_message("\n\n".join(f"[{event.describe()}]" for event in events)))
             await processes.acknowledge(session_id, "agent", events)
 
     async def _heed_servers(self) -> None:

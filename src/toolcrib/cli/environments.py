@@ -17,12 +17,9 @@ from toolcrib.config.env_file import fill_environment
 from toolcrib.config.environment import SECRET_NAMES, child_environment, environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.environments import Engine, Environment, EnvironmentSpec
-from toolcrib.core.errors import ToolcribError, UsageError
-from toolcrib.environments.backend_options import Order
-from toolcrib.environments.backends.bash_runner import BashRunner, BashRunnerEngine
-from toolcrib.environments.create import create_environment, resolve, session_options
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.core.environments import Environment, EnvironmentSpec
+from toolcrib.core.errors import EnvironmentFailed, ToolcribError, UsageError
+from toolcrib.environments.create import create_environment, environment_from, environment_request, resolve
 from toolcrib.environments.specs import BUILT_IN, third_party
 
 SESSION = "command line"
@@ -54,17 +51,10 @@ class Here:
 
     def _made_by(self, factory: Callable[..., Any], spec: EnvironmentSpec) -> Environment:
         made = factory(spec, self.settings)
-        if hasattr(made, "start"):
-            return cast(Environment, made)
-        if hasattr(made, "_run_bash"):
-            made = BashRunnerEngine(cast(BashRunner, made), spec.backend)
-        if not hasattr(made, "spawn"):
-            raise UsageError(
-                f"{spec.backend!r} made a {type(made).__name__}; it should give an Environment, an Engine, or a "
-                "BaseEnvironment"
-            )
-        order = Order(spec=spec, terminal=self.settings.terminal, environ=self.environ)
-        return ShellEnvironment(cast(Engine, made), session_options(order))
+        try:
+            return environment_from(made, environment_request(spec, self.settings, self.environ))
+        except EnvironmentFailed as error:
+            raise UsageError(str(error)) from error
 
     def secrets(self) -> dict[str, str]:
         """The variables of this process that no command may see."""

@@ -7,7 +7,7 @@ from typing import Any
 from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.compat.tools_environments_backends import _Handle
 from toolcrib.core.environments import BackendPath, CommandRequest, Environment
-from toolcrib.environments.foreground import Limits, run_foreground
+from toolcrib.environments.foreground import CommandLimits, run_foreground
 from toolcrib.terminal.service import TerminalService
 
 MEGABYTE = 1024 * 1024
@@ -40,7 +40,7 @@ class SessionEnvironment(BaseEnvironment):
             stdin=None if stdin_data is None else stdin_data.encode(errors="surrogateescape"),
         )
         kept = self._terminal.options.settings.tool_output.max_bytes if bounded_capture else 64 * MEGABYTE
-        limits = Limits(timeout_seconds=timeout or self.timeout, limit_bytes=kept)
+        limits = CommandLimits(timeout_seconds=timeout or self.timeout, limit_bytes=kept)
         result = self._terminal.run(run_foreground(self.environment, request, limits))
         self.cwd = self.environment.cwd
         note = f"\n[Command timed out after {timeout or self.timeout}s]" if result.timed_out else ""

@@ -15,7 +15,7 @@ from toolcrib.compat.tools_environments import BaseEnvironment, ProcessHandle
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.environments import CommandRequest, Ended, Execution
+from toolcrib.core.environments import CommandExit, CommandRequest, Execution
 from toolcrib.environments.create import create_environment, resolve
 from toolcrib.service_loop import ServiceLoop
 
@@ -90,7 +90,7 @@ class _Handle:
 
     def follow(self, execution: Execution) -> None:
         self._execution = execution
-        self._ended: Future[Ended] = self._loop.submit(execution.wait())
+        self._ended: Future[CommandExit] = self._loop.submit(execution.wait())
         self._ended.add_done_callback(lambda _: self._chunks.put(None))
 
     @property

@@ -20,14 +20,12 @@ from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_terminal_tool import run_terminal
 from toolcrib.core.environments import BackendPath, CommandRequest
 from toolcrib.core.types import JsonObject
-from toolcrib.environments.backends.bash_runner import BashRunnerEngine
-from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.bash_runner import BashRunnerEngine
+from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.record import UnknownProcess
+from toolcrib.processes.process import TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry as OurRegistry
 from toolcrib.processes.service import DEFAULT_SESSION
-from toolcrib.processes.session import TrackedProcess
 from toolcrib.terminal.service import TerminalService
 
 READER = "completion_queue"
@@ -164,7 +162,7 @@ class ProcessRegistry:
             return {"status": "not_found", "error": str(error)}
         was_running = _run(_registry().kill(tracked, source=source))
         if consume_output and tracked.record.notify_on_complete:
-            _registry().notices.store.consume(tracked.record.session_key, session_id)
+            _registry().notifier.store.consume(tracked.record.session_key, session_id)
         answer = _act(action="poll", session_id=session_id, reader=SOURCE)
         return answer if was_running or "error" in answer else {**answer, "status": "already_exited"}
 
@@ -257,7 +255,7 @@ def format_process_notification(evt: Mapping[str, Any]) -> str | None:
     """An event as a message to the session that started the process; None for what is nothing to tell."""
     fields = dict(evt)
     kind = fields.pop("type", "completion")
-    return ProcessEvent(0, kind, fields).in_words() if kind in EVENTS_IN_WORDS else None
+    return ProcessEvent(0, kind, fields).describe() if kind in EVENTS_IN_WORDS else None
 
 
 def _terminal() -> TerminalService:
@@ -333,7 +331,7 @@ async def _start_in(
         await tracked.done.wait()
         await environment.close()
 
-    registry.keep(close_at_the_end())
+    registry.run_chore(close_at_the_end())
     return tracked
 
 

@@ -1,8 +1,8 @@
-"""Where commands run: an Environment is a place with a shell session, an Engine starts programs in such a place.
+"""Where commands run: an Environment has a shell session, an Engine starts the programs behind it.
 
-A backend is an Engine: it opens a place, starts programs in it and carries their bytes. Everything that a command needs
-beyond that (its session's variables and folder, time limits, ending the whole tree, background output that survives us,
-files) is built once over the Engine, so that a command behaves the same everywhere.
+A backend provides an Engine: it starts programs somewhere and transfers their bytes. Everything else that a command
+needs (the session's variables and folder, time limits, ending the whole process tree, background output that outlives
+toolcrib, files) is built once over the Engine, so that a command behaves the same everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, NewType, Protocol
 from msgspec import Struct
 
 BackendPath = NewType("BackendPath", str)
-"""A path inside a backend. A path of this machine is a `pathlib.Path`; the two are never mixed up."""
+"""A path inside an environment. A path of this machine is a `pathlib.Path`; the types keep them apart."""
 
 OnOutput = Callable[[bytes], None]
 
@@ -28,63 +28,63 @@ class TerminalSize(Struct, frozen=True, kw_only=True):
 
 
 class EngineProcess(Protocol):
-    """One program that an Engine started. Its output goes to the `on_output` that it was started with."""
+    """A program that an Engine started. Its output goes to the `on_output` it was started with."""
 
     @property
     def pid(self) -> int | None:
-        """Its process id on this machine, where it is a process of this machine."""
+        """Its process id, if it runs on this machine."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send bytes to its standard input; returns when they are taken. One that has ended raises BrokenPipeError."""
+        """Send bytes to its standard input; returns when they are accepted. Raises BrokenPipeError if it has ended."""
         ...
 
     async def close_input(self) -> None:
-        """End its standard input. Harmless when repeated, or when it has ended."""
+        """Close its standard input. Idempotent, and allowed after its end."""
         ...
 
     async def resize(self, size: TerminalSize) -> None:
-        """Change the size of its terminal; nothing happens without one."""
+        """Change the size of its terminal; does nothing without one."""
         ...
 
     async def wait(self) -> int:
-        """Its exit code (128 + N for signal N), when it has ended and its output so far has been handed over.
+        """Its exit code (128 + N for signal N), once it has ended and its output so far has been delivered.
 
-        Does not wait for children of it that keep the output open. May be called often, by many.
+        Does not wait for children that hold the output open. May be called repeatedly and concurrently.
         """
         ...
 
     async def abandon(self) -> None:
-        """Let go of its streams on this side, now. What it does afterwards is not watched any more."""
+        """Close its streams on this side at once. It is no longer watched."""
         ...
 
 
 class Engine(Protocol):
-    """A place that programs can be started in. Used on one event loop only."""
+    """Starts programs somewhere: in a container, on another machine … Used on one event loop only."""
 
     kind: str
-    """The name of the backend in the settings: local, docker …"""
+    """The backend's name in the settings: local, docker …"""
     shell: str
-    """The bash in that place, as a path or name that `spawn` understands."""
-    spare_shells: int
-    """How many shells are started ahead of the next command. None where a waiting program costs money."""
+    """The bash to use, as a path or name that `spawn` understands."""
+    shell_pool_size: int
+    """How many idle shells are kept for the next commands. 0 where an idle program costs money."""
 
     @property
     def temporary(self) -> BackendPath:
-        """A folder in the place for temporary files; known when it is open."""
+        """A folder for temporary files inside; known once open."""
         ...
 
     @property
     def isolated(self) -> bool:
-        """Nothing of this machine can be harmed from inside, except through what was mounted on purpose."""
+        """Nothing of this machine can be harmed from inside, except through deliberate mounts."""
         ...
 
     async def open(self) -> None:
-        """Make the place ready; raises EnvironmentFailed saying what is missing and what to do."""
+        """Get ready to start programs; raises EnvironmentFailed with what is missing and a remedy."""
         ...
 
     async def close(self) -> None:
-        """Give everything back: processes, containers, connections, files. Harmless when repeated."""
+        """Release everything: processes, containers, connections, files. Idempotent."""
         ...
 
     async def spawn(
@@ -92,13 +92,13 @@ class Engine(Protocol):
     ) -> EngineProcess:
         """Start a program with open standard input; standard output and error go to `on_output`, on this loop.
 
-        With `terminal` it runs on a pseudo-terminal of that size. Its folder is any that exists, its environment the
-        place's own; it leads a session and process group of its own where the place can do that.
+        With `terminal` it runs on a pseudo-terminal of that size. Its folder is any that exists, its variables are the
+        environment's own; it leads its own session and process group where possible.
         """
         ...
 
     def address(self) -> Mapping[str, str]:
-        """What another process needs to find this place again after a crash: plain texts, no secrets."""
+        """What another toolcrib process needs to find this again after a crash: plain strings, no secrets."""
         ...
 
 
@@ -107,61 +107,62 @@ class CommandRequest(Struct, frozen=True, kw_only=True):
 
     command: str
     mode: Literal["foreground", "background"] = "foreground"
-    """A background command keeps its output inside the place, so that it outlives this process, and its standard input
-    stays open. Only a foreground command without a terminal changes the session's folder, variables and functions."""
+    """The output of a background command is kept inside the environment, so that it outlives this process, and its
+    standard input stays open. Only a foreground command without a terminal changes the session's folder, variables and
+    functions."""
     terminal: TerminalSize | None = None
     cwd: BackendPath | None = None
-    """The folder to start in; None means the session's."""
+    """The start folder; None means the session's."""
     stdin: bytes | None = None
-    """What a foreground command reads; without it, it reads nothing (end of file at once)."""
+    """The input of a foreground command; None means immediate end of file."""
     open_input: bool = False
-    """The input of a foreground command stays open, for `Execution.write`, until it is closed."""
+    """Keep the input of a foreground command open for `Execution.write` until it is closed."""
     id: str = ""
-    """Letters, digits, `_` and `-`; made up when empty. Processes of the command are found again by it."""
+    """Letters, digits, `_` and `-`; generated if empty. Identifies the processes of the command."""
 
 
-class LeftBehind(Struct, frozen=True, kw_only=True):
+class OrphanedProcess(Struct, frozen=True, kw_only=True):
     """A process that a finished command left running."""
 
     pid: int
-    """Inside the backend."""
+    """Inside the environment."""
     command: str
 
 
 EndReason = Literal["exited", "killed", "lost", "no_folder"]
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class CommandExit(Struct, frozen=True, kw_only=True):
     """How a command ended."""
 
     exit_code: int
     reason: EndReason = "exited"
-    """`killed` by us; `lost`: the place or the connection went away; `no_folder`: its folder does not exist there."""
+    """`killed` by us; `lost`: the environment or connection was lost; `no_folder`: its folder does not exist there."""
     cwd: BackendPath | None = None
-    """The session's folder afterwards, if this command decides that."""
-    left_behind: tuple[LeftBehind, ...] = ()
+    """The session's folder afterwards, if this command changes the session."""
+    orphans: tuple[OrphanedProcess, ...] = ()
     note: str = ""
-    """A sentence for people and models about something odd: the session's folder had vanished …"""
+    """A message for people and models about something unusual: the session's folder no longer exists …"""
 
 
 class Execution(Protocol):
-    """A command on its way, or ended."""
+    """A command that runs or has ended."""
 
     @property
     def id(self) -> str: ...
 
     @property
     def pid(self) -> int | None:
-        """The process id inside the backend, where it is known."""
+        """The process id inside the environment, if known."""
         ...
 
-    async def wait(self) -> Ended:
-        """How it ended. Cancelling this does not stop the command. Returns when the command itself has ended, also
-        while children of it keep the output open."""
+    async def wait(self) -> CommandExit:
+        """How it ended. Returns when the command itself has ended, even if children hold the output open. Cancelling
+        this does not stop the command."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Type something; raises BrokenPipeError when nobody can read it any more."""
+        """Write to its input; raises BrokenPipeError if nobody can read it any more."""
         ...
 
     async def close_input(self) -> None: ...
@@ -169,52 +170,52 @@ class Execution(Protocol):
     async def resize(self, size: TerminalSize) -> None: ...
 
     async def terminate(self, grace_seconds: float = 1.0) -> None:
-        """End its whole tree, what it left behind included: TERM, after a while KILL; returns when none is left."""
+        """End its whole process tree, orphans included: TERM, later KILL; returns when none is left."""
         ...
 
     async def settled(self) -> None:
-        """Returns when nothing of it runs any more, what it left behind included."""
+        """Returns when none of its processes run any more, orphans included."""
         ...
 
     async def waits_for_input(self) -> bool:
-        """Whether a process of it is reading from its terminal or standard input right now, as far as can be seen."""
+        """Whether one of its processes is reading its terminal or standard input right now, as far as can be seen."""
         ...
 
     async def abandon(self) -> None:
-        """Stop listening; the command goes on."""
+        """Stop listening; the command continues."""
         ...
 
 
 class FileStatus(Struct, frozen=True, kw_only=True):
     kind: Literal["file", "folder", "link", "other"]
-    """`link` only where links are not followed."""
+    """`link` only if links are not followed."""
     size: int
     mode: int
     """Permission bits."""
     real: BackendPath = BackendPath("")
-    """The path with every link on the way followed; for a link itself, every link above it."""
+    """The path with all links resolved; for a link itself, the links in its parent folders."""
     link: str = ""
-    """Of a link: what it says, as it is written."""
+    """The target of a link, as written."""
     stamp: str = ""
-    """Differs when the file was written to or replaced, as far as the place can tell; empty where it cannot."""
+    """Changes when the file is written or replaced, as far as the environment can tell; empty if it cannot."""
 
 
 class FileSlice(Struct, frozen=True, kw_only=True):
     """Some lines of a file."""
 
     data: bytes
-    """Whole lines with their ends, except that the last one is cut where `max_bytes` was reached."""
+    """Complete lines with their newlines; the last one is truncated if `max_bytes` was reached."""
     first: int
-    """The number of the first line, counted from 1."""
+    """The number of the first line, starting at 1."""
     status: FileStatus
     at_end: bool
-    """Nothing of the file follows."""
+    """The file ends here."""
     total_lines: int | None = None
-    """How many lines the file has, where that was cheap to know."""
+    """How many lines the file has, if that was cheap to find out."""
 
 
 class Environment(Protocol):
-    """A place with one shell session, which all its commands share. Used on one event loop only."""
+    """Where commands run: one shell session that all of them share. Used on one event loop only."""
 
     kind: str
 
@@ -223,30 +224,30 @@ class Environment(Protocol):
 
     @property
     def cwd(self) -> BackendPath:
-        """The folder that the next command starts in."""
+        """The start folder of the next command."""
         ...
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        """End every command of it, background ones too, and give the place back."""
+        """End all its commands, including background ones, and release everything."""
         ...
 
     async def start(self, request: CommandRequest, on_output: OnOutput) -> Execution:
-        """Start a command. What it prints arrives in `on_output`, on this loop, merged and in order."""
+        """Start a command. Its output goes to `on_output`, on this loop, merged and in order."""
         ...
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
-        """A background command of an earlier process of ours, its output from `offset` on; None when there is none."""
+        """A background command of an earlier toolcrib process, with its output from `offset` on; None if unknown."""
         ...
 
     async def spawn(self, argv: Sequence[str], *, on_output: OnOutput) -> EngineProcess:
-        """Start a program beside the session, with an open standard input; see `Engine.spawn`."""
+        """Start a program outside the session, with open standard input; see `Engine.spawn`."""
         ...
 
-    # Files. Relative paths start at `cwd`, `~` at the home there. `plain=True` says that the path was looked at and is
-    # free of links: one that turns up on the way, or at its end, raises PathChanged, so that nothing that was agreed to
-    # for one place happens in another. What is neither a file nor a folder is never opened: OSError, without waiting.
+    # Files. Relative paths start at `cwd`, `~` at the home there. With `plain=True` the caller has checked that the
+    # path is free of links: a link in it, or at its end, raises PathChanged, so that an approval for one path never
+    # applies to another. Anything but a file or a folder is never opened: it raises OSError without blocking.
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         """The content of a file; raises FileNotFoundError, IsADirectoryError, PermissionError."""
@@ -255,7 +256,7 @@ class Environment(Protocol):
     async def read_lines(
         self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
     ) -> FileSlice:
-        """Lines `first` to `first + count - 1`, at most so many bytes, without reading what follows them."""
+        """Lines `first` to `first + count - 1`, at most `max_bytes`, without reading what follows."""
         ...
 
     async def write_file(
@@ -267,26 +268,26 @@ class Environment(Protocol):
         expected: str | None = None,
         plain: bool = False,
     ) -> None:
-        """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept.
+        """Write a file atomically and create its parent folders; an existing file keeps its mode and owner.
 
-        `expected` is the SHA-256 in hex of what must be there now, or "" for nothing; raises PathChanged otherwise.
+        `expected` is the SHA-256 in hex of the current content, or "" for no file; raises PathChanged otherwise.
         """
         ...
 
     async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
-        """Remove a file, or a link itself; `expected` as in `write_file`. A folder raises IsADirectoryError."""
+        """Remove a file or a link (not its target); `expected` as in `write_file`; raises IsADirectoryError."""
         ...
 
     async def remove_folder(self, path: BackendPath) -> None:
-        """Remove an empty folder; raises OSError when something is in it."""
+        """Remove an empty folder; raises OSError if it is not empty."""
         ...
 
     async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
-        """Make a folder, those above it included; one that is there already keeps its mode."""
+        """Create a folder and its parents; an existing one keeps its mode."""
         ...
 
     async def make_link(self, path: BackendPath, target: str) -> None:
-        """Put a symbolic link in its place in one step; replaces a file or link that is there."""
+        """Create a symbolic link atomically; replaces an existing file or link."""
         ...
 
     async def list_folder(self, path: BackendPath) -> list[str]:
@@ -294,33 +295,33 @@ class Environment(Protocol):
         ...
 
     async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
-        """What is at a path; None when nothing is."""
+        """The status of a path; None if nothing is there."""
         ...
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        """Copy a file or folder of this machine into the place, modes kept, owned by the user of the place."""
+        """Copy a file or folder of this machine into the environment; keeps modes, the user inside owns it."""
         ...
 
     async def download(self, source: BackendPath, target: Path) -> None:
-        """Copy a file or folder out of the place, modes kept, owned by us."""
+        """Copy a file or folder out of the environment; keeps modes, we own it."""
         ...
 
     def address(self) -> Mapping[str, str]:
-        """How another process finds the place again: `kind`, `folder` and what the engine adds; no secrets."""
+        """How another process finds the environment again: `kind`, `folder`, what the engine adds; no secrets."""
         ...
 
 
 class EnvironmentSpec(Struct, frozen=True, kw_only=True):
-    """Which environment a task wants. Two tasks share one only if all of this is equal."""
+    """Which environment a task wants. Two tasks share one only if all fields are equal."""
 
     backend: str
     session: str
-    """Whose environment it is: one session never gets another's."""
+    """The owner: a session never gets another one's environment."""
     image: str = ""
     host: str = ""
     user: str = ""
     cwd: str = ""
-    """The folder that its shell starts in; empty means the backend's usual one."""
+    """The start folder of its shell; empty means the backend's default."""
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -330,18 +331,18 @@ class BackendStatus(Struct, frozen=True, kw_only=True):
     kind: str
     usable: bool
     detail: str
-    """What is in force ("bubblewrap 0.8.0"), or what is missing."""
+    """What was found ("bubblewrap 0.8.0"), or what is missing."""
     remedy: str = ""
 
 
 class Leftover(Struct, frozen=True, kw_only=True):
-    """Something that an earlier process of ours made in a backend and that is still there."""
+    """Something that an earlier toolcrib process created in a backend and that still exists."""
 
     kind: str
-    """The backend's name and what it is: docker container, sandbox folder …"""
+    """The backend's kind and what it is: docker container, sandbox folder …"""
     name: str
-    """How the backend calls it; enough for that backend's `remove` to find it again."""
+    """Its name in the backend; enough for the backend's `remove` to find it."""
     detail: str
-    """For people: the image, since when, whose."""
+    """For people: the image, its age, its owner."""
     owner_alive: bool
-    """Whether the process that made it still runs. Only what has lost its owner may be removed unasked."""
+    """Whether the process that created it still runs. Only what has lost its owner may be removed without asking."""

@@ -12,7 +12,7 @@
     ├── SessionError            a session cannot be found, read or written
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
-    │   └── PlaceGone           a place that was left does not exist any more, and never will
+    │   └── EnvironmentGone           an environment that was left no longer exists
     ├── PathChanged             a file, or the way to it, is not what it was when it was looked at
     └── UsageError              a caller used the library in a way that it forbids
 
@@ -40,11 +40,11 @@ class UsageError(ToolcribError):
 
 
 class EnvironmentFailed(ToolcribError):
-    """A place where commands run cannot be used; says what is missing and what to do."""
+    """An environment cannot be used; says what is missing and what to do."""
 
 
-class PlaceGone(EnvironmentFailed):
-    """A place that an earlier process of ours left does not exist any more, so that nothing in it runs on."""
+class EnvironmentGone(EnvironmentFailed):
+    """An environment that an earlier toolcrib process left no longer exists, so nothing in it still runs."""
 
 
 class PathChanged(ToolcribError):

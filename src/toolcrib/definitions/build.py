@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from toolcrib.code.callable_tools import EXECUTE_CODE, script_tools
+from toolcrib.code_execution import EXECUTE_CODE, script_tools
 from toolcrib.core.types import SEARCH_TOOLS, JsonObject, ToolEntry
 from toolcrib.definitions.search import DeferMode, ToolDocument, ToolIndex, estimate_tokens, read_document, should_defer
 from toolcrib.registry.registry import ToolRegistry

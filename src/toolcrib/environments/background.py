@@ -1,4 +1,4 @@
-"""Background commands: their output lies in a log where they run, so that it outlives this process."""
+"""Background commands: their output goes to a log inside the environment, so that it outlives this process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolcrib.core.environments import BackendPath, Ended, Engine, EngineProcess, OnOutput, TerminalSize
+from toolcrib.core.environments import BackendPath, CommandExit, Engine, EngineProcess, OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput, unlike_success
+from toolcrib.environments.executions import END_SECONDS, LOST, WaitsForInput, with_failure_code
 from toolcrib.environments.process_tree import ProcessTree
 from toolcrib.environments.scripts import script
 
@@ -22,13 +22,13 @@ TICK_SECONDS = 0.05
 BUSY_TICK_SECONDS = 0.001
 READ_BYTES = 1024 * 1024
 KILLED = 137
-"""The exit code of a command that was killed outright."""
+"""The exit code of a command that was killed by SIGKILL."""
 
-OnEnd = Callable[[Ended], None]
+OnEnd = Callable[[CommandExit], None]
 
 
 class LogWatcher(Protocol):
-    """Tells what background commands print, and how they end."""
+    """Delivers the output of background commands and how they ended."""
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None: ...
 
@@ -37,8 +37,8 @@ class LogWatcher(Protocol):
     async def close(self) -> None: ...
 
 
-class Input(Protocol):
-    """How a background command is typed to."""
+class CommandInput(Protocol):
+    """Writes to the standard input of a background command."""
 
     async def write(self, data: bytes) -> None: ...
 
@@ -46,7 +46,7 @@ class Input(Protocol):
 
 
 class BackgroundExecution:
-    """A command that runs by itself; see Execution."""
+    """A command that runs in the background; see Execution."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BackgroundExecution:
         watcher: LogWatcher,
         tree: ProcessTree,
         waits: WaitsForInput,
-        stdin: Input,
+        stdin: CommandInput,
     ) -> None:
         self.id = command_id
         self.pid = pid
@@ -66,19 +66,19 @@ class BackgroundExecution:
         self._stdin = stdin
         self._killed = False
         self._is_abandoned = False
-        self._heard_bytes = 0
+        self._received_bytes = 0
         self.is_over = False
-        """It had ended when it was found again; only its output is still on the way."""
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        """It had already ended when it was reattached; only its output is still arriving."""
+        self._ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
 
     async def watch(self, on_output: OnOutput, offset: int = 0) -> None:
-        def hear(data: bytes) -> None:
-            self._heard_bytes += len(data)
+        def count(data: bytes) -> None:
+            self._received_bytes += len(data)
             on_output(data)
 
-        await self._watcher.follow(self.id, offset, hear, self._on_end)
+        await self._watcher.follow(self.id, offset, count, self._on_end)
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         return await asyncio.shield(self._ended)
 
     async def write(self, data: bytes) -> None:
@@ -91,23 +91,23 @@ class BackgroundExecution:
             await self._stdin.close()
 
     async def resize(self, size: TerminalSize) -> None:
-        """Nothing: it has no terminal."""
+        """Do nothing: it has no terminal."""
 
     async def terminate(self, grace_seconds: float = 1.0) -> None:
         self._killed = True
         await self._tree.end([self.id], grace_seconds)
-        heard = -1
-        while not self._ended.done() and not self._is_abandoned and heard != self._heard_bytes:
-            # What it printed may take a while to arrive.
-            heard = self._heard_bytes
+        received = -1
+        while not self._ended.done() and not self._is_abandoned and received != self._received_bytes:
+            # Its output may take a while to arrive.
+            received = self._received_bytes
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await self.wait()
         if not self._ended.done():
-            self._ended.set_result(Ended(exit_code=LOST, reason="lost"))
+            self._ended.set_result(CommandExit(exit_code=LOST, reason="lost"))
             await self._watcher.forget(self.id)
 
-    def when_ended(self, callback: Callable[[Ended], None]) -> None:
+    def when_ended(self, callback: Callable[[CommandExit], None]) -> None:
         self._ended.add_done_callback(lambda ended: callback(ended.result()))
 
     async def settled(self) -> None:
@@ -121,19 +121,19 @@ class BackgroundExecution:
         self._is_abandoned = True
         await self._watcher.forget(self.id)
 
-    def _on_end(self, ended: Ended) -> None:
+    def _on_end(self, ended: CommandExit) -> None:
         if self._ended.done():
             return
         if self._killed and ended.reason == "exited":
-            ended = unlike_success(replace(ended, reason="killed"))
+            ended = with_failure_code(replace(ended, reason="killed"))
         elif self._killed and ended.reason == "lost" and not ended.note:
-            # Who is killed outright says nothing, but we know.
-            ended = Ended(exit_code=KILLED, reason="killed")
+            # A command killed by SIGKILL reports nothing, but we know why it ended.
+            ended = CommandExit(exit_code=KILLED, reason="killed")
         self._ended.set_result(ended)
 
 
-class LeftBehindExecution:
-    """What runs on of a command that is not watched any more; see Execution. Nobody hears it."""
+class OrphanExecution:
+    """The surviving processes of a command that has no log any more; see Execution. Their output is lost."""
 
     pid: int | None = None
 
@@ -142,11 +142,13 @@ class LeftBehindExecution:
         self._tree = tree
         self._killed = False
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         await self._tree.settled([self.id])
         if self._killed:
-            return Ended(exit_code=KILLED, reason="killed")
-        return Ended(exit_code=LOST, reason="lost", note="it ended after it was found again; nobody knows how")
+            return CommandExit(exit_code=KILLED, reason="killed")
+        return CommandExit(
+            exit_code=LOST, reason="lost", note="it ended after it was reattached; its exit code is unknown"
+        )
 
     async def settled(self) -> None:
         await self._tree.settled([self.id])
@@ -159,45 +161,49 @@ class LeftBehindExecution:
         raise BrokenPipeError("its input is closed")
 
     async def close_input(self) -> None:
-        """Nothing: it has none."""
+        """Do nothing: it has no input."""
 
     async def resize(self, size: TerminalSize) -> None:
-        """Nothing: it has no terminal."""
+        """Do nothing: it has no terminal."""
 
     async def waits_for_input(self) -> bool:
         return False
 
     async def abandon(self) -> None:
-        """Nothing: nobody listens."""
+        """Do nothing: nobody listens."""
 
 
-def ended_by(text: str) -> Ended:
-    """From what the exit file of a command says."""
+def exit_from_file(text: str) -> CommandExit:
+    """The exit that a command's exit file records."""
     word = text.strip()
     if word.isdigit():
-        return Ended(exit_code=int(word))
-    return Ended(exit_code=1, reason="no_folder") if word == "no_folder" else Ended(exit_code=LOST, reason="lost")
+        return CommandExit(exit_code=int(word))
+    return (
+        CommandExit(exit_code=1, reason="no_folder")
+        if word == "no_folder"
+        else CommandExit(exit_code=LOST, reason="lost")
+    )
 
 
-class _Followed(Struct):
+class _FollowedLog(Struct):
     on_output: OnOutput
     on_end: OnEnd
     offset: int
     log: int = -1
     wants: int = 0
-    """Bytes that still belong to the frame being read."""
-    is_told: bool = False
-    """Whether the program in the place knows about it."""
+    """Remaining bytes of the current frame."""
+    is_announced: bool = False
+    """Whether the program in the environment knows about it."""
 
 
-class BackendWatcher:
-    """By one program in the place for all of its background commands; see `scripts/watcher.sh`."""
+class BackendLogWatcher:
+    """Follows all background commands through one program in the environment; see `scripts/watcher.sh`."""
 
     def __init__(self, engine: Engine, folder: BackendPath, max_log_bytes: int) -> None:
         self._engine = engine
         self._argv = [engine.shell, "--norc", "--noprofile", "-c", script("watcher"), "toolcrib", folder]
         self._argv.append(str(max_log_bytes))
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedLog] = {}
         self._process: EngineProcess | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -206,18 +212,18 @@ class BackendWatcher:
         self._closed = False
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
-        followed = self._followed[command_id] = _Followed(on_output, on_end, offset)
+        followed = self._followed[command_id] = _FollowedLog(on_output, on_end, offset)
         async with self._starting:
             if self._process is None:
                 await self._start()
-            elif not followed.is_told:
-                # Twice would be heard twice.
-                followed.is_told = True
-                await self._say(f"follow {command_id} {offset}\n")
+            elif not followed.is_announced:
+                # Announcing it twice would deliver its output twice.
+                followed.is_announced = True
+                await self._send(f"follow {command_id} {offset}\n")
 
     async def forget(self, command_id: str) -> None:
         if self._followed.pop(command_id, None) is not None:
-            await self._say(f"forget {command_id}\n")
+            await self._send(f"forget {command_id}\n")
 
     async def close(self) -> None:
         self._closed = True
@@ -232,7 +238,7 @@ class BackendWatcher:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    async def _say(self, line: str) -> None:
+    async def _send(self, line: str) -> None:
         if self._process is not None:
             with contextlib.suppress(BrokenPipeError):
                 await self._process.write(line.encode())
@@ -241,12 +247,12 @@ class BackendWatcher:
         self._buffer, self._frame = b"", ("", 0)
         self._process = await self._engine.spawn(self._argv, on_output=self._feed)
         for command_id, followed in list(self._followed.items()):
-            followed.is_told = True
-            await self._say(f"follow {command_id} {followed.offset}\n")
+            followed.is_announced = True
+            await self._send(f"follow {command_id} {followed.offset}\n")
         self._waiting = asyncio.ensure_future(self._restart_when_lost(self._process))
 
     async def _restart_when_lost(self, process: EngineProcess) -> None:
-        """A connection that dropped is made anew once; a place that is gone ends all its commands."""
+        """Reconnect once after a dropped connection; if the environment is gone, end all its commands as lost."""
         with contextlib.suppress(EnvironmentFailed):
             await process.wait()
         if self._closed:
@@ -260,7 +266,7 @@ class BackendWatcher:
             except EnvironmentFailed as error:
                 followed, self._followed = self._followed, {}
                 for one in followed.values():
-                    one.on_end(Ended(exit_code=LOST, reason="lost", note=str(error)))
+                    one.on_end(CommandExit(exit_code=LOST, reason="lost", note=str(error)))
 
     def _feed(self, data: bytes) -> None:
         self._buffer += data
@@ -278,30 +284,30 @@ class BackendWatcher:
             if not newline:
                 return
             self._buffer = rest
-            self._hear(line.decode(errors="replace").split())
+            self._on_line(line.decode(errors="replace").split())
 
-    def _hear(self, words: list[str]) -> None:
+    def _on_line(self, words: list[str]) -> None:
         match words:
             case ["data", command_id, length]:
                 self._frame = (command_id, int(length))
             case ["end", command_id, code]:
                 followed = self._followed.pop(command_id, None)
                 if followed is not None:
-                    followed.on_end(ended_by(code))
+                    followed.on_end(exit_from_file(code))
             case _:
-                # Something that the place itself says, such as a warning of its shell.
+                # Something the environment prints by itself, such as a warning of its shell.
                 return
 
 
 class BackendInput:
-    """Through the FIFO that the keeper of the command holds open; see `scripts/keeper.sh`."""
+    """Writes through the FIFO that the command's keeper holds open; see `scripts/keeper.sh`."""
 
     def __init__(self, engine: Engine, folder: BackendPath, command_id: str) -> None:
         self._engine = engine
         self._stem = f"{folder}/{command_id}"
 
     async def write(self, data: bytes) -> None:
-        # Without a reader the write would wait for ever: the FIFO goes away with the command.
+        # Without a reader the write would block for ever; the FIFO is removed when the command ends.
         code = await self._run('[ -p "$1.in" ] && exec cat >"$1.in"', data)
         if code != 0:
             raise BrokenPipeError("its input is closed")
@@ -324,18 +330,18 @@ class BackendInput:
             await process.abandon()
 
 
-class HostWatcher:
-    """Of this machine: looks at the sizes of the logs, many times a second while anything runs."""
+class HostLogWatcher:
+    """Follows background commands on this machine by polling the sizes of their logs while anything runs."""
 
     def __init__(self, folder: Path, max_log_bytes: int) -> None:
         self._folder = folder
         self._max_log_bytes = max_log_bytes
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedLog] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def follow(self, command_id: str, offset: int, on_output: OnOutput, on_end: OnEnd) -> None:
         log = os.open(self._folder / f"{command_id}.log", os.O_RDWR | os.O_CLOEXEC)
-        self._followed[command_id] = _Followed(on_output, on_end, offset, log)
+        self._followed[command_id] = _FollowedLog(on_output, on_end, offset, log)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
@@ -350,8 +356,8 @@ class HostWatcher:
         if self._timer is not None:
             self._timer.cancel()
 
-    def finish(self, command_id: str, ended: Ended) -> None:
-        """The command has ended: hand over the rest of its output, then tell."""
+    def finish(self, command_id: str, ended: CommandExit) -> None:
+        """The command has ended: deliver the rest of its output, then report the exit."""
         followed = self._followed.pop(command_id, None)
         if followed is None:
             return
@@ -362,25 +368,25 @@ class HostWatcher:
 
     def _tick(self) -> None:
         self._timer = None
-        # One that prints more than was read is looked at again at once.
+        # A log that had more than one read's worth of data is polled again at once.
         behind = [self._read(followed) for followed in list(self._followed.values())]
         if self._followed:
             seconds = BUSY_TICK_SECONDS if any(behind) else TICK_SECONDS
             self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
-    def _read(self, followed: _Followed) -> bool:
-        """Hand over what is new; True when there may be more."""
+    def _read(self, followed: _FollowedLog) -> bool:
+        """Deliver new output; True when there may be more."""
         size = os.fstat(followed.log).st_size
         if size - followed.offset > self._max_log_bytes:
-            # It prints faster than anybody reads: the middle is left out.
-            followed.on_output(b"\n[... %d bytes left out ...]\n" % (size - self._max_log_bytes - followed.offset))
+            # It prints faster than we read: the middle is omitted.
+            followed.on_output(b"\n[... %d bytes omitted ...]\n" % (size - self._max_log_bytes - followed.offset))
             followed.offset = size - self._max_log_bytes
         data = os.pread(followed.log, READ_BYTES, followed.offset)
         if data:
             followed.offset += len(data)
             followed.on_output(data)
         if len(data) < READ_BYTES and followed.offset > self._max_log_bytes:
-            # It appends, so it goes on at the start of an empty file.
+            # The command appends, so it continues at the start of the truncated file.
             os.ftruncate(followed.log, 0)
             followed.offset = 0
         return len(data) == READ_BYTES

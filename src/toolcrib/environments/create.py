@@ -1,112 +1,89 @@
-"""Makes the environment that a spec describes, and answers what backends there are and what they left behind."""
+"""Creates the environment that a spec describes, and asks all backends whether they work and what was left in them."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar, cast
 
-from toolcrib.config.environment import SECRET_NAMES
 from toolcrib.config.settings import Settings
+from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.environments import BackendStatus, Engine, Environment, EnvironmentSpec, Leftover
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
-from toolcrib.environments.backend_options import (
-    WORKSPACE_INSIDE,
-    Order,
-    backend_module,
-    engine_options,
-    make_engine,
-)
-from toolcrib.environments.backends.bash_runner import BashRunner, BashRunnerEngine
-from toolcrib.environments.session_parts import SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
-from toolcrib.environments.specs import BUILT_IN, ON_THIS_MACHINE, backend_name, resolve, third_party
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone, ToolcribError
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.bash_runner import BashRunner, BashRunnerEngine
+from toolcrib.environments.specs import BUILT_IN, ON_THIS_MACHINE, backend_name, find_backend, resolve, third_party
 
 __all__ = [
     "backend_statuses",
     "create_environment",
+    "environment_from",
     "leftovers",
     "open_address",
     "remove_leftover",
     "resolve",
 ]
 
-PROFILE = ("~/.profile", "~/.bash_profile", "~/.bashrc")
-MEGABYTE = 1024 * 1024
-ASK_SECONDS = 60.0
-ASKED_BY_CLIENT = frozenset({"docker", "singularity"})
+ANSWER_SECONDS = 60.0
+
+T = TypeVar("T")
 
 
 def create_environment(spec: EnvironmentSpec, settings: Settings, environ: Mapping[str, str]) -> Environment:
     """The environment for a spec, not open yet. `environ` holds the variables of this process."""
-    return _make(_order(spec, settings, environ), settings)
+    return _create(environment_request(spec, settings, environ), settings)
 
 
 def open_address(address: Mapping[str, str], settings: Settings, environ: Mapping[str, str]) -> Environment:
-    """The environment that another process of ours left at that address, not open yet; opening takes it over."""
+    """The environment that another toolcrib process left at that address, not open yet; opening takes it over."""
     kind = backend_name(address.get("kind", ""))
-    if kind == "sandbox":
-        raise PlaceGone("a sandbox ends with the process that made it; start a new environment")
+    if kind in BUILT_IN and not find_backend(kind).can_reattach:
+        raise EnvironmentGone(f"a {kind} ends with the process that made it; start a new environment")
     spec = EnvironmentSpec(backend=kind, session="", cwd=address.get("cwd", ""))
-    return _make(_order(spec, settings, environ, address), settings)
+    return _create(environment_request(spec, settings, environ, address), settings)
 
 
-def _order(
+def _create(request: EnvironmentRequest, settings: Settings) -> Environment:
+    kind = request.spec.backend
+    if kind in BUILT_IN:
+        return find_backend(kind).create(request)
+    backend_name(kind)
+    found = third_party()[kind].load()
+    return (
+        found.create(request)
+        if isinstance(found, Backend)
+        else environment_from(found(request.spec, settings), request)
+    )
+
+
+def environment_request(
     spec: EnvironmentSpec, settings: Settings, environ: Mapping[str, str], address: Mapping[str, str] | None = None
-) -> Order:
-    return Order(
+) -> EnvironmentRequest:
+    """What a backend gets to create that environment, or to answer a question about itself."""
+    kind, terminal = spec.backend, settings.terminal
+    return EnvironmentRequest(
         spec=spec,
-        terminal=settings.terminal,
+        terminal=terminal,
         environ=environ,
         address=address or {},
         secrets=(settings.home.root,),
+        section=find_backend(kind).settings(terminal) if kind in BUILT_IN else None,
+        on_host=kind in ON_THIS_MACHINE,
     )
 
 
-def _make(order: Order, settings: Settings) -> Environment:
-    kind = order.spec.backend
-    if kind == "local":
-        made: Environment = backend_module("local").LocalEnvironment(order.host_environ(), session_options(order))
-        return made
-    engine = make_engine(order) if kind in BUILT_IN else _third_party_engine(order, settings)
-    if hasattr(engine, "start"):
-        return cast(Environment, engine)
-    return ShellEnvironment(cast(Engine, engine), session_options(order))
-
-
-def _third_party_engine(order: Order, settings: Settings) -> Any:
-    """What an entry point makes: an Environment, an Engine, or an object with `_run_bash` behind one of ours."""
-    kind = order.spec.backend
-    backend_name(kind)
-    made = third_party()[kind].load()(order.spec, settings)
-    if hasattr(made, "start") or hasattr(made, "spawn"):
-        return made
+def environment_from(made: Any, request: EnvironmentRequest) -> Environment:
+    """The environment over what foreign code made: an Environment, an Engine, or an object with `_run_bash`."""
+    kind = request.spec.backend
+    if hasattr(made, "start"):
+        return cast(Environment, made)
+    if hasattr(made, "spawn"):
+        return request.shell_over(cast(Engine, made))
     if hasattr(made, "_run_bash"):
-        return BashRunnerEngine(cast(BashRunner, made), kind)
+        return request.shell_over(BashRunnerEngine(cast(BashRunner, made), kind))
     raise EnvironmentFailed(
-        f"the backend {kind!r} made a {type(made).__name__}; its entry point should give an Environment, an Engine, "
-        "or a BaseEnvironment"
-    )
-
-
-def session_options(order: Order) -> SessionOptions:
-    """How the shell session begins: folder, variables, profile."""
-    terminal, spec = order.terminal, order.spec
-    files = list(terminal.shell_init_files) or (list(PROFILE) if terminal.login_shell else [])
-    home = order.environ.get("HOME", "") if spec.backend in ON_THIS_MACHINE else ""
-    if home:
-        files = [home + file[1:] if file.startswith("~/") else file for file in files]
-    # Inside the sandbox only the real path of the workspace exists.
-    cwd = str(Path(spec.cwd).resolve()) if spec.backend == "sandbox" and spec.cwd else spec.cwd
-    return SessionOptions(
-        cwd=cwd or (WORKSPACE_INSIDE if order.workspace else ""),
-        variables=order.variables(),
-        profile_files=files,
-        secret_names=SECRET_NAMES,
-        max_log_bytes=terminal.max_saved_output_mb * MEGABYTE,
-        folder=order.address.get("folder", ""),
+        f"the backend {kind!r} made a {type(made).__name__}; it must return an Environment, an Engine, or a "
+        "BaseEnvironment"
     )
 
 
@@ -114,27 +91,27 @@ def session_options(order: Order) -> SessionOptions:
 
 
 async def backend_statuses(settings: Settings, environ: Mapping[str, str]) -> list[BackendStatus]:
-    """Whether each backend can be used here, ours first; none of them can make this fail, or take for ever."""
-    ours = await asyncio.gather(*(_status(kind, settings, environ) for kind in BUILT_IN))
+    """Whether each backend works here, ours first. No backend can make this fail or hang."""
+    ours = await asyncio.gather(*(_status(backend, settings, environ) for backend in _built_in()))
     theirs = [
-        BackendStatus(kind=name, usable=True, detail=f"brought by {found.dist.name if found.dist else found.value}")
+        BackendStatus(kind=name, usable=True, detail=f"installed by {found.dist.name if found.dist else found.value}")
         for name, found in sorted(third_party().items())
     ]
     return [*ours, *theirs]
 
 
 async def leftovers(settings: Settings, environ: Mapping[str, str]) -> tuple[list[Leftover], list[str]]:
-    """What earlier processes of ours left behind in every backend that can be used, and whom we could not ask."""
-    usable = [status.kind for status in await backend_statuses(settings, environ) if status.usable]
-    asked = [kind for kind in usable if kind in BUILT_IN and hasattr(backend_module(kind), "leftovers")]
+    """What earlier toolcrib processes left in every backend that works here, and which backends could not be asked."""
+    usable = {status.kind for status in await backend_statuses(settings, environ) if status.usable}
+    asked = [backend for backend in _built_in() if backend.kind in usable and backend.leftovers is not None]
     answers = await asyncio.gather(
-        *(_ask(kind, "leftovers", settings, environ) for kind in asked), return_exceptions=True
+        *(_leftovers_of(backend, settings, environ) for backend in asked), return_exceptions=True
     )
     found: list[Leftover] = []
     problems: list[str] = []
-    for kind, answer in zip(asked, answers, strict=True):
+    for backend, answer in zip(asked, answers, strict=True):
         if isinstance(answer, ToolcribError | TimeoutError | OSError):
-            problems.append(f"{kind}: {str(answer) or 'no answer'}")
+            problems.append(f"{backend.kind}: {str(answer) or 'no answer'}")
         elif isinstance(answer, BaseException):
             raise answer
         else:
@@ -143,38 +120,45 @@ async def leftovers(settings: Settings, environ: Mapping[str, str]) -> tuple[lis
 
 
 async def remove_leftover(leftover: Leftover, settings: Settings, environ: Mapping[str, str]) -> None:
-    """Remove one that `leftovers` found; raises EnvironmentFailed when it is still there."""
-    kind = backend_name(leftover.kind.partition(" ")[0])
-    await _ask(kind, "remove", settings, environ, leftover)
+    """Remove one that `leftovers` found; raises EnvironmentFailed if it is still there."""
+    backend = find_backend(backend_name(leftover.kind.partition(" ")[0]))
+    if backend.remove is None:
+        raise EnvironmentFailed(f"the {backend.kind} backend leaves nothing that could be removed")
+    await _in_time(backend.remove(leftover, _question(backend, settings, environ)))
 
 
-async def _status(kind: str, settings: Settings, environ: Mapping[str, str]) -> BackendStatus:
+def _built_in() -> list[Backend]:
+    """Our backends in the order of their settings; `local` has none and comes first."""
+    order = ["", *TerminalSettings.__annotations__]
+    return sorted(map(find_backend, BUILT_IN), key=lambda backend: order.index(backend.section))
+
+
+async def _status(backend: Backend, settings: Settings, environ: Mapping[str, str]) -> BackendStatus:
+    kind = backend.kind
     try:
-        status: BackendStatus = await _ask(kind, "probe", settings, environ)
+        return await _in_time(backend.probe(_question(backend, settings, environ)))
     except TimeoutError:
-        return BackendStatus(kind=kind, usable=False, detail="it did not answer", remedy="look at it by hand")
+        remedy = f"check by hand why it hangs, or choose a backend other than {kind}"
+        return BackendStatus(kind=kind, usable=False, detail="it did not answer", remedy=remedy)
     except (ToolcribError, OSError) as error:
         detail, _, remedy = str(error).partition("; ")
         return BackendStatus(kind=kind, usable=False, detail=detail, remedy=remedy)
-    return status
 
 
-async def _ask(kind: str, name: str, settings: Settings, environ: Mapping[str, str], *first: Any) -> Any:
-    """Call one of the questions that a backend's module answers, with what it needs to reach its engine."""
-    ssh = settings.terminal.ssh
-    spec = EnvironmentSpec(backend=kind, session="", host=ssh.host, user=ssh.user, cwd="/")
-    order = _order(spec, settings, environ)
-    question: Callable[..., Any] = getattr(backend_module(kind), name)
-    if kind == "local":
-        answer = question(*first, order.host_environ())
-    elif kind in ASKED_BY_CLIENT:
-        options = engine_options(order)
-        answer = question(*first, options.binary, options.environ)
-    elif kind == "sandbox" and name != "probe":
-        answer = question(*first)
-    else:
-        answer = question(*first, engine_options(order))
-    if not inspect.isawaitable(answer):
-        return answer
-    async with asyncio.timeout(ASK_SECONDS):
+async def _leftovers_of(backend: Backend, settings: Settings, environ: Mapping[str, str]) -> list[Leftover]:
+    if backend.leftovers is None:
+        return []
+    return await _in_time(backend.leftovers(_question(backend, settings, environ)))
+
+
+def _question(backend: Backend, settings: Settings, environ: Mapping[str, str]) -> EnvironmentRequest:
+    """A request that is not about one environment: only what the backend needs to reach its engine."""
+    section = backend.settings(settings.terminal)
+    host, user = getattr(section, "host", ""), getattr(section, "user", "")
+    spec = EnvironmentSpec(backend=backend.kind, session="", host=host, user=user, cwd="/")
+    return environment_request(spec, settings, environ)
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    async with asyncio.timeout(ANSWER_SECONDS):
         return await answer

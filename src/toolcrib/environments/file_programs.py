@@ -1,9 +1,9 @@
-"""The small programs that read, write and look at files inside a place; bash and the programs of any small image do.
+"""Small bash programs that read, write and inspect files inside an environment; any small image can run them.
 
-Each is called with a token, the folder that relative paths start from, the path, `plain` or nothing, and arguments of
-its own; paths are written for `printf %b`, so that any bytes pass. It answers with the token, the bytes asked for, the
-token again, a code and texts, so that nothing that a shell prints by itself, and no cut connection, can be taken for
-content. It works from inside the folder of the file: what is put in place of that folder later changes nothing.
+Each is called with a token, the folder that relative paths start from, the path, `plain` or nothing, and its own
+arguments; paths are written for `printf %b`, so that any byte passes. The answer is the token, the requested bytes, the
+token again, a code and texts: neither what a shell prints by itself nor a broken connection can be mistaken for
+content. A program works from inside the folder of the file, so replacing that folder meanwhile changes nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ DENIED = "denied"
 FAILED = "failed"
 EXISTS = "exists"
 LINKED = "linked"
-"""There is a link where there was none; the text says where it leads."""
+"""There is a link where none is allowed; the text says where it leads."""
 CHANGED = "changed"
-"""The content is not the expected one; the text says what is there: other, nothing, something."""
+"""The content is not the expected one; the text says what is there instead: other, nothing, something."""
 
 _START = r"""
 set +eux +C +f; unset IFS CDPATH GLOBIGNORE; LC_ALL=C; export LC_ALL
 token=$1 plain=$4; printf -v folder %b "$2"; printf -v path %b "$3"; shift 4
 answer() { printf '\0%s' "$token" "$@"; exit 0; }
-# By what a program said, or else what ls says: only it knows whether a folder above is closed or missing.
+# Classifies the message of a program, or of ls: only ls knows whether a parent folder is unreadable or missing.
 refuse() {
     local said=${1:-}
     if [ -z "$said" ]; then
         [ ! -L "$shown" ] || [ -e "$shown" ] || answer missing
-        # It was not there a moment ago.
+        # It did not exist a moment ago.
         said=$(ls -ld "$shown" 2>&1) && answer changed other
     fi
     case $said in
@@ -64,22 +64,22 @@ esac
 shown=$path
 """
 
-# From here on everything printed is content, so nobody may complain.
+# From here on everything printed is content, so error messages are discarded.
 _BEGIN = r"""
 exec 2>/dev/null
 printf '\0%s\0' "$token"
 """
 
-# Goes into the folder of the path, with `make=1` also into a new one. With `itself=1` a link at the end is the thing.
+# Changes to the folder of the path; `make=1` creates it. With `itself=1` a link at the end is not followed.
 _GO = r"""
 enter() {
     local now
     cd -P "$1" 2>/dev/null || refuse
     [ -n "$plain" ] || return 0
-    # The shell believes what the path was; the program of the same name asks the kernel where we are.
+    # The builtin trusts the path that was given; the program of the same name asks the kernel.
     now=$(env pwd -P 2>/dev/null && echo x) && now=${now%x} && [ "${now%?}" = "$2" ] || linked
 }
-opened() {  # whether the descriptor is of the file, and not of what a link led to while it was opened
+opened() {  # fails if the descriptor belongs to something that a link led to while it was opened
     local now there
     [ -n "$plain" ] || return 0
     [ ! -L "./$name" ] || linked
@@ -95,7 +95,7 @@ go() {
     local up rest= said
     while [ "${path%/}" != "$path" ] && [ "$path" != / ]; do path=${path%/}; done
     if [ -z "$plain$itself" ] && [ -L "$path" ]; then
-        # The x keeps line breaks at the end of a name.
+        # The x preserves newlines at the end of a name.
         up=$(readlink -f "$path" && echo x) && up=${up%x} && path=${up%?}
     fi
     above=${path%/*} name=${path##*/}; above=${above:-/} name=${name:-.} up=$above
@@ -123,7 +123,7 @@ opened 4
 exec 3>&1
 """
 
-# Compares the content with what is expected: `any`, `none`, or its SHA-256.
+# Compares the content with the expected one: `any`, `none`, or its SHA-256.
 _EXPECT = r"""
 sum=
 for each in sha256sum 'shasum -a 256' 'openssl dgst -sha256 -r'; do
@@ -144,7 +144,7 @@ expect() {
 }
 """
 
-# Puts the copy in the place of the file. Without -T a folder would be gone into, and not every mv knows it.
+# Renames the copy to the file. Without -T, mv would move it into a folder, but not every mv has -T.
 _REPLACE = r"""
 replace() {
     said=$(mv -fT "$copy" "./$name" 2>&1) && return 0
@@ -171,7 +171,7 @@ answer ok
 """
 )
 
-# Arguments: the first line, how many lines, how many bytes at most, up to which size all lines are counted.
+# Arguments: first line, number of lines, maximum bytes, size up to which all lines are counted.
 LINES = (
     _START
     + _BEGIN
@@ -195,7 +195,7 @@ answer ok file "$facts" "$real" '' "$total"
 """
 )
 
-# Argument: `itself` to look at a link and not at what it points to.
+# Argument: non-empty to inspect a link instead of its target.
 STATUS = (
     _START
     + _BEGIN
@@ -217,7 +217,7 @@ answer ok "$kind" "$(about "./$name")" "$real" "$link" ''
 """
 )
 
-# Arguments: the number of bytes that come on standard input, the mode or nothing, what is expected.
+# Arguments: number of bytes on standard input, mode or nothing, expected content.
 WRITE = (
     _START
     + _BEGIN
@@ -245,29 +245,29 @@ if ! { : >"$copy"; } 2>/dev/null; then
 fi
 trap 'rm -f "$copy"' EXIT
 said=$(cat 2>&1 >"$copy") || answer failed "$said"
-[ "$(($(wc -c <"$copy")))" = "$size" ] || answer failed 'it did not arrive in full'
+[ "$(($(wc -c <"$copy")))" = "$size" ] || answer failed 'it did not arrive completely'
 if [ -n "$old" ]; then
     read -r old_mode _ user group _ <<<"$old"
     mode=${mode:-$old_mode}
     if [ -z "$in_place" ]; then
         read -r _ _ own_user own_group _ <<<"$(about "$copy")"
-        # A file that another user owns stays his: where it cannot be given to him, it is filled anew instead.
+        # A file keeps its owner: if the copy cannot be given to that user, the file is overwritten instead.
         [ "$user:$group" = "$own_user:$own_group" ] || chown "$user:$group" "$copy" 2>/dev/null || in_place=1
     fi
 fi
 if [ -z "$in_place" ]; then
-    # Access lists and the like, where cp knows them; a folder may have given the copy a list that lets others in.
+    # ACLs and the like, where cp supports them; the folder may have given the copy a default ACL that admits others.
     [ -z "$old" ] || cp --attributes-only --preserve=mode,xattr "./$name" "$copy" 2>/dev/null
     chmod "${mode:-$usual}" "$copy"
-    # On the disk before it takes the place; not every dd can do that.
+    # Flushed to disk before the rename; not every dd supports that.
     dd if=/dev/null of="$copy" conv=notrunc,fsync 2>/dev/null
     expect "$expected"
     [ ! -L "./$name" ] || linked
-    # A hard link takes nobody's place, unlike a rename.
+    # Unlike a rename, a hard link never overwrites a file.
     [ "$expected" != none ] || ! ln -T "$copy" "./$name" 2>/dev/null || answer ok
     expect "$expected"
     replace && answer ok
-    # A file that is itself a mount cannot be replaced, only filled.
+    # A file that is a mount point cannot be replaced, only overwritten.
     [ -n "$old" ] || refuse "$said"
 fi
 expect "$expected"
@@ -281,7 +281,7 @@ answer ok
 """
 )
 
-# Argument: what is expected.
+# Argument: the expected content.
 REMOVE = (
     _START
     + _BEGIN
@@ -325,7 +325,7 @@ answer ok
 """
 )
 
-# Argument: what the link says.
+# Argument: the target of the link.
 MAKE_LINK = (
     _START
     + _BEGIN
@@ -359,7 +359,7 @@ answer ok
 """
 )
 
-# Argument: the mode that the folder gets if it is new. A tar archive comes on standard input.
+# Argument: the mode of the folder if it is new. Reads a tar archive from standard input.
 UNPACK = (
     _START
     + _BEGIN
@@ -375,7 +375,7 @@ answer ok
 """
 )
 
-# A file as it is, a folder as a tar archive; the answer says which, and its mode.
+# Sends a file as it is and a folder as a tar archive; the answer says which, and its mode.
 PACK = (
     _START
     + _BEGIN

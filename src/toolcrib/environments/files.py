@@ -1,32 +1,35 @@
-"""Files of a place, by programs that run inside it: read, written, looked at, copied in and out."""
+"""The files of an environment, through programs that run inside it; folders are copied as tar streams."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import io
 import os
 import posixpath
 import secrets
 import stat
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from msgspec import Struct, field
+
 from toolcrib.core.environments import BackendPath, Engine, EngineProcess, FileSlice, FileStatus
 from toolcrib.core.errors import EnvironmentFailed, PathChanged
-from toolcrib.environments import archives, file_programs
-from toolcrib.environments.host_paths import links_in_the_way
+from toolcrib.environments import file_programs
+from toolcrib.environments.host_paths import link_error_to
 
 STALLED_SECONDS = 120.0
-"""A transfer in which nothing moves for so long has failed."""
+"""A transfer without progress for this long has failed."""
 _MEMORY_BYTES = 1024 * 1024
 _COUNTED_BYTES = 1024 * 1024
-"""Of a file that is no larger, all lines are counted."""
+"""All lines of a file up to this size are counted."""
 _LARGEST = 2**62
-"""That every shell and program can count to."""
+"""A number that every shell and program can handle."""
 _LONGEST_ANSWER = 16 * 1024
 _REFUSALS: dict[str, tuple[type[OSError], int]] = {
     file_programs.MISSING: (FileNotFoundError, errno.ENOENT),
@@ -36,22 +39,21 @@ _REFUSALS: dict[str, tuple[type[OSError], int]] = {
     file_programs.EXISTS: (FileExistsError, errno.EEXIST),
 }
 _CHANGES = {
-    "nothing": "has been removed since it was looked at",
-    "something": "exists now; it did not when it was looked at",
-    "other": "has changed since it was looked at; read it again",
+    "nothing": "was removed after it was last read",
+    "something": "exists now; it did not exist before",
+    "other": "has changed since it was last read; read it again",
 }
 
 
-def _from_anywhere() -> BackendPath:
+def _no_folder() -> BackendPath:
     return BackendPath("")
 
 
-@dataclass(frozen=True, slots=True)
-class BackendFiles:
-    """Reads and writes files of the place that an engine gives; relative paths start at `folder()`, `~` at its home."""
+class BackendFiles(Struct, frozen=True):
+    """Reads and writes files through an engine; relative paths start at `folder()`, `~` at the home there."""
 
     engine: Engine
-    folder: Callable[[], BackendPath] = field(default=_from_anywhere)
+    folder: Callable[[], BackendPath] = field(default=_no_folder)
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         """The content of a file; raises FileNotFoundError, IsADirectoryError, PermissionError."""
@@ -60,7 +62,7 @@ class BackendFiles:
     async def read_lines(
         self, path: BackendPath, *, first: int, count: int, max_bytes: int, plain: bool = False
     ) -> FileSlice:
-        """Lines of a file, in one round trip; one more line and byte are fetched, to know whether something follows."""
+        """Lines of a file in one round trip. Fetches one more line and byte, to know whether something follows."""
         numbers = (first, count + 1, max_bytes + 1, _COUNTED_BYTES)
         arguments = [str(min(number, _LARGEST)) for number in numbers]
         facts, data = await self._ask(file_programs.LINES, path, arguments, plain=plain)
@@ -80,12 +82,12 @@ class BackendFiles:
         expected: str | None = None,
         plain: bool = False,
     ) -> None:
-        """Put a file in its place in one step, folders above it included; mode and owner of an old one are kept."""
-        chunks = (data[at : at + archives.CHUNK_BYTES] for at in range(0, len(data), archives.CHUNK_BYTES))
+        """Write a file atomically and create its parent folders; an existing file keeps its mode and owner."""
+        chunks = (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
         await self._write(path, chunks, len(data), mode, expected, plain=plain)
 
     async def remove_file(self, path: BackendPath, *, expected: str | None = None, plain: bool = False) -> None:
-        """Remove a file, or a link itself."""
+        """Remove a file, or a link (not its target)."""
         await self._ask(file_programs.REMOVE, path, [_expectation(expected)], plain=plain)
 
     async def remove_folder(self, path: BackendPath) -> None:
@@ -93,11 +95,11 @@ class BackendFiles:
         await self._ask(file_programs.REMOVE_FOLDER, path)
 
     async def make_folder(self, path: BackendPath, *, mode: int | None = None) -> None:
-        """Make a folder, those above it included."""
+        """Create a folder and its parents."""
         await self._ask(file_programs.MAKE_FOLDER, path, ["" if mode is None else f"{mode:o}"])
 
     async def make_link(self, path: BackendPath, target: str) -> None:
-        """Put a symbolic link in its place in one step."""
+        """Create or replace a symbolic link atomically."""
         await self._ask(file_programs.MAKE_LINK, path, [_for_printf(target)])
 
     async def list_folder(self, path: BackendPath) -> list[str]:
@@ -106,7 +108,7 @@ class BackendFiles:
         return sorted(name.decode(errors="surrogateescape") for name in names.split(b"\0")[:-1])
 
     async def status(self, path: BackendPath, *, follow_links: bool = True) -> FileStatus | None:
-        """What is at a path; None when nothing is."""
+        """The status of a path; None when nothing is there."""
         try:
             facts, _ = await self._ask(file_programs.STATUS, path, ["" if follow_links else "1"])
         except (FileNotFoundError, NotADirectoryError):
@@ -114,23 +116,23 @@ class BackendFiles:
         return _status(facts)
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        """Copy a file or folder of this machine to the path `target`, modes kept, owned by the user of the place.
+        """Copy a file or folder of this machine to `target`; keeps modes, the user inside becomes the owner.
 
-        A folder that is there already keeps what else is in it.
+        An existing folder keeps its other content.
         """
-        about = _about(source)
+        about = _stat(source)
         mode = about.st_mode & 0o777
         if stat.S_ISDIR(about.st_mode):
-            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], archives.packed(source))
+            await self._ask(file_programs.UNPACK, target, [f"{mode:o}"], pack(source))
             return
         with source.open("rb") as file:
-            chunks = iter(lambda: file.read(archives.CHUNK_BYTES), b"")
+            chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
             await self._write(target, chunks, about.st_size, mode)
 
     async def download(self, source: BackendPath, target: Path) -> None:
-        """Copy a file or folder out of the place to the path `target`, modes kept, owned by us.
+        """Copy a file or folder out of the environment to `target`; keeps modes, we become the owner.
 
-        Nothing is written outside of `target`: what would be is left out and raised as an OSError in the end.
+        Nothing is written outside `target`: members that would be are skipped and raised as an OSError at the end.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         with _new_file_beside(target) as (name, content):
@@ -138,7 +140,7 @@ class BackendFiles:
             content.flush()
             if kind == "folder":
                 content.seek(0)
-                await asyncio.to_thread(archives.unpack, content, target)
+                await asyncio.to_thread(unpack, content, target)
             else:
                 _install(name, target, int(mode, 8) & 0o777)
 
@@ -164,7 +166,7 @@ class BackendFiles:
         *,
         plain: bool = False,
     ) -> tuple[list[str], bytes]:
-        """What a program answers, and the bytes that it gives."""
+        """The answer of a program, and its bytes."""
         with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as content:
             texts = await self._run(program, path, arguments, content, chunks, plain=plain)
             content.seek(0)
@@ -180,10 +182,10 @@ class BackendFiles:
         *,
         plain: bool = False,
     ) -> list[str]:
-        """Run a program on a path; its bytes land in `content`, its answer is returned, its refusal raised."""
+        """Run a program on a path; writes its bytes to `content`, returns its answer, raises its errors."""
         if "\0" in path:
-            raise ValueError(f"a path cannot hold a zero byte: {path!r}")
-        answer = _Answer(secrets.token_hex(8), content)
+            raise ValueError(f"a path cannot contain a NUL byte: {path!r}")
+        answer = _ProgramOutput(secrets.token_hex(8), content)
         prefix = [self.engine.shell, "--norc", "--noprofile", "-c", program, "toolcrib"]
         try:
             async with asyncio.timeout(STALLED_SECONDS) as limit:
@@ -195,7 +197,7 @@ class BackendFiles:
                     moved()
                     answer.take(data)
 
-                where = _where(self.folder(), path, plain)
+                where = _path_arguments(self.folder(), path, plain)
                 argv = [*prefix, answer.token, *where, *arguments]
                 process = await self.engine.spawn(argv, on_output=take)
                 try:
@@ -206,9 +208,9 @@ class BackendFiles:
         except TimeoutError as error:
             raise EnvironmentFailed(
                 f"the {self.engine.kind} environment did not answer for {STALLED_SECONDS:.0f} seconds about {path!r}; "
-                "`toolcrib env list` shows whether it can be used"
+                "`toolcrib env list` shows whether it works"
             ) from error
-        return _texts_or_refusal(self.engine.kind, path, answer.finish())
+        return _checked_texts(self.engine.kind, path, answer.finish())
 
 
 async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable[[], None]) -> None:
@@ -217,15 +219,14 @@ async def _feed(process: EngineProcess, chunks: Iterable[bytes], moved: Callable
             await process.write(chunk)
             moved()
     except BrokenPipeError:
-        return  # it ended early, and its answer says why
+        return  # It ended early; its answer says why.
     await process.close_input()
 
 
-def _texts_or_refusal(kind: str, path: BackendPath, answer: list[str] | None) -> list[str]:
+def _checked_texts(kind: str, path: BackendPath, answer: list[str] | None) -> list[str]:
     if answer is None:
         raise EnvironmentFailed(
-            f"the {kind} environment went away while {path!r} was copied; "
-            "`toolcrib env list` shows whether it can be used"
+            f"the {kind} environment was lost while {path!r} was copied; `toolcrib env list` shows whether it works"
         )
     code, *texts = answer
     if code == file_programs.OK:
@@ -235,21 +236,21 @@ def _texts_or_refusal(kind: str, path: BackendPath, answer: list[str] | None) ->
         raise refusal(number, os.strerror(number), path)
     said = texts[0].strip() if texts else ""
     if code == file_programs.LINKED:
-        raise links_in_the_way(path, said)
+        raise link_error_to(path, said)
     if code == file_programs.CHANGED:
         raise PathChanged(f"{path!r} {_CHANGES.get(said, said)}")
     raise OSError(f"cannot use {path!r}: {said or 'no reason was given'}")
 
 
-def _where(folder: BackendPath, path: BackendPath, plain: bool) -> list[str]:
-    """The arguments of every program that say which file it is about."""
+def _path_arguments(folder: BackendPath, path: BackendPath, plain: bool) -> list[str]:
+    """The arguments of every program that name the file."""
     if not plain:
         return [_for_printf(folder), _for_printf(path), ""]
     return ["", _for_printf(posixpath.normpath(posixpath.join(folder, path))), "plain"]
 
 
 def _for_printf(text: str) -> str:
-    """A text as `printf %b` takes it, in plain ASCII: not every engine passes other bytes on."""
+    """The text as `printf %b` reads it, in plain ASCII: not every engine passes other bytes on."""
     data = text.encode(errors="surrogateescape")
     return "".join(rf"\0{byte:03o}" if byte > 126 or byte == 92 else chr(byte) for byte in data)
 
@@ -268,7 +269,7 @@ def _first_lines(data: bytes, count: int) -> bytes:
 
 
 def _status(facts: Sequence[str]) -> FileStatus:
-    """From the texts of an answer: kind; mode, size, owner, group and stamp; the real path; what a link says."""
+    """Parse the texts of an answer: kind; mode, size, owner, group and stamp; real path; link target."""
     kind, about, real, link, *_ = facts
     mode, size, _, _, *stamp = about.split(maxsplit=4)
     return FileStatus(
@@ -281,7 +282,7 @@ def _status(facts: Sequence[str]) -> FileStatus:
     )
 
 
-def _about(source: Path) -> os.stat_result:
+def _stat(source: Path) -> os.stat_result:
     return source.stat()
 
 
@@ -294,7 +295,7 @@ def _install(copy: Path, target: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def _new_file_beside(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A file that can take the place of `target` in one step; it is gone afterwards if it did not."""
+    """A temporary file that can be renamed to `target`; removed afterwards if it was not."""
     descriptor, name = tempfile.mkstemp(prefix=".toolcrib-", dir=target.parent)
     path = Path(name)
     try:
@@ -304,8 +305,8 @@ def _new_file_beside(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         path.unlink(missing_ok=True)
 
 
-class _Answer:
-    """Takes what a program prints apart: noise, the token, content, the token, a code, a text."""
+class _ProgramOutput:
+    """Splits what a program prints: noise, the token, content, the token, a code, texts."""
 
     def __init__(self, token: str, content: IO[bytes]) -> None:
         self.token = token
@@ -326,7 +327,7 @@ class _Answer:
             self._noise = b""
 
     def finish(self) -> list[str] | None:
-        """The code and the texts, with only the content left in its file; None for an answer that was cut short."""
+        """The code and the texts; leaves only the content in its file. None for a truncated answer."""
         end = self._content.seek(0, os.SEEK_END)
         start = max(0, end - _LONGEST_ANSWER)
         self._content.seek(start)
@@ -336,3 +337,71 @@ class _Answer:
             return None
         self._content.truncate(start + at)
         return [text.decode(errors="surrogateescape") for text in last[at + len(self._mark) :].split(b"\0")]
+
+
+CHUNK_BYTES = 256 * 1024
+
+
+def pack(folder: Path) -> Iterator[bytes]:
+    """The content of a folder as chunks of a tar archive; keeps links, skips devices and sockets."""
+    with tarfile.open(fileobj=io.BytesIO(), mode="w", format=tarfile.GNU_FORMAT) as maker:
+        for path in _everything_in(folder):
+            member = maker.gettarinfo(path, arcname=f"./{path.relative_to(folder)}")
+            if member is None or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+                continue
+            # Our user names mean nothing in there; the user who unpacks the archive becomes the owner.
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            yield member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            if member.isreg():
+                yield from _content(path, member.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _everything_in(folder: Path) -> Iterator[Path]:
+    """Every file and folder below, parents first."""
+    for above, folders, files in os.walk(folder, onerror=_raise):
+        for name in sorted([*folders, *files]):
+            yield Path(above, name)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    left = size
+    with path.open("rb") as file:
+        while left:
+            chunk = file.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                raise OSError(f"{str(path)!r} shrank while it was copied")
+            left -= len(chunk)
+            yield chunk
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+def unpack(archive: IO[bytes], target: Path) -> None:
+    """Unpack an archive into the folder `target`; keeps modes, we become the owner.
+
+    Skips members that would land outside it and links that point outside; raises an OSError for them at the end.
+    """
+    refused: list[str] = []
+    is_new = not target.exists()
+
+    def safe(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        if member.name in (".", "./") and not is_new:
+            return None  # An existing folder keeps its mode.
+        try:
+            checked = tarfile.data_filter(member, folder)
+        except tarfile.FilterError as error:
+            refused.append(f"{member.name!r} ({error})")
+            return None
+        # The filter also drops permissions; these are the user's own files, so only set-user-id bits are dropped.
+        return checked.replace(mode=member.mode & 0o777, deep=False)
+
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=archive, mode="r:") as opened:
+        opened.extractall(target, filter=safe)
+    if refused:
+        raise OSError(f"not copied, because it points outside {str(target)!r}: {', '.join(refused[:5])}")

@@ -1,19 +1,20 @@
-"""Runs one command to its end: within a time limit, interruptible, with bounded output."""
+"""Runs one command to its end: with a time limit, interruptible, with bounded output."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from toolcrib.core.environments import (
     INTERRUPTED,
     TIMED_OUT,
+    CommandExit,
     CommandRequest,
-    Ended,
     Environment,
     Execution,
 )
@@ -23,53 +24,51 @@ from toolcrib.environments.output import BoundedOutput
 LIMIT_BYTES = 50_000
 GRACE_SECONDS = 1.0
 IDLE_SECONDS = 0.7
-"""How long a command on a terminal must be silent before we look whether it waits for somebody."""
+"""How long a command on a terminal must be silent before we check whether it waits for input."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForegroundResult:
-    """What a command gave."""
+class ForegroundResult(Struct, frozen=True, kw_only=True):
+    """The outcome of a foreground command."""
 
     output: BoundedOutput
     exit_code: int
-    ended: Ended | None
-    """None while it waits for input and still runs."""
+    ended: CommandExit | None
+    """None while it still runs because it waits for input."""
     execution: Execution
     timed_out: bool = False
     interrupted: bool = False
     waits_for_input: bool = False
-    """It was waiting for somebody to type something, when it was stopped or right now."""
+    """It was waiting for input when it was stopped, or is waiting right now."""
 
     @property
     def text(self) -> str:
         return self.output.text()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What bounds a command in the foreground."""
+class CommandLimits(Struct, frozen=True, kw_only=True):
+    """The limits of a foreground command."""
 
     timeout_seconds: float
     limit_bytes: int = LIMIT_BYTES
     save_to: Path | None = None
     max_saved: int = 64 * 1024 * 1024
     return_when_waiting: bool = False
-    """Give back a command on a terminal that waits for input, instead of waiting with it."""
+    """Return when a command on a terminal waits for input, instead of waiting with it."""
 
 
 async def run_foreground(
     environment: Environment,
     request: CommandRequest,
-    limits: Limits,
+    limits: CommandLimits,
     *,
     interrupt: asyncio.Event | None = None,
     on_output: Callable[[bytes], None] | None = None,
 ) -> ForegroundResult:
-    """Start the command and wait for its end, for the time limit or for the interrupt, whichever is first.
+    """Start the command and wait for its end, its time limit or the interrupt, whichever comes first.
 
-    On time-out and interrupt its whole process tree has ended when this returns; when this is cancelled, too.
+    After a time-out, an interrupt or cancellation, its whole process tree has ended when this returns.
     """
-    run = ForegroundRun(limits, on_output)
+    run = ForegroundCommand(limits, on_output)
     listening = asyncio.ensure_future(_interrupt_when_set(run, interrupt)) if interrupt is not None else None
     try:
         return await run.result(environment, request)
@@ -78,7 +77,7 @@ async def run_foreground(
             listening.cancel()
 
 
-async def _interrupt_when_set(run: ForegroundRun, interrupt: asyncio.Event) -> None:
+async def _interrupt_when_set(run: ForegroundCommand, interrupt: asyncio.Event) -> None:
     await interrupt.wait()
     run.interrupt()
 
@@ -86,10 +85,10 @@ async def _interrupt_when_set(run: ForegroundRun, interrupt: asyncio.Event) -> N
 Stop = Literal["ended", "timeout", "interrupt", "waiting"]
 
 
-class ForegroundRun:
-    """One command on its way to its end."""
+class ForegroundCommand:
+    """One command that runs to its end."""
 
-    def __init__(self, limits: Limits, on_output: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, limits: CommandLimits, on_output: Callable[[bytes], None] | None = None) -> None:
         self._limits = limits
         self._on_output = on_output
         self._output = BoundedOutput(limits.limit_bytes, save_to=limits.save_to, max_saved=limits.max_saved)
@@ -97,7 +96,7 @@ class ForegroundRun:
         self._stopped: asyncio.Future[Stop] = self._loop.create_future()
 
     def interrupt(self) -> None:
-        """Stop the command, also one that is only about to start."""
+        """Stop the command, even if it is only about to start."""
         self._stop("interrupt")
 
     async def result(self, environment: Environment, request: CommandRequest) -> ForegroundResult:
@@ -108,7 +107,7 @@ class ForegroundRun:
         looking = request.terminal is not None and self._limits.return_when_waiting
         prompt = asyncio.ensure_future(self._look_for_prompt(execution)) if looking else None
         try:
-            return await self._given(await self._stopped, execution, ended)
+            return await self._result(await self._stopped, execution, ended)
         except asyncio.CancelledError:
             await _end(execution)
             raise
@@ -119,11 +118,11 @@ class ForegroundRun:
                 prompt.cancel()
             self._output.close()
 
-    async def _given(self, why: Stop, execution: Execution, ended: asyncio.Future[Ended]) -> ForegroundResult:
+    async def _result(self, why: Stop, execution: Execution, ended: asyncio.Future[CommandExit]) -> ForegroundResult:
         given = partial(ForegroundResult, output=self._output, execution=execution)
         if why == "ended":
             return given(exit_code=ended.result().exit_code, ended=ended.result())
-        # What the shell says about being ended is not the command's output.
+        # What the shell prints about being killed is not the command's output.
         self._output.close()
         if why == "waiting":
             return given(exit_code=0, ended=None, waits_for_input=True)
@@ -142,7 +141,7 @@ class ForegroundRun:
             self._on_output(data)
 
     async def _look_for_prompt(self, execution: Execution) -> None:
-        """Stops when the command is silent and reads from its terminal."""
+        """Stop when the command is silent and reads from its terminal."""
         seen = -1
         while True:
             await asyncio.sleep(IDLE_SECONDS)
@@ -152,10 +151,10 @@ class ForegroundRun:
                 self._stop("waiting")
 
 
-async def _end(execution: Execution) -> Ended | None:
-    """End the tree of a command; None when it could not be ended, which the caller tells."""
+async def _end(execution: Execution) -> CommandExit | None:
+    """End the process tree of a command; `lost` when it could not be ended."""
     try:
         await execution.terminate(GRACE_SECONDS)
     except EnvironmentFailed as error:
-        return Ended(exit_code=255, reason="lost", note=str(error))
+        return CommandExit(exit_code=255, reason="lost", note=str(error))
     return await execution.wait()

@@ -1,4 +1,4 @@
-"""Starts programs on this machine and carries their bytes, on an event loop, without a thread per program."""
+"""Starts programs on this machine and transfers their bytes on an event loop, without a thread per program."""
 
 from __future__ import annotations
 
@@ -6,17 +6,175 @@ import asyncio
 import errno
 import fcntl
 import os
+import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from toolcrib.core.environments import OnOutput, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.exit_watch import on_exit
-from toolcrib.environments.pipe_reader import PipeReader
+
+
+def on_exit(pid: int, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call `callback` on the running loop when the process has ended (soon, if it already has).
+
+    Uses a pidfd or kqueue, so it works for any process of this machine, not only for children. Returns a function that
+    stops watching.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        watched = _ExitDescriptor(pid)
+    except ProcessLookupError:
+        handle = loop.call_soon(callback)
+        return handle.cancel
+
+    def stop() -> None:
+        if watched.is_open:
+            loop.remove_reader(watched.descriptor)
+            watched.close()
+
+    def ended() -> None:
+        stop()
+        callback()
+
+    loop.add_reader(watched.descriptor, ended)
+    return stop
+
+
+class _ExitDescriptor:
+    """A descriptor that becomes readable when a process ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.is_open = True
+        if sys.platform == "linux":
+            self.descriptor = os.pidfd_open(pid)
+            self._close: Callable[[], None] = lambda: os.close(self.descriptor)
+        else:
+            queue = select.kqueue()
+            event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, select.KQ_NOTE_EXIT)
+            try:
+                queue.control([event], 0, 0)
+            except OSError:
+                queue.close()
+                raise
+            self.descriptor = queue.fileno()
+            self._close = queue.close
+
+    def close(self) -> None:
+        self.is_open = False
+        self._close()
+
+
+READ_BYTES = 256 * 1024
+USUAL_PIPE_BYTES = 64 * 1024
+LARGE_PIPE_BYTES = 1024 * 1024
+# A child that floods the pipe after its parent ended must not keep us reading forever.
+READS_AFTER_THE_END = 64
+# This many chunks within this time are a burst; during a burst, chunks may accumulate between two reads.
+BURST_CHUNKS = 32
+BURST_SECONDS = 0.02
+SMALL_CHUNK_BYTES = 4096
+REST_SECONDS = 0.003
+
+
+class PipeReader:
+    """Passes on what arrives in a pipe or terminal."""
+
+    def __init__(
+        self, descriptor: int, on_output: OnOutput, *, is_pipe: bool = True, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._on_output = on_output
+        self._on_close = on_close
+        self._may_grow = is_pipe
+        self._bursts = _BurstDetector()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._arrived)
+
+    @property
+    def descriptor(self) -> int | None:
+        """None once closed."""
+        return self._descriptor
+
+    def read(self) -> bool:
+        """Pass on what has arrived; False when there is nothing to read now."""
+        if self._descriptor is None:
+            return False
+        try:
+            data = os.read(self._descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # EIO: the last process on the terminal has ended.
+        if not data:
+            self.close()
+            return False
+        if self._may_grow and len(data) >= USUAL_PIPE_BYTES:
+            self._grow(self._descriptor)
+        self._bursts.note(len(data), self._loop.time())
+        self._on_output(data)
+        return True
+
+    def drain(self) -> None:
+        """The writer has ended: read the rest. What others still write is read as it arrives."""
+        for _ in range(READS_AFTER_THE_END):
+            if not self.read():
+                return
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+            if self._on_close is not None:
+                self._on_close()
+
+    def _arrived(self) -> None:
+        if self.read() and self._bursts.is_burst and self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            self._loop.call_later(REST_SECONDS, self._rested)
+
+    def _rested(self) -> None:
+        if self._descriptor is not None:
+            self._loop.add_reader(self._descriptor, self._arrived)
+
+    def _grow(self, descriptor: int) -> None:
+        """Enlarge the pipe: fewer context switches, which are most of the cost of large output."""
+        self._may_grow = False
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
+        except (AttributeError, OSError):
+            return  # Not supported here, or the user's quota is used up.
+
+
+class _BurstDetector:
+    """Detects a program that writes many small chunks without a pause.
+
+    Waking up for every chunk would take processor time from that very program. If little arrives during a rest, the
+    chunks were answers that somebody waits for, or the end: then chunks are read as they arrive again.
+    """
+
+    def __init__(self) -> None:
+        self.is_burst = False
+        self._chunks = 0
+        self._since = 0.0
+
+    def note(self, size: int, now: float) -> None:
+        if size >= SMALL_CHUNK_BYTES:
+            return
+        if self.is_burst:
+            self.is_burst, self._chunks = False, 0
+        if not self._chunks:
+            self._since = now
+        self._chunks += 1
+        if self._chunks == BURST_CHUNKS:
+            self.is_burst, self._chunks = now - self._since < BURST_SECONDS, 0
+
 
 END_OF_TRANSMISSION = b"\x04"
 
@@ -30,9 +188,9 @@ async def spawn_on_host(
     cwd: Path | None = None,
     log: Path | None = None,
 ) -> HostProcess:
-    """Start a program in a session of its own; raises EnvironmentFailed when it cannot be started.
+    """Start a program in a session of its own; raises EnvironmentFailed if it cannot be started.
 
-    With `log` its output is appended to that file, and `on_output` hears nothing.
+    With `log` its output is appended to that file, and `on_output` gets nothing.
     """
     try:
         if log is not None:
@@ -89,7 +247,7 @@ def _on_terminal(
     master, slave = os.openpty()
     try:
         _set_size(slave, size)
-        # A session leader gets a controlling terminal by opening one; the shell does that, then becomes the program.
+        # A session leader gets a controlling terminal by opening it; the shell does that, then execs the program.
         opening = ["/bin/sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", os.ttyname(slave), *argv]
         child = subprocess.Popen(
             opening, stdin=slave, stdout=slave, stderr=slave, env=environ, cwd=cwd, start_new_session=True
@@ -172,7 +330,7 @@ class HostProcess:
             self._output.close()
 
     def signal_session(self, number: signal.Signals) -> None:
-        """Signal the process group that it leads; one that has gone is fine."""
+        """Signal the process group that it leads, if it still exists."""
         try:
             os.killpg(self._child.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -193,10 +351,10 @@ class HostProcess:
     def _reap(self) -> None:
         code = self._child.poll()
         if code is None:
-            # The pidfd was ready an instant before the process could be waited for.
+            # The pidfd became ready an instant before the process could be reaped.
             code = self._child.wait()
         if self._output is not None:
-            self._output.read_what_is_left()
+            self._output.drain()
         self._close_stdin()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)

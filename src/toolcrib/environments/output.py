@@ -1,4 +1,4 @@
-"""Keeps the beginning and the end of an output of any size, in little memory, and the whole of it in a file."""
+"""Keeps the head and tail of output of any size in little memory, and all of it in a file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ HEAD_SHARE = 0.4
 
 
 class BoundedOutput:
-    """Takes bytes as they come; `text` is the output, with its middle left out where it is too long.
+    """Collects bytes; `text` is the output, with its middle omitted if it is too long.
 
-    `save_to` is made when the output outgrows `limit_bytes`, and holds it from its first byte on, up to `max_saved`.
+    The file `save_to` is created when the output exceeds `limit_bytes`; it then holds everything, up to `max_saved`.
     """
 
     def __init__(self, limit_bytes: int, *, save_to: Path | None = None, max_saved: int = 64 * 1024 * 1024) -> None:
@@ -35,17 +35,17 @@ class BoundedOutput:
 
     @property
     def saved(self) -> Path | None:
-        """The file with the whole output, if there is one."""
+        """The file with the complete output, if there is one."""
         return self._save_to if self.saved_bytes else None
 
     @property
     def ends_in_the_middle_of_a_line(self) -> bool:
-        """As a prompt does that waits for an answer."""
+        """As with a prompt that waits for an answer."""
         last = self._tail[-1] if self._tail else bytes(self._head[-1:])
         return bool(last) and not last.endswith((b"\n", b"\r"))
 
     def feed(self, data: bytes) -> None:
-        """Take some; after `close` nothing is taken any more."""
+        """Add bytes; after `close` they are ignored."""
         if self._closed:
             return
         self.total_bytes += len(data)
@@ -105,14 +105,14 @@ class BoundedOutput:
         try:
             self._file.write(data[:room])
         except OSError:
-            # A full disk must not end the command; what fits is there.
+            # A full disk must not end the command; what fits has been saved.
             self._max_saved = self.saved_bytes
             return
         self.saved_bytes += min(len(data), room)
 
 
 def _without_half_characters(head: bytes, tail: bytes) -> tuple[str, str]:
-    """Both as text; a character that the cut went through is left out."""
+    """Both as text, without a character that the cut split."""
     for cut in range(min(4, len(head))):
         try:
             first = head[: len(head) - cut].decode()

@@ -1,4 +1,4 @@
-"""Hands out environments: one for each key, opened once, kept while it is used, given back when it stood idle."""
+"""Hands out environments: one per key, opened once, kept while in use, closed after standing idle."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Literal
+
+from msgspec import Struct
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import Environment, EnvironmentSpec
@@ -24,21 +25,19 @@ CLOSE_SECONDS = 60.0
 NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolEntry:
-    """What the pool holds for one key, at the moment of asking."""
+class PoolEntry(Struct, frozen=True, kw_only=True):
+    """What the pool holds for one key at this moment."""
 
     spec: EnvironmentSpec
     state: State
-    """`busy`: nobody holds it, but something runs in it."""
+    """`busy`: not leased, but something runs in it."""
     leases: int
     idle_seconds: float
     environment: Environment | None
     """None until it is open."""
 
 
-@dataclass(slots=True, eq=False)
-class _Place:
+class _PooledEnvironment(Struct, eq=False):
     spec: EnvironmentSpec
     opening: asyncio.Task[Environment]
     waiting: int = 0
@@ -53,7 +52,7 @@ class _Place:
 
     @property
     def is_unused(self) -> bool:
-        """Open, and nobody holds it or is about to."""
+        """Open, and neither leased nor about to be."""
         return self.environment is not None and not self.leases and not self.waiting and self.closing is None
 
 
@@ -70,9 +69,9 @@ class EnvironmentPool:
         on_close: Callable[[Environment], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`create` makes an environment that is not open yet; `is_busy` tells of work that no lease stands for.
+        """`create` makes an environment that is not open yet; `is_busy` reports work that holds no lease.
 
-        `on_open` is told of each that was opened, `on_close` of each that was given back.
+        `on_open` is called with each environment that was opened, `on_close` with each that was closed.
         """
         self._create = create
         self._lifetime_seconds = lifetime_seconds
@@ -80,70 +79,70 @@ class EnvironmentPool:
         self._on_open = on_open
         self._on_close = on_close
         self._clock = clock
-        self._places: dict[EnvironmentSpec, _Place] = {}
+        self._environments: dict[EnvironmentSpec, _PooledEnvironment] = {}
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reaping: asyncio.Task[None] | None = None
 
-    # Handing out
+    # Leasing
 
     @asynccontextmanager
     async def acquire(self, spec: EnvironmentSpec) -> AsyncIterator[Environment]:
-        """The environment of that key, opened if need be; it stays open at least until the block is left."""
-        place, environment = await self._opened(spec)
-        place.leases += 1
+        """The environment of that key, opened if necessary; it stays open at least until the block is left."""
+        pooled, environment = await self._opened(spec)
+        pooled.leases += 1
         try:
             yield environment
         finally:
-            place.leases -= 1
-            place.idle_since = self._clock()
+            pooled.leases -= 1
+            pooled.idle_since = self._clock()
             self._watch_for_idleness()
 
     def entries(self) -> list[PoolEntry]:
-        """What is open, and what is on its way."""
-        return [self._entry(place) for place in self._places.values()]
+        """All environments that are open, opening or closing."""
+        return [self._entry(pooled) for pooled in self._environments.values()]
 
     def find(self, spec: EnvironmentSpec) -> Environment | None:
         """The environment of that key, if it is open."""
-        place = self._places.get(spec)
-        return place.environment if place is not None and place.closing is None else None
+        pooled = self._environments.get(spec)
+        return pooled.environment if pooled is not None and pooled.closing is None else None
 
-    # Giving back
+    # Closing
 
     async def discard(self, environment: Environment) -> None:
-        """Drop one that was lost: whoever asks for its key next gets a new one."""
-        await self._close(place for place in self._places.values() if place.environment is environment)
+        """Drop an environment that was lost: the next caller with its key gets a new one."""
+        await self._close(pooled for pooled in self._environments.values() if pooled.environment is environment)
 
     async def close(self, spec: EnvironmentSpec) -> None:
-        """Close the environment of that key, whatever runs in it; harmless when there is none."""
-        await self._close(place for place in self._places.values() if place.spec == spec)
+        """Close the environment of that key, whatever runs in it. Does nothing when there is none."""
+        await self._close(pooled for pooled in self._environments.values() if pooled.spec == spec)
 
     async def close_session(self, session: str) -> None:
         """Close every environment of a session."""
-        await self._close(place for place in self._places.values() if place.spec.session == session)
+        await self._close(pooled for pooled in self._environments.values() if pooled.spec.session == session)
 
     async def close_all(self) -> None:
-        """Close everything, whatever runs. The pool can be used again afterwards."""
-        await self._close(self._places.values())
+        """Close all environments, whatever runs in them. The pool can be used again afterwards."""
+        await self._close(self._environments.values())
         if self._reaping is not None:
             await asyncio.wait([self._reaping])
         self._watch_for_idleness()
 
     async def reap(self) -> None:
-        """Close what stood idle for too long. Happens by itself; never touches what is held or busy."""
+        """Close environments that were idle too long. Runs by itself; never touches one that is leased or busy."""
         now = self._clock()
-        unused = [place for place in self._places.values() if place.is_unused]
-        for place in unused:
-            if place.environment is not None and self._is_busy(place.environment):
-                # Its time begins when the last process in it has ended.
-                place.idle_since = now
-        await self._close(place for place in unused if now - place.idle_since >= self._lifetime_seconds)
+        unused = [pooled for pooled in self._environments.values() if pooled.is_unused]
+        for pooled in unused:
+            if pooled.environment is not None and self._is_busy(pooled.environment):
+                # Its idle time starts when the last process in it has ended.
+                pooled.idle_since = now
+        await self._close(pooled for pooled in unused if now - pooled.idle_since >= self._lifetime_seconds)
         self._watch_for_idleness()
 
-    # What single tasks want differently
+    # Overrides of single tasks
 
     def set_override(self, task: str, overrides: Mapping[str, str]) -> None:
-        """From now on this task wants another backend, image or folder; raises ConfigError for an unknown name."""
+        """Give this task another backend, image or folder; raises ConfigError for an unknown name."""
         check_overrides(overrides)
         self._overrides[task] = MappingProxyType(dict(overrides))
 
@@ -155,78 +154,77 @@ class EnvironmentPool:
 
     # Inside
 
-    async def _opened(self, spec: EnvironmentSpec) -> tuple[_Place, Environment]:
-        while (place := self._places.get(spec)) is not None and place.closing is not None:
-            await asyncio.wait([place.closing])
-        if place is None:
-            place = _Place(spec, asyncio.ensure_future(self._open(spec)))
-            self._places[spec] = place
-        place.waiting += 1
+    async def _opened(self, spec: EnvironmentSpec) -> tuple[_PooledEnvironment, Environment]:
+        while (pooled := self._environments.get(spec)) is not None and pooled.closing is not None:
+            await asyncio.wait([pooled.closing])
+        if pooled is None:
+            pooled = _PooledEnvironment(spec, asyncio.ensure_future(self._open(spec)))
+            self._environments[spec] = pooled
+        pooled.waiting += 1
         try:
-            environment = await asyncio.shield(place.opening)
+            environment = await asyncio.shield(pooled.opening)
         except asyncio.CancelledError as error:
-            if place.opening.cancelled() and not _is_being_cancelled():
-                raise EnvironmentFailed(f"the {spec.backend!r} environment was closed while it was opened") from error
+            if pooled.opening.cancelled() and not _is_being_cancelled():
+                raise EnvironmentFailed(f"the {spec.backend!r} environment was closed while it was opening") from error
             raise
         finally:
-            place.waiting -= 1
-            self._settle(place)
-        return (place, environment) if place.closing is None else await self._opened(spec)
+            pooled.waiting -= 1
+            self._settle(pooled)
+        return (pooled, environment) if pooled.closing is None else await self._opened(spec)
 
-    def _settle(self, place: _Place) -> None:
-        """See to it that a failed opening is not remembered, and that one which all gave up is not finished."""
-        if place.environment is not None:
-            place.idle_since = self._clock()
+    def _settle(self, pooled: _PooledEnvironment) -> None:
+        """Forget a failed opening, and cancel one that nobody waits for any more."""
+        if pooled.environment is not None:
+            pooled.idle_since = self._clock()
             self._watch_for_idleness()
-        elif place.opening.done():
-            self._forget(place)
-        elif not place.waiting:
-            self._begin_to_close(place)
+        elif pooled.opening.done():
+            self._forget(pooled)
+        elif not pooled.waiting:
+            self._begin_to_close(pooled)
 
     async def _open(self, spec: EnvironmentSpec) -> Environment:
         environment = self._create(spec)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_close_quietly, environment)
             await environment.open()
             self._on_open(environment)
-        except BaseException:
-            await _close_quietly(environment)
-            raise
+            undo.pop_all()
         return environment
 
-    async def _close(self, places: Iterable[_Place]) -> None:
-        """Close each once, whoever asks; it goes on when they give up, for what is half closed is in the way."""
-        if closing := [self._begin_to_close(place) for place in places]:
+    async def _close(self, several: Iterable[_PooledEnvironment]) -> None:
+        """Close each one once. Closing continues if the caller gives up: a half-closed one would block its key."""
+        if closing := [self._begin_to_close(pooled) for pooled in several]:
             await asyncio.wait(closing)
 
-    def _begin_to_close(self, place: _Place) -> asyncio.Task[None]:
-        # From here on nobody can acquire it: there is no step between looking whether it is unused and this.
-        if place.closing is None:
-            place.closing = asyncio.ensure_future(self._finish(place))
-        return place.closing
+    def _begin_to_close(self, pooled: _PooledEnvironment) -> asyncio.Task[None]:
+        # From here on nobody can acquire it: nothing is awaited between the check that it is unused and this.
+        if pooled.closing is None:
+            pooled.closing = asyncio.ensure_future(self._finish(pooled))
+        return pooled.closing
 
-    async def _finish(self, place: _Place) -> None:
+    async def _finish(self, pooled: _PooledEnvironment) -> None:
         try:
-            if not place.opening.done():
-                place.opening.cancel()
-                await asyncio.wait([place.opening])
-            if place.environment is not None and await _close_quietly(place.environment):
-                self._on_close(place.environment)
+            if not pooled.opening.done():
+                pooled.opening.cancel()
+                await asyncio.wait([pooled.opening])
+            if pooled.environment is not None and await _close_quietly(pooled.environment):
+                self._on_close(pooled.environment)
         finally:
-            self._forget(place)
+            self._forget(pooled)
 
-    def _forget(self, place: _Place) -> None:
-        if self._places.get(place.spec) is place:
-            del self._places[place.spec]
+    def _forget(self, pooled: _PooledEnvironment) -> None:
+        if self._environments.get(pooled.spec) is pooled:
+            del self._environments[pooled.spec]
 
     def _watch_for_idleness(self) -> None:
-        """Wake up when the next of those that nobody holds may have stood idle for long enough."""
-        # One that is used in between only makes that moment come too early, which the next look finds out.
+        """Set a timer for the next unused environment that may have been idle long enough."""
+        # If it is used in between, the timer fires too early and the next check finds that out.
         if self._timer is not None:
             return
         waits = [
-            place.idle_since + self._lifetime_seconds - self._clock()
-            for place in self._places.values()
-            if place.is_unused
+            pooled.idle_since + self._lifetime_seconds - self._clock()
+            for pooled in self._environments.values()
+            if pooled.is_unused
         ]
         if waits:
             self._timer = asyncio.get_running_loop().call_later(max(min(waits), 0.0), self._wake_up)
@@ -236,20 +234,20 @@ class EnvironmentPool:
         if self._reaping is None or self._reaping.done():
             self._reaping = asyncio.ensure_future(self.reap())
 
-    def _entry(self, place: _Place) -> PoolEntry:
-        environment = place.environment
+    def _entry(self, pooled: _PooledEnvironment) -> PoolEntry:
+        environment = pooled.environment
         state: State = "idle"
-        if place.closing is not None:
+        if pooled.closing is not None:
             state = "closing"
         elif environment is None:
             state = "opening"
-        elif place.leases:
+        elif pooled.leases:
             state = "in use"
         elif self._is_busy(environment):
             state = "busy"
-        idle_seconds = max(self._clock() - place.idle_since, 0.0) if state == "idle" else 0.0
+        idle_seconds = max(self._clock() - pooled.idle_since, 0.0) if state == "idle" else 0.0
         return PoolEntry(
-            spec=place.spec, state=state, leases=place.leases, idle_seconds=idle_seconds, environment=environment
+            spec=pooled.spec, state=state, leases=pooled.leases, idle_seconds=idle_seconds, environment=environment
         )
 
 
@@ -259,9 +257,9 @@ def _is_being_cancelled() -> bool:
 
 
 async def _close_quietly(environment: Environment) -> bool:
-    """Close, and say whether it is closed; a failure is logged, for nobody can do more about it here than to go on."""
-    # A third party's backend may fail in any way, and the others must be closed too.
+    """Close the environment and return whether that worked; a failure is logged, as nothing else can be done here."""
+    # A third-party backend may raise anything, and the other environments must still be closed.
     _, error = await attempt_async(asyncio.wait_for(environment.close(), CLOSE_SECONDS))
     if error is not None:
-        logger.warning("an environment of kind %r could not be closed", environment.kind, exc_info=error)
+        logger.warning("could not close an environment of kind %r", environment.kind, exc_info=error)
     return error is None

@@ -1,4 +1,4 @@
-"""Finds and ends the processes of commands: natively on this machine, by a script inside any other place."""
+"""Finds and ends the processes of commands: natively on this machine, with a script in any other environment."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from toolcrib.core.environments import BackendPath, Engine, LeftBehind
+from toolcrib.core.environments import BackendPath, Engine, OrphanedProcess
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.exit_watch import on_exit
-from toolcrib.environments.programs import answer_of
+from toolcrib.environments.host_process import on_exit
+from toolcrib.environments.programs import run_program
 from toolcrib.environments.scripts import ENTRY, SERVING_ENTRY, script
 
 _MARK = b"\0TOOLCRIB_COMMAND_ID="
 MAX_ENVIRON_BYTES = 256 * 1024
 KILL_SECONDS = 5.0
 BEGIN_SECONDS = 10.0
-"""How long a shell may take to write down that it runs a command."""
+"""How long a shell may take to record that it runs a command."""
 FEW_PROCESSES = 200
 SHOWN_COMMAND_CHARS = 200
 RUNNER_WORDS = tuple(f"--norc --noprofile -c {entry}" for entry in (ENTRY, SERVING_ENTRY))
-A_SHELL = "bash (a part of the command)"
+UNNAMED_SHELL = "bash (a part of the command)"
 NAP_SECONDS = (0.005, 0.01, 0.02, 0.05)
 SETTLED_NAP_SECONDS = 1.0
 
 
-ALL = "*"
-"""Stands for every command that the session file knows, in `end`."""
+ALL_COMMANDS = "*"
+"""Stands for every command in the session file, in `end`."""
 
 
 class ProcessTree(Protocol):
-    """The processes of a place, by the commands that they belong to."""
+    """The processes of an environment, by the commands they belong to."""
 
     async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
-        """TERM, after the grace KILL, for every process of the commands; returns when none is left.
+        """Send TERM, and after the grace period KILL, to every process of the commands; returns when none is left.
 
-        Raises EnvironmentFailed for processes that refuse to go.
+        Raises EnvironmentFailed for processes that do not end.
         """
         ...
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
-        """What runs of the commands now."""
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
+        """The processes of the commands that run now."""
         ...
 
     async def settled(self, ids: Sequence[str]) -> None:
-        """Returns when nothing runs of the commands any more."""
+        """Returns when no process of the commands runs any more."""
         ...
 
 
 class BackendTree:
-    """By a second program in the place: what runs there cannot be reached from outside."""
+    """Runs a script in the environment: its processes cannot be reached from outside."""
 
     def __init__(self, engine: Engine, folder: BackendPath) -> None:
         self._engine = engine
@@ -66,35 +66,35 @@ class BackendTree:
         tenths = str(max(0, round(grace_seconds * 10)))
         answer = await self._answer("end", tenths, *ids, seconds=grace_seconds + 4 * KILL_SECONDS)
         if answer[0] != "gone":
-            raise EnvironmentFailed(f"processes {answer[1:]} in the {self._engine.kind} environment refuse to end")
+            raise EnvironmentFailed(f"processes {answer[1:]} in the {self._engine.kind} environment did not end")
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
         answer = await self._answer("look", *ids, seconds=4 * KILL_SECONDS)
-        return read_left_behind(answer[1]) if len(answer) > 1 else []
+        return parse_orphans(answer[1]) if len(answer) > 1 else []
 
     async def _answer(self, name: str, *arguments: str, seconds: float) -> list[str]:
         text = script("find") + script(name)
         argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "bash", self._folder, *arguments]
-        return await answer_of(self._engine, argv, timeout_seconds=seconds)
+        return await run_program(self._engine, argv, timeout_seconds=seconds)
 
     async def settled(self, ids: Sequence[str]) -> None:
-        while await self.remaining(ids):  # noqa: ASYNC110 - nothing in there tells us
+        while await self.remaining(ids):  # noqa: ASYNC110 - nothing in there notifies us
             await asyncio.sleep(SETTLED_NAP_SECONDS)
 
 
-def read_left_behind(text: str) -> list[LeftBehind]:
-    """From the `pid command` lines of the scripts."""
+def parse_orphans(text: str) -> list[OrphanedProcess]:
+    """Parse the `pid command` lines of the scripts."""
     pairs = (line.partition(" ") for line in text.splitlines())
-    return [LeftBehind(pid=int(pid), command=_shown(words)) for pid, _, words in pairs if pid.isdigit()]
+    return [OrphanedProcess(pid=int(pid), command=_display(words)) for pid, _, words in pairs if pid.isdigit()]
 
 
-def _shown(words: str) -> str:
-    """A command line for people; a part of the command that runs in the shell itself has no words of its own."""
-    return A_SHELL if any(text in words for text in RUNNER_WORDS) else words[:SHOWN_COMMAND_CHARS]
+def _display(words: str) -> str:
+    """A command line for people; a subshell of the command has no command line of its own."""
+    return UNNAMED_SHELL if any(text in words for text in RUNNER_WORDS) else words[:SHOWN_COMMAND_CHARS]
 
 
-class Seen(NamedTuple):
-    """One process, as /proc tells it."""
+class ProcessInfo(NamedTuple):
+    """One process, as /proc describes it."""
 
     pid: int
     parent: int
@@ -103,52 +103,52 @@ class Seen(NamedTuple):
     started: str
 
     def is_led_by(self, pid: int) -> bool:
-        """Whether it is in the session or process group that this one leads, or was started by it."""
+        """Whether it is in a session or process group led by that process, or is its child."""
         return pid in (self.session, self.group, self.parent)
 
 
 class HostTree:
-    """Of this machine. Looks through /proc once for all who ask at the same moment."""
+    """The processes of this machine. Scans /proc once for all callers of the same moment."""
 
     def __init__(self, sessions_file: Path) -> None:
         self._file = sessions_file
         self._read_bytes = 0
         self._leaders: dict[str, tuple[int, str]] = {}
         self._ended: set[str] = set()
-        self._looking: asyncio.Task[_Look] | None = None
+        self._scanning: asyncio.Task[_ProcessTable] | None = None
 
     async def end(self, ids: Sequence[str], grace_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         told: set[int] = set()
         for nap in itertools.chain(NAP_SECONDS, itertools.repeat(NAP_SECONDS[-1])):
-            # Asked before the look: one that begins in between is found by the next.
+            # Checked before the scan: a command that begins in between is found by the next scan.
             begun = self._all_have_begun(ids)
             found = await self._find(ids)
             waited = loop.time() - started
-            # One that was asked for an instant ago has not said yet who it is.
+            # A command that was just requested has not recorded itself yet.
             if not found and (begun or waited > BEGIN_SECONDS):
                 return
             if waited > grace_seconds + KILL_SECONDS:
                 pids = [process.pid for process in found]
-                raise EnvironmentFailed(f"processes {pids} refuse to end; look at them with `ps`")
+                raise EnvironmentFailed(f"processes {pids} do not end; inspect them with `ps`")
             if waited >= grace_seconds:
                 _signal(found, signal.SIGKILL)
             elif found and not told:
                 told = {process.pid for process in found}
                 _signal(found, signal.SIGTERM)
-                # What is stopped cannot hear it.
+                # A suspended process cannot react to TERM.
                 _signal(found, signal.SIGCONT)
             else:
-                _tell_starters(found, told)
+                _signal_parents(found, told)
             await asyncio.sleep(nap)
 
     def _all_have_begun(self, ids: Sequence[str]) -> bool:
         self._read_leaders()
-        return all(command_id in self._leaders or command_id == ALL for command_id in ids)
+        return all(command_id in self._leaders or command_id == ALL_COMMANDS for command_id in ids)
 
-    async def remaining(self, ids: Sequence[str]) -> list[LeftBehind]:
-        return [_left(process) for process in await self._find(ids)]
+    async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
+        return [_orphan(process) for process in await self._find(ids)]
 
     async def settled(self, ids: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
@@ -160,46 +160,46 @@ class HostTree:
             finally:
                 stop_watching()
 
-    def left_by(self, command_id: str, pid: int | None) -> list[LeftBehind]:
-        """What a command left behind that has just ended; quick, because it looks only at newer processes.
+    def orphans_of(self, command_id: str, pid: int | None) -> list[OrphanedProcess]:
+        """The orphans of a command that has just ended; quick, because it only looks at newer processes.
 
-        `pid` is the one that led it, where that is known.
+        `pid` is the command's leader, where known.
         """
         if pid is None:
             self._read_leaders()
             pid, _ = self._leaders.get(command_id, (0, ""))
         mark = command_id.encode()
         return [
-            _left(process)
+            _orphan(process)
             for process in _newer_processes(pid)
-            if process.is_led_by(pid) or mark_of(process.pid) == mark
+            if process.is_led_by(pid) or command_id_of(process.pid) == mark
         ]
 
     def leader_of(self, command_id: str) -> int | None:
-        """The shell of a command, if it still runs."""
+        """The pid of a command's shell, if it still runs."""
         self._read_leaders()
         pid, started = self._leaders.get(command_id, (0, ""))
         seen = _read_stat(pid) if pid else None
         return pid if seen is not None and seen.started == started else None
 
-    async def _find(self, ids: Sequence[str]) -> list[Seen]:
+    async def _find(self, ids: Sequence[str]) -> list[ProcessInfo]:
         self._read_leaders()
-        names = [*self._leaders] if ALL in ids else ids
-        # Of all commands that there ever were: the session number of one that has ended may be somebody else's by now.
-        led = [name for name in names if name in self._leaders and not (ALL in ids and name in self._ended)]
+        names = [*self._leaders] if ALL_COMMANDS in ids else ids
+        # For all commands ever run: the session id of one that has ended may have been reused by now.
+        led = [name for name in names if name in self._leaders and not (ALL_COMMANDS in ids and name in self._ended)]
         leaders = {pid for pid, started in map(self._leaders.__getitem__, led) if _is_same_or_gone(pid, started)}
-        return (await self._look()).of_commands(names, leaders)
+        return (await self._scan()).of_commands(names, leaders)
 
-    async def _look(self) -> _Look:
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._look_soon())
-        return await asyncio.shield(self._looking)
+    async def _scan(self) -> _ProcessTable:
+        if self._scanning is None:
+            self._scanning = asyncio.ensure_future(self._scan_soon())
+        return await asyncio.shield(self._scanning)
 
-    async def _look_soon(self) -> _Look:
-        # Whoever asks in this turn of the loop shares the look.
+    async def _scan_soon(self) -> _ProcessTable:
+        # All callers of this turn of the loop share the scan.
         await asyncio.sleep(0)
-        self._looking = None
-        return _Look(_processes())
+        self._scanning = None
+        return _ProcessTable(_processes())
 
     def _read_leaders(self) -> None:
         try:
@@ -208,36 +208,36 @@ class HostTree:
                 new = file.read()
         except FileNotFoundError:
             return
-        # A line that is just being written is read the next time.
+        # A line that is still being written is read next time.
         whole = new[: new.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            command_id, _, place = line.partition(" ")
-            pid, _, started = place.partition(" ")
+            command_id, _, leader = line.partition(" ")
+            pid, _, started = leader.partition(" ")
             if pid.isdigit():
                 self._leaders[command_id] = (int(pid), started)
             else:
                 self._ended.add(command_id)
 
 
-class _Look:
-    """All processes at one moment, by who leads them and by the command whose name they carry."""
+class _ProcessTable:
+    """All processes at one moment, by their leaders and by the command id in their environment."""
 
-    def __init__(self, processes: list[Seen]) -> None:
-        self._children: dict[int, list[Seen]] = defaultdict(list)
-        self._led: dict[int, list[Seen]] = defaultdict(list)
-        self.by_mark: dict[bytes, list[Seen]] = defaultdict(list)
+    def __init__(self, processes: list[ProcessInfo]) -> None:
+        self._children: dict[int, list[ProcessInfo]] = defaultdict(list)
+        self._led: dict[int, list[ProcessInfo]] = defaultdict(list)
+        self.by_command: dict[bytes, list[ProcessInfo]] = defaultdict(list)
         for process in processes:
             self._children[process.parent].append(process)
             self._led[process.session].append(process)
             self._led[process.group].append(process)
-            mark = mark_of(process.pid)
+            mark = command_id_of(process.pid)
             if mark:
-                self.by_mark[mark].append(process)
+                self.by_command[mark].append(process)
 
-    def of_commands(self, names: Sequence[str], leaders: set[int]) -> list[Seen]:
-        """Those that carry one of the names, are in a session or group of the leaders, or were started by such."""
-        found = {process for name in names for process in self.by_mark.get(name.encode(), ())}
+    def of_commands(self, names: Sequence[str], leaders: set[int]) -> list[ProcessInfo]:
+        """The processes with these command ids or in a session or group of the leaders, and their descendants."""
+        found = {process for name in names for process in self.by_command.get(name.encode(), ())}
         found.update(process for leader in leaders for process in self._led.get(leader, ()))
         to_look_at = [*found]
         while to_look_at:
@@ -247,8 +247,8 @@ class _Look:
         return [*found]
 
 
-def _left(process: Seen) -> LeftBehind:
-    return LeftBehind(pid=process.pid, command=_command_line(process.pid))
+def _orphan(process: ProcessInfo) -> OrphanedProcess:
+    return OrphanedProcess(pid=process.pid, command=_command_line(process.pid))
 
 
 def _set(future: asyncio.Future[None]) -> None:
@@ -257,18 +257,18 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 def _is_same_or_gone(pid: int, started: str) -> bool:
-    # The number of a session is not used again while it has members; a new process with it is somebody else.
+    # A session id is not reused while the session has members; a new process with that pid is unrelated.
     seen = _read_stat(pid)
     return seen is None or seen.started == started
 
 
-def _processes() -> list[Seen]:
+def _processes() -> list[ProcessInfo]:
     seen = (_read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - the quickest way
     return [process for process in seen if process is not None]
 
 
-def _newer_processes(pid: int) -> list[Seen]:
-    """Those that were started after this one."""
+def _newer_processes(pid: int) -> list[ProcessInfo]:
+    """The processes that were started after this one."""
     newest = int(_read_system("loadavg").split()[-1] or 0)
     if not pid <= newest < pid + FEW_PROCESSES:
         return [process for process in _processes() if process.pid != pid]
@@ -276,23 +276,23 @@ def _newer_processes(pid: int) -> list[Seen]:
     return [process for process in seen if process is not None]
 
 
-def _read_stat(pid: int) -> Seen | None:
-    """The process, unless it has ended; one that waits to be reaped has."""
+def _read_stat(pid: int) -> ProcessInfo | None:
+    """The process, unless it has ended; a zombie has."""
     fields = _read_proc(pid, "stat").rpartition(b") ")[2].split()
     if len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return None
-    return Seen(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode())
+    return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode())
 
 
-def mark_of(pid: int) -> bytes:
-    """The command whose name the process carries in its environment; empty when it carries none."""
+def command_id_of(pid: int) -> bytes:
+    """The command id in the environment of the process; empty when there is none."""
     environ = b"\0" + _read_proc(pid, "environ")
     start = environ.find(_MARK)
     return environ[start + len(_MARK) :].split(b"\0", 1)[0] if start >= 0 else b""
 
 
 def _read_proc(pid: int, name: str) -> bytes:
-    """What /proc tells; nothing for a process that has gone or is somebody else's."""
+    """A file of /proc; empty for a process that has ended or belongs to another user."""
     return _read_system(f"{pid}/{name}")
 
 
@@ -311,18 +311,18 @@ def _read_system(name: str) -> bytes:
 
 def _command_line(pid: int) -> str:
     words = _read_proc(pid, "cmdline")
-    return _shown(words.replace(b"\0", b" ").decode(errors="replace").strip())
+    return _display(words.replace(b"\0", b" ").decode(errors="replace").strip())
 
 
-def _tell_starters(found: list[Seen], told: set[int]) -> None:
-    """Tell who started what belongs to another user: a sudo, which may have been asking when it was told itself."""
-    foreign = [process for process in found if process.pid not in told and not _may_signal(process.pid)]
+def _signal_parents(found: list[ProcessInfo], told: set[int]) -> None:
+    """Signal the parents of processes of another user: a sudo that may have been prompting when it got TERM itself."""
+    foreign = [process for process in found if process.pid not in told and not _can_signal(process.pid)]
     starters = {process.parent for process in foreign}
     _signal([process for process in found if process.pid in starters], signal.SIGTERM)
     told.update(process.pid for process in foreign)
 
 
-def _may_signal(pid: int) -> bool:
+def _can_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -332,7 +332,7 @@ def _may_signal(pid: int) -> bool:
     return True
 
 
-def _signal(processes: list[Seen], number: signal.Signals) -> None:
+def _signal(processes: list[ProcessInfo], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)

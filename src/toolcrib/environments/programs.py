@@ -1,9 +1,11 @@
-"""Runs small programs of our own in a place and reads their answers."""
+"""Runs our own small scripts in an environment: writes their arguments for bash, reads their answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from toolcrib.core.environments import Engine
@@ -14,15 +16,15 @@ END_SECONDS = 0.2
 
 
 END = b"\0\4\0"
-"""The last field of every answer, so that it is known to be whole before the program is reported as ended."""
+"""The last field of every answer: the answer is complete before the program is reported as ended."""
 
 
-async def answer_of(
+async def run_program(
     engine: Engine, argv: Sequence[str], *, timeout_seconds: float, stdin: bytes | None = None
 ) -> list[str]:
-    """The NUL-separated fields that a script prints after its first NUL byte, up to the end field.
+    """Run a script; returns the NUL-separated fields that it prints between its first NUL byte and the end field.
 
-    Its input stays open until it ends, unless `stdin` is given. Raises EnvironmentFailed when it gives no answer.
+    Its input stays open until it ends, unless `stdin` is given. Raises EnvironmentFailed if it does not answer.
     """
     output = bytearray()
     answered = asyncio.Event()
@@ -43,7 +45,7 @@ async def answer_of(
             waiting = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(process.wait())]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if answered.is_set():
-                # It ends at once, unless something else in the place holds up the news of it.
+                # It ends at once, unless something in the environment delays the notification.
                 await asyncio.wait(waiting[1:], timeout=END_SECONDS)
             else:
                 await waiting[1]
@@ -61,6 +63,19 @@ async def answer_of(
 def _fields(output: bytes, kind: str) -> list[str]:
     noise, found, answer = output.partition(b"\0")
     if not found or not output.endswith(END):
-        said = noise.decode(errors="replace").strip() or "it said nothing"
+        said = noise.decode(errors="replace").strip() or "it printed nothing"
         raise EnvironmentFailed(f"a shell in the {kind} environment failed: {said}")
     return answer[: -len(END)].decode(errors="surrogateescape").split("\0")
+
+
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def assignments(values: Mapping[str, str]) -> str:
+    """Shell assignments, one per line."""
+    return "\n".join(f"{name}={quote(value)}" for name, value in values.items())
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Shell exports, one per line; names that are not valid variables are omitted."""
+    return "\n".join(f"export {name}={quote(value)}" for name, value in variables.items() if VARIABLE_NAME.match(name))

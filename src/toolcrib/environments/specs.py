@@ -1,10 +1,12 @@
-"""Which environment a task wants: the settings, with what the task wants differently, as one key."""
+"""Which environment a task wants: the settings plus the task's overrides, as one key."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.settings import Settings
 from toolcrib.config.terminal_settings import TerminalSettings
@@ -14,30 +16,45 @@ from toolcrib.core.errors import ConfigError, UnknownName, nearest_names
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-ENTRY_POINTS = "toolcrib.environments"
-BUILT_IN = ("local", "sandbox", "docker", "ssh", "singularity", "modal", "daytona", "vercel_sandbox")
-ALIASES = {"vercel": "vercel_sandbox"}
-IN_THE_CLOUD = frozenset({"modal", "daytona", "vercel_sandbox"})
-ON_THIS_MACHINE = frozenset({"local", "sandbox"})
+    from toolcrib.environments.backend import Backend
 
-IMAGE_KEYS = {f"{kind}_image": kind for kind in ("docker", "singularity", "modal", "daytona")}
-OVERRIDES = frozenset({"backend", "env_type", "image", "host", "user", "cwd", "session", *IMAGE_KEYS})
-"""What a task may want differently. `env_type` is the reference's word for backend; `NAME_image` counts for that
-backend alone; `session` names the session whose environment is shared."""
+ENTRY_POINTS = "toolcrib.environments"
+BUILT_IN = tuple(
+    sorted(
+        name.removesuffix(".py")
+        for name in os.listdir(Path(__file__).parent / "backends")  # noqa: PTH208 - on the start path
+        if name.endswith(".py") and not name.startswith("_")
+    )
+)
+"""The kinds of our own backends: one module each."""
+ALIASES = {"vercel": "vercel_sandbox"}
+"""Names of backends in configs of Hermes Agent."""
+ON_THIS_MACHINE = frozenset({"local", "sandbox"})
+"""The backends with location `host`. Known without loading them, because many callers ask before anything runs."""
+
+OVERRIDES = frozenset({"backend", "env_type", "image", "host", "user", "cwd", "session"}).union(
+    f"{kind}_image" for kind in BUILT_IN
+)
+"""What a task may override. `env_type` is Hermes Agent's name for `backend`; `KIND_image` applies to that backend only;
+`session` names the session whose environment the task shares."""
 
 
 class UnknownBackend(UnknownName):
     kind = "terminal backend"
 
 
-def keeps_everything_inside(spec: EnvironmentSpec, terminal: TerminalSettings) -> bool:
-    """Whether a command in that place can harm nothing outside, except by the network: nothing is mounted there."""
-    if spec.backend == "docker":
-        docker = terminal.docker
-        return not (docker.volumes or docker.extra_args or dict(spec.options).get("workspace"))
-    if spec.backend == "singularity":
-        return not (terminal.singularity.binds or terminal.singularity.extra_args)
-    return spec.backend in IN_THE_CLOUD
+def find_backend(kind: str) -> Backend:
+    """The declaration of a built-in backend; loads its module."""
+    found: Backend = import_module(f"toolcrib.environments.backends.{kind}").BACKEND
+    return found
+
+
+def is_self_contained(spec: EnvironmentSpec, terminal: TerminalSettings) -> bool:
+    """Whether a command in that environment can harm nothing outside, except over the network."""
+    if spec.backend in ON_THIS_MACHINE or spec.backend not in BUILT_IN:
+        return False
+    backend = find_backend(spec.backend)
+    return backend.is_self_contained(spec, backend.settings(terminal))
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
@@ -48,11 +65,11 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
             meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use {', '.join(sorted(OVERRIDES))}"
             raise ConfigError(f"a task cannot override {name!r}; {meant}")
         if not isinstance(value, str):
-            raise ConfigError(f"the override {name!r} of a task should be text, not {value!r}")
+            raise ConfigError(f"the override {name!r} of a task must be text, not {value!r}")
 
 
 def backend_name(name: str) -> str:
-    """The kind that a name in the settings means; raises UnknownBackend with the nearest ones."""
+    """The backend that a name in the settings stands for; raises UnknownBackend with the nearest ones."""
     wanted = ALIASES.get(name.strip().lower(), name.strip().lower())
     if wanted in BUILT_IN:
         return wanted
@@ -64,7 +81,7 @@ def backend_name(name: str) -> str:
 
 
 def third_party() -> dict[str, EntryPoint]:
-    """The backends that other packages bring, by name. A built-in name stays ours."""
+    """The backends that installed packages bring, by name. A built-in name always means our own."""
     # Costs 10 ms and more, and only a backend that is not ours needs it.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
@@ -79,35 +96,35 @@ def resolve(
     workspace: Path,
     environ: Mapping[str, str],
 ) -> EnvironmentSpec:
-    """The key of the environment that a task of this session wants. `workspace` is the folder that it works in."""
+    """The key of the environment that a task of this session wants. `workspace` is the folder the task works in."""
     check_overrides(overrides)
     terminal = settings.terminal
     backend = backend_name(overrides.get("backend") or overrides.get("env_type") or terminal.backend)
-    ssh = terminal.ssh if backend == "ssh" else None
-    mounted = backend == "docker" and terminal.docker.mount_cwd
+    section = _section(backend, terminal)
+    image: str = getattr(section, "image", "")
+    host: str = getattr(section, "host", "")
+    user: str = getattr(section, "user", "")
+    is_mounted = getattr(section, "mount_cwd", False)
     return EnvironmentSpec(
         backend=backend,
         session=overrides.get("session") or session,
-        image=overrides.get(f"{backend}_image") or overrides.get("image") or _image(backend, terminal),
-        host=overrides.get("host") or (ssh.host if ssh else ""),
-        user=overrides.get("user") or (ssh.user if ssh else ""),
+        image=overrides.get(f"{backend}_image") or overrides.get("image") or image,
+        host=overrides.get("host") or host,
+        user=overrides.get("user") or user,
         cwd=_cwd(backend, overrides.get("cwd") or terminal.cwd, workspace, environ),
-        options=(("workspace", str(workspace)),) if mounted else (),
+        options=(("workspace", str(workspace)),) if is_mounted else (),
     )
 
 
-def _image(backend: str, terminal: TerminalSettings) -> str:
-    images = {
-        "docker": terminal.docker.image,
-        "singularity": terminal.singularity.image,
-        "modal": terminal.modal.image,
-        "daytona": terminal.daytona.image,
-    }
-    return images.get(backend, "")
+def _section(backend: str, terminal: TerminalSettings) -> Any:
+    """The settings section of a backend; None for those that are not keyed by image, host or mounts."""
+    if backend in ON_THIS_MACHINE or backend not in BUILT_IN:
+        return None
+    return find_backend(backend).settings(terminal)
 
 
 def _cwd(backend: str, written: str, workspace: Path, environ: Mapping[str, str]) -> str:
-    """The folder to start in: a full path on this machine; elsewhere as it is written, for it means nothing here."""
+    """The start folder: an absolute path on this machine; elsewhere as written, because it means nothing here."""
     written = "" if written == "." else written
     if backend not in ON_THIS_MACHINE:
         return written

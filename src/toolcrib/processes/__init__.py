@@ -1,1 +1,1 @@
-"""Commands that run in the background: started, watched, talked to, ended, and found again after a crash of ours."""
+"""Background processes: start, watch, write to and end them, and recover them after a crash of toolcrib."""

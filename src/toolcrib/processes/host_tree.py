@@ -1,4 +1,4 @@
-"""Ending what a dead process of ours left running on this machine, where its environment cannot be opened again."""
+"""Ends the processes of a command on this machine without its environment, after a crash of toolcrib."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import time
 from toolcrib.process_identity import PROC, Identity, identity_of, is_alive, stat_fields
 
 COMMAND_ID_VARIABLE = "TOOLCRIB_COMMAND_ID"
-"""Every process of a command has the command's id in this variable of its environment."""
+"""Every process of a command has the command's id in this environment variable."""
 SESSION_FIELD = 3
 POLL_SECONDS = 0.02
 GIVE_UP_SECONDS = 5.0
 
 
 async def end_tree(command_id: str, leader: Identity | None, grace_seconds: float) -> bool:
-    """End every process of a command on this machine: TERM, after a while KILL. True when none is left.
+    """End every process of a command on this machine: TERM, later KILL. Returns whether none is left.
 
-    The leader counts only if it is still the very process that was started; the others are known by the command's id
-    in their environment, or by the session that it led.
+    The leader counts only if it is still the process that was started; the others are found by the command's id in
+    their environment, or by the session that it led.
     """
     kill_at = time.monotonic() + grace_seconds
     give_up_at = kill_at + GIVE_UP_SECONDS
-    told: set[int] = set()
+    signalled: set[int] = set()
     while found := processes_of(command_id, leader):
         now = time.monotonic()
         if now > give_up_at:
@@ -33,15 +33,15 @@ async def end_tree(command_id: str, leader: Identity | None, grace_seconds: floa
         for pid in found:
             if now >= kill_at:
                 _send(pid, signal.SIGKILL)
-            elif pid not in told:
-                told.add(pid)
+            elif pid not in signalled:
+                signalled.add(pid)
                 _send(pid, signal.SIGTERM)
         await asyncio.sleep(POLL_SECONDS)
     return True
 
 
 def processes_of(command_id: str, leader: Identity | None) -> list[int]:
-    """The processes of a command that run on this machine."""
+    """The running processes of a command on this machine."""
     leader_pid = leader.pid if leader is not None and _leads_its_session(leader) else None
     marker = f"{COMMAND_ID_VARIABLE}={command_id}".encode()
     try:
@@ -52,7 +52,7 @@ def processes_of(command_id: str, leader: Identity | None) -> list[int]:
 
 
 def _leads_its_session(leader: Identity) -> bool:
-    """Whether its id still stands for it: the id of a session is not used again while the session has members."""
+    """Whether its pid is still valid as a session id, which is not reused while the session has members."""
     return is_alive(leader) or identity_of(leader.pid) is None
 
 

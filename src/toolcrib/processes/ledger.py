@@ -1,13 +1,13 @@
-"""What is on disk about background processes, shared by all processes of ours that use the home.
+"""The records of background processes on disk, shared by all toolcrib processes that use the home.
 
     processes/
-      proc_0123456789ab/meta.json    the record: from before the start on, so that no crash leaves a process unknown
-      proc_0123456789ab/output       what it printed, written at the latest when it ends
-      places/<digest>.json           environments that are open, with what is needed to find them again
+      proc_0123456789ab/meta.json    the record, written before the start, so that no crash leaves a process unknown
+      proc_0123456789ab/output       its output, written at the latest when it ends
+      environments/<digest>.json     open environments, with what is needed to find them again
       events/                        see events.py
 
-Each entry names its owner, a process of ours. An entry whose owner lives is never touched by another; one whose owner
-is dead belongs to whoever takes it over first. Every file is replaced in one step.
+Each entry names its owner, a toolcrib process. Nobody touches an entry whose owner is alive; one whose owner is dead
+belongs to whoever takes it over first. Every file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from msgspec.structs import replace
 from toolcrib.config.files import OWNER_FILE, OWNER_FOLDER, make_folder
 from toolcrib.process_identity import Identity, is_alive
 from toolcrib.processes.events import take_lock
-from toolcrib.processes.record import ProcessRecord
+from toolcrib.processes.process import ProcessRecord
 
 META_FILE = "meta.json"
-PLACES = "places"
+ENVIRONMENTS = "environments"
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """An environment that was open, and who had opened it."""
+class EnvironmentEntry(Struct, frozen=True, kw_only=True):
+    """An open environment and its owner."""
 
     address: Mapping[str, str]
     owner: Identity
 
 
 class Orphans(Struct, frozen=True, kw_only=True):
-    """What dead processes of ours left, now ours."""
+    """What dead toolcrib processes left and we have taken over."""
 
     running: tuple[ProcessRecord, ...] = ()
-    """Their last state on record was running."""
+    """Their last recorded state was running."""
     finished: tuple[ProcessRecord, ...] = ()
-    places: tuple[Mapping[str, str], ...] = ()
+    environments: tuple[Mapping[str, str], ...] = ()
 
 
 class Ledger:
@@ -61,65 +61,68 @@ class Ledger:
         return self.folder / process_id
 
     def save(self, record: ProcessRecord, *, first: bool = False) -> None:
-        """Write the record of a process; `first` makes its folder."""
+        """Write the record of a process; `first` creates its folder."""
         folder = self.folder / record.id
         content = msgspec.json.encode(record)
         if first:
             self._make()
             folder.mkdir(mode=OWNER_FOLDER)
-            # Nothing runs yet, so that half an entry after a crash stands for nothing.
+            # Nothing runs yet, so a partial entry after a crash is harmless.
             _write(folder / META_FILE, content)
         else:
-            _replace(folder / META_FILE, content)
+            _replace_file(folder / META_FILE, content)
 
     def remove(self, process_id: str) -> None:
-        """Forget a process, its output too."""
+        """Delete a process and its output."""
         shutil.rmtree(self.folder / process_id, ignore_errors=True)
 
-    def place_opened(self, address: Mapping[str, str]) -> None:
-        """Remember an environment, so that the next start can end what runs in it if we cannot."""
+    def environment_opened(self, address: Mapping[str, str]) -> None:
+        """Record an environment, so that the next start can end what runs in it if we cannot."""
         self._make()
-        make_folder(self.folder / PLACES)
-        _replace(self._place_path(address), msgspec.json.encode(Place(address=dict(address), owner=self.owner)))
+        make_folder(self.folder / ENVIRONMENTS)
+        _replace_file(
+            self._environment_path(address),
+            msgspec.json.encode(EnvironmentEntry(address=dict(address), owner=self.owner)),
+        )
 
-    def place_closed(self, address: Mapping[str, str]) -> None:
-        self._place_path(address).unlink(missing_ok=True)
+    def environment_closed(self, address: Mapping[str, str]) -> None:
+        self._environment_path(address).unlink(missing_ok=True)
 
     def take_orphans(self) -> Orphans:
-        """Make everything ours whose owner is dead. Two processes that do this at once never get the same entry."""
+        """Take over every entry whose owner is dead. Two processes that do this at once never get the same entry."""
         if not self.folder.is_dir():
             return Orphans()
-        with self._alone():
+        with self._locked():
             taken = [replace(record, owner=self.owner) for record in self.records() if self._is_orphan(record.owner)]
             for record in taken:
                 self.save(record)
-            places = [place for place in self._places() if self._is_orphan(place.owner)]
-            for place in places:
-                self.place_opened(place.address)
+            environments = [entry for entry in self._environments() if self._is_orphan(entry.owner)]
+            for entry in environments:
+                self.environment_opened(entry.address)
         return Orphans(
             running=tuple(record for record in taken if record.is_running),
             finished=tuple(record for record in taken if not record.is_running),
-            places=tuple(place.address for place in places),
+            environments=tuple(entry.address for entry in environments),
         )
 
     def _is_orphan(self, owner: Identity) -> bool:
         return owner != self.owner and not is_alive(owner)
 
     def records(self) -> Iterator[ProcessRecord]:
-        """Every entry that can be read, whoever its owner is."""
+        """Every readable entry, whoever owns it."""
         for path in sorted(self.folder.glob(f"proc_*/{META_FILE}")):
-            # Of a version that wrote something else, or damaged: nobody can tell whose it is.
+            # Written by another version, or damaged: its owner is unknown.
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 yield msgspec.json.decode(path.read_bytes(), type=ProcessRecord)
 
-    def _places(self) -> Iterator[Place]:
-        for path in sorted((self.folder / PLACES).glob("*.json")):
+    def _environments(self) -> Iterator[EnvironmentEntry]:
+        for path in sorted((self.folder / ENVIRONMENTS).glob("*.json")):
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                yield msgspec.json.decode(path.read_bytes(), type=Place)
+                yield msgspec.json.decode(path.read_bytes(), type=EnvironmentEntry)
 
-    def _place_path(self, address: Mapping[str, str]) -> Path:
+    def _environment_path(self, address: Mapping[str, str]) -> Path:
         text = json.dumps(dict(address), sort_keys=True)
-        return self.folder / PLACES / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+        return self.folder / ENVIRONMENTS / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
     def _make(self) -> None:
         if not self._is_made:
@@ -127,7 +130,7 @@ class Ledger:
             self._is_made = True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, OWNER_FILE)
         try:
             take_lock(lock)
@@ -136,8 +139,8 @@ class Ledger:
             os.close(lock)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    # The owner alone writes an entry, so that this name is not another writer's.
+def _replace_file(path: Path, content: bytes) -> None:
+    # Only the owner writes an entry, so no other writer uses this name.
     temporary = path.with_name(f".{path.name}.new")
     _write(temporary, content)
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""After a crash of ours: what it left running is ended or taken over, what it left finished can be read."""
+"""Recovery after a crash of toolcrib: ends or adopts what still runs, and makes finished processes readable."""
 
 from __future__ import annotations
 
@@ -11,64 +11,63 @@ from typing import Literal, Protocol, runtime_checkable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from toolcrib.core.attempt import Attempt, attempt_async
-from toolcrib.core.environments import Ended, Environment, Execution
+from toolcrib.core.attempt import attempt_async
+from toolcrib.core.environments import CommandExit, Environment, Execution
 from toolcrib.processes.host_tree import end_tree
 from toolcrib.processes.output import ProcessOutput
-from toolcrib.processes.record import ProcessRecord
-from toolcrib.processes.registry import HOST_KIND, ProcessRegistry
-from toolcrib.processes.session import TrackedProcess
+from toolcrib.processes.process import ProcessRecord, TrackedProcess
+from toolcrib.processes.registry import FAILURES, HOST_KIND, ProcessRegistry
 
 logger = logging.getLogger(__name__)
 
 OrphanPolicy = Literal["end", "adopt"]
 OpenEnvironment = Callable[[Mapping[str, str]], Awaitable[Environment | None]]
-"""From the address of a place to the place, opened again; None when it does not exist any more."""
+"""Opens the environment at an address again; None if it no longer exists."""
 
 OPEN_SECONDS = 60.0
-AT_ONCE = 4
-"""How many places of one host are opened together: an sshd refuses a crowd."""
+CONCURRENT_OPENS = 4
+"""How many environments of one host are opened at once: sshd refuses too many."""
 DRAIN_SECONDS = 120.0
-"""How long the output of a process that has ended may take to arrive."""
+"""How long the output of an ended process may take to arrive."""
 LOOK_SECONDS = 0.5
-"""How long a process that has ended may take to say so."""
+"""How long an ended process may take to report that."""
 END_SECONDS = 10.0
 SOURCE = "recovery"
-NOTE_LOST = "toolcrib ended unexpectedly while this ran, and what became of it cannot be told"
+NOTE_LOST = "toolcrib ended unexpectedly while this ran, and its outcome is unknown"
 NOTE_UNREACHABLE = (
-    "toolcrib ended unexpectedly while this ran, and where it ran cannot be reached now; the next start tries again"
+    "toolcrib ended unexpectedly while this ran, and its environment is unreachable now; the next start tries again"
 )
-NOTE_ENDED = "toolcrib ended unexpectedly while this ran; it was ended at the next start"
+NOTE_ENDED = "toolcrib ended unexpectedly while this ran; the next start ended it"
 
 
-class Recovered(Struct, frozen=True, kw_only=True):
-    """What was found, by process id."""
+class RecoveryReport(Struct, frozen=True, kw_only=True):
+    """What happened to each recovered process, by id."""
 
     ended: tuple[str, ...] = ()
     adopted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
-    """Had ended by itself."""
+    """It had ended by itself."""
     lost: tuple[str, ...] = ()
-    """Nobody can tell what became of it."""
+    """Its outcome is unknown."""
 
 
-async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, policy: OrphanPolicy) -> Recovered:
-    """Deal with everything that dead processes of ours left on record; what living ones have is not touched."""
+async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, policy: OrphanPolicy) -> RecoveryReport:
+    """Recover everything that dead toolcrib processes left on record; does not touch what living ones own."""
     orphans = registry.ledger.take_orphans()
-    registry.notices.store.prune()
+    registry.notifier.store.prune()
     for record in orphans.finished:
-        # What it left running is ended below, or with its place.
+        # Its orphans are ended below, or with its environment.
         registry.remember_finished(replace(record, children_run=False))
-    # All are known before the first wait, so that nobody who asks meanwhile hears that there is no such process.
+    # Track all of them before the first await, so that nobody is told meanwhile that a process does not exist.
     found = [registry.track(record) for record in orphans.running]
-    at_place: dict[str, list[TrackedProcess]] = {_key(address): [] for address in orphans.places}
+    by_address: dict[str, list[TrackedProcess]] = {_key(address): [] for address in orphans.environments}
     for tracked in found:
-        at_place.setdefault(_key(tracked.record.address), []).append(tracked)
+        by_address.setdefault(_key(tracked.record.address), []).append(tracked)
     recovery = _Recovery(registry, open_environment, policy)
-    await asyncio.gather(*(recovery.place(json.loads(key), there) for key, there in at_place.items()))
-    await asyncio.gather(*(_end_left_behind(record, registry) for record in orphans.finished))
+    await asyncio.gather(*(recovery.recover(json.loads(key), processes) for key, processes in by_address.items()))
+    await asyncio.gather(*(_end_orphans(record, registry) for record in orphans.finished))
     states = {one.record.id: one.record for one in found}
-    return Recovered(
+    return RecoveryReport(
         ended=tuple(name for name, record in states.items() if record.status == "killed"),
         adopted=tuple(name for name, record in states.items() if record.status == "running"),
         finished=tuple(name for name, record in states.items() if record.status == "exited"),
@@ -77,70 +76,78 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
 
 
 @runtime_checkable
-class EndsOthers(Protocol):
-    """A place that knows more commands than are on record here: those in the foreground."""
+class EndsOrphans(Protocol):
+    """An environment that also knows commands without a record: those in the foreground."""
 
-    async def end_others(self, kept: Collection[str]) -> None:
-        """End the commands of an earlier process of ours, except these."""
+    async def end_orphans(self, kept: Collection[str]) -> None:
+        """End the commands of an earlier toolcrib process, except these."""
         ...
 
 
 class _Recovery(Struct, frozen=True):
-    """One pass over what was left."""
+    """One recovery pass."""
 
     registry: ProcessRegistry
     open_environment: OpenEnvironment
     policy: OrphanPolicy
     turns: dict[str, asyncio.Semaphore] = field(default_factory=dict)
 
-    async def place(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
-        """Deal with the processes of one place, and give the place back unless one of them goes on."""
-        ledger = self.registry.ledger
-        environment, error = await attempt_async(self._opened(address))
-        if error is not None:
-            # It may be there again next time, with what runs in it.
-            logger.warning("a place of an earlier run cannot be opened: %s: %s", dict(address), error)
-            ledger.place_opened(address)
-            await asyncio.gather(*map(self._leave, processes))
+    async def recover(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
+        """Recover the processes of one environment, and close it unless one of them continues."""
+        # Third-party backends may raise anything, and the other environments must still be recovered.
+        _, error = await attempt_async(self._recover(address, processes))
+        if error is None:
             return
+        # It may be reachable next time, with what runs in it.
+        logger.warning("cannot recover an environment of an earlier run: %s: %s", dict(address), error)
+        self.registry.ledger.environment_opened(address)
+        await asyncio.gather(*(self._leave(tracked) for tracked in processes if tracked.is_running))
+
+    async def _recover(self, address: Mapping[str, str], processes: list[TrackedProcess]) -> None:
+        ledger = self.registry.ledger
+        environment = await self._opened(address)
         await asyncio.gather(*(self._process(environment, tracked) for tracked in processes))
         if environment is None:
-            ledger.place_closed(address)
+            ledger.environment_closed(address)
             return
         running = [one.record.command_id for one in processes if one.is_running]
         is_left = any(one.stays_on_record for one in processes)
         if not running and not is_left:
             await self._close(environment, address)
             return
-        ledger.place_opened(address)
-        if isinstance(environment, EndsOthers):
-            _, error = await attempt_async(environment.end_others(running))
-            if error is not None:
-                logger.error("commands of an earlier run could not be ended: %s: %s", dict(address), error)
+        ledger.environment_opened(address)
+        if isinstance(environment, EndsOrphans):
+            try:
+                await environment.end_orphans(running)
+            except FAILURES as error:
+                logger.error("could not end commands of an earlier run: %s: %s", dict(address), error)
         if not is_left:
-            self.registry.keep(self._close_when_unused(environment, address, processes))
+            self.registry.run_chore(self._close_when_unused(environment, address, processes))
 
     async def _opened(self, address: Mapping[str, str]) -> Environment | None:
         host = f"{address.get('kind')} {address.get('host')}"
-        async with self.turns.setdefault(host, asyncio.Semaphore(AT_ONCE)), asyncio.timeout(OPEN_SECONDS):
+        async with self.turns.setdefault(host, asyncio.Semaphore(CONCURRENT_OPENS)), asyncio.timeout(OPEN_SECONDS):
             return await self.open_environment(address)
 
     async def _leave(self, tracked: TrackedProcess) -> None:
-        """Let a process be that cannot be reached now, except for what can be seen of it from here."""
+        """Leave an unreachable process to the next start, after ending what can be ended from here."""
         self._load_kept_output(tracked)
         if self.policy == "end" and tracked.record.kind == HOST_KIND:
             await end_tree(tracked.record.command_id, tracked.record.identity, self.registry.limits.grace_seconds)
         self.registry.leave_to_next_start(tracked, NOTE_UNREACHABLE)
 
     async def _process(self, environment: Environment | None, tracked: TrackedProcess) -> None:
-        if self.registry.notices.store.has_completion(tracked.record.session_key, tracked.record.id):
-            # We died between telling of its end and putting it on record.
+        if self.registry.notifier.store.has_completion(tracked.record.session_key, tracked.record.id):
+            # We died between publishing its end and recording it.
             tracked.record = replace(tracked.record, notify_on_complete=False)
-        execution, error = await self._execution(environment, tracked)
-        if error is not None:
-            logger.warning("%s cannot be reached now: %s", tracked.record.id, error)
-            await self._leave(tracked)
-            return
+        execution = None
+        if environment is not None:
+            try:
+                execution = await environment.reattach(tracked.record.command_id, self.registry.sink(tracked.record.id))
+            except FAILURES as error:
+                logger.warning("cannot reach %s now: %s", tracked.record.id, error)
+                await self._leave(tracked)
+                return
         if execution is None:
             await self._without_execution(tracked)
             return
@@ -151,29 +158,24 @@ class _Recovery(Struct, frozen=True):
             self.registry.ledger.save(tracked.record)
             self.registry.follow(tracked, execution.wait)
             return
-        # Also when it has ended by itself: something that it started may go on.
-        _, error = await attempt_async(execution.terminate(self.registry.limits.grace_seconds))
-        if error is not None:
-            logger.error("%s could not be ended", tracked.record.id, exc_info=error)
+        # Even if it has ended by itself: something it started may still run.
+        try:
+            await execution.terminate(self.registry.limits.grace_seconds)
+        except FAILURES:
+            logger.exception("could not end %s", tracked.record.id)
         if ended is None:
             tracked.record = replace(tracked.record, termination_source=SOURCE)
             ended = await _within(execution, END_SECONDS)
             ended = ended and replace(ended, note=ended.note or NOTE_ENDED)
-        self.registry.finish(tracked, ended or Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
-
-    async def _execution(self, environment: Environment | None, tracked: TrackedProcess) -> Attempt[Execution | None]:
-        if environment is None:
-            return Attempt(None, None)
-        sink = self.registry.sink(tracked.record.id)
-        return await attempt_async(environment.reattach(tracked.record.command_id, sink))
+        self.registry.finish(tracked, ended or CommandExit(exit_code=-1, reason="lost", note=NOTE_LOST))
 
     async def _without_execution(self, tracked: TrackedProcess) -> None:
-        """End what can be seen of it from here, and keep the output that we had kept ourselves."""
+        """End what can be ended from here, and keep the output that we had saved ourselves."""
         record = tracked.record
         self._load_kept_output(tracked)
         if record.kind == HOST_KIND:
             await end_tree(record.command_id, record.identity, self.registry.limits.grace_seconds)
-        self.registry.finish(tracked, Ended(exit_code=-1, reason="lost", note=NOTE_LOST))
+        self.registry.finish(tracked, CommandExit(exit_code=-1, reason="lost", note=NOTE_LOST))
 
     def _load_kept_output(self, tracked: TrackedProcess) -> None:
         limits = self.registry.limits
@@ -194,25 +196,29 @@ class _Recovery(Struct, frozen=True):
         await self._close(environment, address)
 
     async def _close(self, environment: Environment, address: Mapping[str, str]) -> None:
-        _, error = await attempt_async(environment.close())
-        if error is not None:
-            logger.warning("a place of an earlier run cannot be closed: %s", dict(address), exc_info=error)
+        try:
+            await environment.close()
+        except FAILURES as error:
+            logger.warning("cannot close an environment of an earlier run: %s", dict(address), exc_info=error)
             return
-        self.registry.ledger.place_closed(address)
+        self.registry.ledger.environment_closed(address)
 
 
-async def _end_left_behind(record: ProcessRecord, registry: ProcessRegistry) -> None:
-    """End what a finished command had left running; in other places the place itself is given back."""
+async def _end_orphans(record: ProcessRecord, registry: ProcessRegistry) -> None:
+    """End the orphans of a finished command on this machine; other environments are closed as a whole."""
     if record.children_run and record.kind == HOST_KIND:
         await end_tree(record.command_id, None, registry.limits.grace_seconds)
 
 
-async def _within(execution: Execution, seconds: float) -> Ended | None:
-    """How the process ended; None when it has not ended within the time, or cannot be asked."""
-    ended, error = await attempt_async(asyncio.wait_for(execution.wait(), seconds))
-    if error is not None and not isinstance(error, TimeoutError):
-        logger.warning("%s cannot be waited for", execution.id, exc_info=error)
-    return ended
+async def _within(execution: Execution, seconds: float) -> CommandExit | None:
+    """The exit of the process; None if it has not ended in time, or cannot be asked."""
+    try:
+        return await asyncio.wait_for(execution.wait(), seconds)
+    except TimeoutError:
+        return None
+    except FAILURES as error:
+        logger.warning("cannot wait for %s", execution.id, exc_info=error)
+        return None
 
 
 def _key(address: Mapping[str, str]) -> str:

@@ -14,31 +14,31 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.environments import CommandRequest, Ended, Environment, Execution, OnOutput
-from toolcrib.core.errors import EnvironmentFailed
+from toolcrib.core.environments import CommandExit, CommandRequest, Environment, Execution, OnOutput
+from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.process_identity import Identity, identity_of, own_identity
+from toolcrib.processes.events import ProcessNotifier
 from toolcrib.processes.ledger import Ledger
-from toolcrib.processes.notices import Notices
-from toolcrib.processes.output import ProcessOutput
-from toolcrib.processes.record import ProcessLimits, ProcessRecord, UnknownProcess
-from toolcrib.processes.session import Adoption, TrackedProcess
-from toolcrib.processes.watch import Watch, WatchLimits
+from toolcrib.processes.output import OutputWatch, ProcessOutput, WatchLimits
+from toolcrib.processes.process import AdoptedCommand, ProcessLimits, ProcessRecord, TrackedProcess, UnknownProcess
 
 logger = logging.getLogger(__name__)
 
-Gone = Callable[[], Awaitable[Ended | None]]
+FAILURES = (ToolcribError, OSError, TimeoutError)
+"""What an environment raises when it fails."""
+WaitForExit = Callable[[], Awaitable[CommandExit | None]]
 HOST_KIND = "local"
 """The backend whose process ids are those of this machine."""
 LOOK_SECONDS = 0.25
-"""How long a look for what a command left running takes, when there is nothing."""
+"""How long a search for orphans takes when there are none."""
 SETTLE_SECONDS = 5.0
-"""How long a process that was ended may take to be reported as ended."""
+"""How long an ended process may take to be reported as ended."""
 
 
 class ProcessRegistry:
-    """Starts, watches and ends background processes, and remembers them on disk.
+    """Starts, watches and ends background processes, and records them on disk.
 
-    Nothing here checks who asks, except `get`: every other method that takes a process was handed it by `get`.
+    Only `get` checks who asks: every other method takes a process that `get` returned.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class ProcessRegistry:
     ) -> None:
         self.limits = limits or ProcessLimits()
         self.ledger = Ledger(folder, owner or own_identity())
-        self.notices = Notices(folder / "events", watch_limits or WatchLimits(), clock, on_event)
+        self.notifier = ProcessNotifier(folder / "events", watch_limits or WatchLimits(), clock, on_event)
         self.clock = clock
         self._watch_limits = watch_limits or WatchLimits()
         self._processes: dict[str, TrackedProcess] = {}
         self._finished: dict[str, TrackedProcess] = {}
         self._chores: set[asyncio.Task[None]] = set()
 
-    # Coming in
+    # Adding processes
 
     async def start(
         self,
@@ -72,7 +72,7 @@ class ProcessRegistry:
         notify_on_complete: bool = False,
         watch_patterns: tuple[str, ...] = (),
     ) -> ProcessRecord:
-        """Run a command in the background; raises what the environment raises when it cannot be started."""
+        """Run a command in the background; raises what the environment raises if it cannot be started."""
         process_id = self._new_id()
         record = ProcessRecord(
             id=process_id,
@@ -92,23 +92,24 @@ class ProcessRegistry:
         tracked = self._track(record)
         to_run = replace(request, id=process_id, mode="background")
         starting = asyncio.ensure_future(environment.start(to_run, self.sink(process_id)))
-        try:
-            tracked.execution = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # It may have begun by now: whoever gives up on it must not leave it behind.
-            self.keep(self._end_unwanted(tracked, starting))
-            raise
-        except BaseException:
-            self._drop(tracked)
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._drop, tracked)
+            try:
+                tracked.execution = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # It may have started by now: a cancelled start must not leave it running.
+                undo.pop_all()
+                self.run_chore(self._end_unwanted(tracked, starting))
+                raise
+            undo.pop_all()
         pid = tracked.execution.pid
         tracked.record = replace(record, pid=pid, identity=_host_identity(record.kind, pid))
         self.ledger.save(tracked.record)
         self.follow(tracked, tracked.execution.wait)
         return tracked.record
 
-    def adopt(self, adoption: Adoption) -> ProcessRecord:
-        """Look after what a foreground command left running, or a foreground command that goes on.
+    def adopt(self, adoption: AdoptedCommand) -> ProcessRecord:
+        """Take over the orphans of a foreground command, or a foreground command that continues.
 
         Its further output goes to `sink(record.id)`.
         """
@@ -139,14 +140,14 @@ class ProcessRegistry:
         return record
 
     def track(self, record: ProcessRecord) -> TrackedProcess:
-        """Know a process that an earlier process of ours started, before it is known what became of it.
+        """Track a process that an earlier toolcrib process started and whose state is not known yet.
 
-        Its output comes in through `sink`; `follow` waits for its end, or `finish` tells it.
+        Its output arrives through `sink`; `follow` waits for its end, or `finish` reports it.
         """
         return self._remember(record)
 
     def remember_finished(self, record: ProcessRecord) -> None:
-        """Let a process be asked about that ended under an earlier process of ours."""
+        """Remember a process that ended under an earlier toolcrib process."""
         output = ProcessOutput.stored(
             self.ledger.folder_of(record.id),
             buffer_chars=self.limits.buffer_chars,
@@ -159,20 +160,20 @@ class ProcessRegistry:
         self._keep_finished(tracked)
 
     def sink(self, process_id: str) -> OnOutput:
-        """Where the output of a process goes."""
+        """The callback for the output of a process."""
         tracked = self._processes[process_id]
 
         def take_in(data: bytes) -> None:
             text = tracked.output.feed(data)
             if text and tracked.watch is not None:
-                self.notices.look_through(tracked, text)
+                self.notifier.scan(tracked, text)
 
         return take_in
 
-    # Asking
+    # Queries
 
     def get(self, process_id: str, session_key: str | None) -> TrackedProcess:
-        """A process of this session (None: of any); raises UnknownProcess, the same for none and for another's."""
+        """A process of this session (None: of any); raises the same UnknownProcess for a missing one and another's."""
         self._forget_old()
         tracked = self._processes.get(process_id) or self._finished.get(process_id)
         if tracked is None or (session_key is not None and tracked.record.session_key != session_key):
@@ -187,7 +188,7 @@ class ProcessRegistry:
         return sorted(mine, key=lambda one: (one.record.started_at, one.record.id))
 
     def count_running(self, session_key: str | None = None) -> int:
-        """How many processes run, of one session or of all."""
+        """How many processes run, in one session or in all."""
         if session_key is None:
             return len(self._processes)
         return sum(one.record.session_key == session_key for one in self._processes.values())
@@ -197,12 +198,12 @@ class ProcessRegistry:
         return any(one.record.session_key == session_key for one in self._processes.values())
 
     def is_used(self, address: Mapping[str, str]) -> bool:
-        """Whether something of ours runs in that place, so that it must not be closed for being idle."""
+        """Whether one of our processes runs in that environment, so that it must not be closed as idle."""
         children = (one for one in self._finished.values() if one.execution is not None)
         return any(one.record.address == address for one in (*self._processes.values(), *children))
 
     async def wait(self, tracked: TrackedProcess, timeout_seconds: float) -> bool:
-        """True when the process has ended within the time. Cancelling this leaves the process alone."""
+        """Wait for the end of the process; returns whether it ended in time. Cancelling does not affect the process."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await tracked.done.wait()
@@ -211,9 +212,9 @@ class ProcessRegistry:
     # Ending
 
     async def kill(self, tracked: TrackedProcess, *, source: str) -> bool:
-        """End the whole tree of a process; False when it had ended before (what it left running is ended all the same).
+        """End the whole tree of a process; False if it had already ended (its orphans are ended all the same).
 
-        Returns when nothing of it is left. A caller that is cancelled does not keep it from being ended.
+        Returns when none of it is left. Cancelling the caller does not stop this.
         """
         was_running = tracked.is_running
         if not was_running and tracked.execution is None:
@@ -227,18 +228,18 @@ class ProcessRegistry:
         return was_running
 
     async def kill_all(self, session_key: str | None = None, *, source: str = "kill_all") -> int:
-        """End all processes of a session (None: of all) together; says how many were running."""
-        # One without an execution has ended, or is being recovered, which decides about it.
+        """End all processes of a session (None: of all) together; returns how many were running."""
+        # One without an execution has ended, or is being recovered, and recovery decides about it.
         known = [one for one in (*self._processes.values(), *self._finished.values()) if one.execution is not None]
         chosen = [one for one in known if session_key is None or one.record.session_key == session_key]
         outcomes = await asyncio.gather(*(self.kill(one, source=source) for one in chosen), return_exceptions=True)
         for tracked, outcome in zip(chosen, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                logger.error("%s could not be ended", tracked.record.id, exc_info=outcome)
+                logger.error("could not end %s", tracked.record.id, exc_info=outcome)
         return sum(outcome is True for outcome in outcomes)
 
     async def close(self) -> None:
-        """End everything. What does not end in time stays on record, and is ended at the next start."""
+        """End everything. What does not end in time stays on record; the next start ends it."""
         try:
             async with asyncio.timeout(self.limits.close_seconds):
                 await self.kill_all(source="shutdown")
@@ -246,29 +247,32 @@ class ProcessRegistry:
                     await asyncio.wait(self._chores)
         except TimeoutError:
             left = ", ".join(self._processes)
-            logger.error("these processes did not end in time and are left to the next start: %s", left)
+            logger.error("these processes did not end in time; the next start will end them: %s", left)
         tasks = [task for one in self._processes.values() for task in (one.waiter, one.killing) if task is not None]
         tasks += self._chores
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for one in self._processes.values():
-            self.notices.stop_watching(one)
-        self.notices.close()
+            self.notifier.stop_watching(one)
+        self.notifier.close()
 
     # Inside
 
-    def keep(self, chore: Coroutine[Any, Any, None]) -> None:
-        """Run something to its end beside everything else; an orderly end waits for it."""
+    def run_chore(self, chore: Coroutine[Any, Any, None]) -> None:
+        """Run a task in the background; `close` waits for it."""
         task = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
     async def _end_unwanted(self, tracked: TrackedProcess, starting: asyncio.Future[Execution]) -> None:
-        execution, error = await attempt_async(starting)
-        if execution is not None and error is None:
-            await attempt_async(execution.terminate(self.limits.grace_seconds))
-        self._drop(tracked)
+        try:
+            execution = await starting
+            await execution.terminate(self.limits.grace_seconds)
+        except FAILURES as error:
+            logger.warning("could not end %s after its start was cancelled", tracked.record.id, exc_info=error)
+        finally:
+            self._drop(tracked)
 
     def _drop(self, tracked: TrackedProcess) -> None:
         del self._processes[tracked.record.id]
@@ -278,7 +282,7 @@ class ProcessRegistry:
         return f"proc_{secrets.token_hex(6)}"
 
     def _track(self, record: ProcessRecord) -> TrackedProcess:
-        # On disk before it starts: a crash right after the start must not leave a process that nobody knows.
+        # On disk before it starts: a crash right after the start must not leave an unknown process.
         self.ledger.save(record, first=True)
         return self._remember(record)
 
@@ -288,58 +292,60 @@ class ProcessRegistry:
             buffer_chars=self.limits.buffer_chars,
             kept_bytes=self.limits.kept_output_bytes,
         )
-        watch = Watch(record.watch_patterns, self._watch_limits) if record.watch_patterns else None
+        watch = OutputWatch(record.watch_patterns, self._watch_limits) if record.watch_patterns else None
         tracked = self._processes[record.id] = TrackedProcess(record, output, watch)
         return tracked
 
-    def follow(self, tracked: TrackedProcess, gone: Gone) -> None:
-        """Put the end of a process on record when `gone` says that it has ended, and how."""
+    def follow(self, tracked: TrackedProcess, gone: WaitForExit) -> None:
+        """Record the end of a process when `gone` returns its exit."""
         tracked.waiter = asyncio.create_task(self._until_gone(tracked, gone))
 
-    async def _until_gone(self, tracked: TrackedProcess, gone: Gone) -> None:
-        # A backend may be anybody's: whatever it raises means that we cannot see the process any more.
+    async def _until_gone(self, tracked: TrackedProcess, gone: WaitForExit) -> None:
+        # The backend may be third-party: whatever it raises means that we have lost the process.
         ended, error = await attempt_async(gone())
         if error is not None:
             logger.warning("%s was lost", tracked.record.id, exc_info=error)
-            ended = Ended(exit_code=-1, reason="lost", note=str(error))
+            ended = CommandExit(exit_code=-1, reason="lost", note=str(error))
         self.finish(tracked, ended)
 
-    def finish(self, tracked: TrackedProcess, ended: Ended | None) -> None:
-        """Put the end of a process on record, and tell of it where that was asked for."""
+    def finish(self, tracked: TrackedProcess, ended: CommandExit | None) -> None:
+        """Record the end of a process, and publish it if requested."""
         if not tracked.is_running:
             return
         rest = tracked.output.feed(b"", final=True)
         tracked.record = tracked.ended(ended, self.clock())
-        self.notices.ended(tracked, rest)
+        self.notifier.ended(tracked, rest)
         tracked.output.keep()
         if tracked.record.status == "exited" and tracked.execution is not None:
-            self.keep(self._until_settled(tracked, tracked.execution))
+            self.run_chore(self._until_settled(tracked, tracked.execution))
         else:
             tracked.execution = None
-        # After the event: a crash between the two finds the event, and does not tell it again.
-        with _complaining("the end of %s cannot be put on record", tracked.record.id):
+        # After the event: recovery finds the event after a crash in between, and does not publish it again.
+        with _logging_os_errors("cannot record the end of %s", tracked.record.id):
             self.ledger.save(tracked.record)
         self._processes.pop(tracked.record.id, None)
         self._keep_finished(tracked)
         tracked.done.set()
 
     def leave_to_next_start(self, tracked: TrackedProcess, note: str) -> None:
-        """Let a process count as lost for now, and stay on record as it is: its place cannot be reached."""
-        tracked.record = tracked.ended(Ended(exit_code=-1, reason="lost", note=note), self.clock())
+        """Count a process as lost for now, but keep its record: its environment is unreachable."""
+        tracked.record = tracked.ended(CommandExit(exit_code=-1, reason="lost", note=note), self.clock())
         tracked.stays_on_record = True
-        self.notices.stop_watching(tracked)
+        self.notifier.stop_watching(tracked)
         self._processes.pop(tracked.record.id, None)
         self._keep_finished(tracked)
         tracked.done.set()
 
     async def _until_settled(self, tracked: TrackedProcess, execution: Execution) -> None:
-        """Keep hold of a command that has ended until everything that it started has."""
-        settling = asyncio.ensure_future(attempt_async(execution.settled()))
+        """Track an ended command until everything it started has ended."""
+        settling = asyncio.ensure_future(execution.settled())
         try:
             done, _ = await asyncio.wait({settling}, timeout=LOOK_SECONDS)
             if not done:
                 self._mark(tracked, children_run=True)
             await settling
+        except FAILURES as error:
+            logger.warning("lost the orphans of %s", tracked.record.id, exc_info=error)
         finally:
             settling.cancel()
         tracked.execution = None
@@ -349,7 +355,7 @@ class ProcessRegistry:
     def _mark(self, tracked: TrackedProcess, *, children_run: bool) -> None:
         tracked.record = replace(tracked.record, children_run=children_run)
         if tracked.record.id in self._finished:
-            with _complaining("what %s left running cannot be put on record", tracked.record.id):
+            with _logging_os_errors("cannot record the orphans of %s", tracked.record.id):
                 self.ledger.save(tracked.record)
 
     async def _end(self, tracked: TrackedProcess) -> None:
@@ -357,9 +363,9 @@ class ProcessRegistry:
             if tracked.execution is not None:
                 await tracked.execution.terminate(self.limits.grace_seconds)
             if tracked.is_running and not await self.wait(tracked, SETTLE_SECONDS):
-                raise EnvironmentFailed(f"{tracked.record.id} was told to end, and is not known to have ended")
+                raise EnvironmentFailed(f"{tracked.record.id} did not confirm that it has ended")
         finally:
-            # Another try is another chance.
+            # The next call tries again.
             tracked.killing = None
 
     def _keep_finished(self, tracked: TrackedProcess) -> None:
@@ -369,7 +375,7 @@ class ProcessRegistry:
 
     def _forget_old(self) -> None:
         now = self.clock()
-        # One that left something running is the only handle to that, so it stays. They are in the order of their ends.
+        # One with running orphans is the only handle to them, so it stays. The dict is ordered by their ends.
         finished = [one for one in self._finished.values() if not one.record.children_run]
         surplus = len(finished) - self.limits.finished_kept
         for number, one in enumerate(finished):
@@ -384,13 +390,13 @@ def _host_identity(kind: str, pid: int | None) -> Identity | None:
 
 
 def _read_outcome(task: asyncio.Task[None]) -> None:
-    """Marks the exception of a task as seen: all who waited for it may have given up."""
+    """Mark the exception of a task as retrieved: everybody who waited for it may have given up."""
     if not task.cancelled():
         task.exception()
 
 
 @contextlib.contextmanager
-def _complaining(message: str, *values: object) -> Iterator[None]:
+def _logging_os_errors(message: str, *values: object) -> Iterator[None]:
     try:
         yield
     except OSError:

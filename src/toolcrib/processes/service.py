@@ -1,6 +1,6 @@
-"""What the `process` tool, front ends and other threads ask of the background processes, as JSON values.
+"""Background processes for the `process` tool, front ends and other threads, with JSON answers.
 
-Everything here may be called on any event loop; the work is done on the loop that the registry lives on.
+Everything here may be called on any event loop; the work happens on the loop of the registry.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.record import InputRefused, UnknownProcess
+from toolcrib.processes.output import strip_escapes
+from toolcrib.processes.process import InputRefused, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.processes.session import TrackedProcess
-from toolcrib.processes.watch import plain
 
 T = TypeVar("T")
 
@@ -31,21 +30,21 @@ DEFAULT_READER = "process_tool"
 DEFAULT_LOG_LINES = 200
 PREVIEW_CHARS = 200
 SHOWN_CHARS = 50_000
-"""How much output one answer carries; `log` reads the rest."""
+"""How much output one answer contains; `log` reads the rest."""
 ANSWER_SECONDS = 0.5
-"""How long before a call's deadline a wait gives up, so that its answer still arrives."""
+"""How long before a call's deadline a wait returns, so that its answer still arrives."""
 SOURCE = "process_tool"
 
 Action = Callable[[JsonObject, str | None, float | None], Awaitable[JsonObject]]
 
 
 def session_key_of(ctx: ToolContext) -> str:
-    """The session that processes started or asked for in this call belong to."""
+    """The session that owns the processes of this call."""
     return ctx.session_id or ctx.task_id or DEFAULT_SESSION
 
 
 class ProcessService:
-    """The background processes of a Runtime, for callers on any loop. `session_key=None` stands for all sessions."""
+    """The background processes of a Runtime, for callers on any loop. `session_key=None` means all sessions."""
 
     def __init__(
         self, registry: ProcessRegistry, loop: asyncio.AbstractEventLoop, *, mask: Callable[[str], str] = redact
@@ -64,38 +63,38 @@ class ProcessService:
         }
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """What the `process` tool answers."""
+        """The answer of the `process` tool."""
         answer = await self.act(args, session_key_of(ctx), deadline=ctx.deadline)
         return json.dumps(answer, ensure_ascii=False)
 
     async def act(self, args: JsonObject, session_key: str | None, *, deadline: float | None = None) -> JsonObject:
-        """Do one action of the `process` tool; what cannot be done is an answer with the key `error`."""
+        """Perform one action of the `process` tool; a failure is an answer with the key `error`."""
         return await self._on_loop(self._act(args, session_key, deadline))
 
     async def unread_events(self, session_key: str, reader: str) -> list[ProcessEvent]:
-        """What happened to the session's processes and this reader has not acknowledged yet."""
+        """The events of the session's processes that this reader has not acknowledged."""
         return await self.next_events(session_key, reader, 0)
 
     async def next_events(
         self, session_key: str, reader: str, timeout_seconds: float | None = None
     ) -> list[ProcessEvent]:
-        """As `unread_events`, but waits until there is something to tell, or the time is over."""
-        events = await self._on_loop(self.registry.notices.next_unread(session_key, reader, timeout_seconds))
+        """Like `unread_events`, but waits until there is an event, or for the timeout."""
+        events = await self._on_loop(self.registry.notifier.next_unread(session_key, reader, timeout_seconds))
         return [self._masked(event) for event in events]
 
     async def acknowledge(self, session_key: str, reader: str, events: list[ProcessEvent]) -> None:
-        """Never give these events to this reader again."""
+        """Never deliver these events to this reader again."""
         if events:
             newest = max(event.number for event in events)
             await self._on_loop(self._acknowledge(session_key, reader, newest))
 
     async def _acknowledge(self, session_key: str, reader: str, number: int) -> None:
-        self.registry.notices.acknowledge(session_key, reader, number)
+        self.registry.notifier.acknowledge(session_key, reader, number)
 
     async def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if asyncio.get_running_loop() is self._loop:
             return await coroutine
-        # Cancelling the caller cancels it there too.
+        # Cancelling the caller also cancels it there.
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     async def _act(self, args: JsonObject, session_key: str | None, deadline: float | None) -> JsonObject:
@@ -152,7 +151,7 @@ class ProcessService:
             return answer
         note = f"waited {seconds:g} seconds; it is still running"
         if asked is not None and float(asked) > seconds:
-            note += f" (one wait lasts {seconds:g} seconds at most; wait again)"
+            note += f" (a single wait lasts at most {seconds:g} seconds; wait again)"
         return {**answer, "status": "timeout", "timeout_note": note}
 
     async def _kill(self, args: JsonObject, session_key: str | None, _: float | None) -> JsonObject:
@@ -173,7 +172,7 @@ class ProcessService:
         return {"status": "ok", "session_id": tracked.record.id, "bytes_written": len(data)}
 
     async def _submit(self, args: JsonObject, session_key: str | None, deadline: float | None) -> JsonObject:
-        # The Enter key of a terminal sends a carriage return, which programs that read keys wait for.
+        # The Enter key of a terminal sends a carriage return, and programs that read keys expect it.
         end = "\r" if self._find(args, session_key).record.has_terminal else "\n"
         return await self._write(args, session_key, deadline, end)
 
@@ -186,9 +185,9 @@ class ProcessService:
         return self.registry.get(str(args["session_id"]), session_key)
 
     def _consume(self, tracked: TrackedProcess) -> None:
-        """Whoever asked knows now that it has ended, so nobody needs to tell him."""
+        """Retract the completion event: the caller knows now that the process has ended."""
         if not tracked.is_running and tracked.record.notify_on_complete:
-            self.registry.notices.store.consume(tracked.record.session_key, tracked.record.id)
+            self.registry.notifier.store.consume(tracked.record.session_key, tracked.record.id)
 
     def _state(self, tracked: TrackedProcess) -> JsonObject:
         record = tracked.record
@@ -228,7 +227,7 @@ class ProcessService:
         if len(readable) <= SHOWN_CHARS:
             return {"output": readable}
         left_out = len(readable) - SHOWN_CHARS
-        note = f'the first {left_out} characters of the new output are left out; process(action="log") reads them'
+        note = f'the first {left_out} characters of the new output are omitted; process(action="log") reads them'
         return {"output": readable[-SHOWN_CHARS:], "output_note": note}
 
     def _masked(self, event: ProcessEvent) -> ProcessEvent:
@@ -238,10 +237,13 @@ class ProcessService:
         return replace(event, fields=shown)
 
     def _readable(self, text: str) -> str:
-        return self._mask(plain(text).replace("\r\n", "\n"))
+        return self._mask(strip_escapes(text).replace("\r\n", "\n"))
 
 
 def _input_hint(waits: bool) -> JsonObject:
     if not waits:
         return {}
-    return {"waiting_for_input": True, "hint": 'it waits for input: process(action="submit", data="…") answers it'}
+    return {
+        "waiting_for_input": True,
+        "hint": 'it is waiting for input; answer with process(action="submit", data="…")',
+    }

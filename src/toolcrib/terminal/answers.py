@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from toolcrib.core.environments import LeftBehind
+from toolcrib.core.environments import OrphanedProcess
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.foreground import ForegroundResult
-from toolcrib.processes.record import ProcessRecord
-from toolcrib.processes.watch import plain
+from toolcrib.processes.output import strip_escapes
+from toolcrib.processes.process import ProcessRecord
 from toolcrib.terminal.call import TerminalCall
 from toolcrib.terminal.exit_codes import meaning
 
@@ -64,7 +64,7 @@ def _error(call: TerminalCall, result: ForegroundResult) -> str | None:
     return None
 
 
-def with_left_behind(answer: JsonObject, record: ProcessRecord, left: tuple[LeftBehind, ...]) -> JsonObject:
+def with_left_behind(answer: JsonObject, record: ProcessRecord, left: tuple[OrphanedProcess, ...]) -> JsonObject:
     """The answer of a command that ended and left processes running."""
     return answer | {
         "session_id": record.id,
@@ -114,7 +114,7 @@ def failed(message: str) -> JsonObject:
 
 
 def _readable(text: str, mask: Mask) -> str:
-    text = plain(text).replace("\r\n", "\n").translate(CONTROL_CHARACTERS).strip()
+    text = strip_escapes(text).replace("\r\n", "\n").translate(CONTROL_CHARACTERS).strip()
     return mask(text) if text else ""
 
 

@@ -19,16 +19,16 @@ from toolcrib.core.environments import (
     Leftover,
     TerminalSize,
 )
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
-from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
+from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
 from toolcrib.environments.pool import EnvironmentPool
-from toolcrib.environments.specs import keeps_everything_inside
-from toolcrib.processes.recovery import Recovered, recover
+from toolcrib.environments.specs import is_self_contained
+from toolcrib.processes.process import AdoptedCommand
+from toolcrib.processes.recovery import RecoveryReport, recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService, session_key_of
-from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall, read_call
@@ -106,7 +106,7 @@ class TerminalService:
         made = self._on_loop()
         spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
         opened = made.pool.find(spec)
-        isolated = spec.backend == "sandbox" or keeps_everything_inside(spec, self.options.settings.terminal)
+        isolated = spec.backend == "sandbox" or is_self_contained(spec, self.options.settings.terminal)
         return Whereabouts(spec=spec, folder=opened.cwd if opened is not None else spec.cwd, isolated=isolated)
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
@@ -150,7 +150,7 @@ class TerminalService:
     def override_of(self, task: str) -> Mapping[str, str]:
         return self._on_loop().pool.override_of(task)
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveryReport:
         """End or take over what earlier processes of ours left running, once; says what was found."""
         made = self._on_loop()
         return self.loop.run_sync(made.recovered())
@@ -189,8 +189,8 @@ class _OnLoop:
             self._create,
             lifetime_seconds=self._settings.terminal.lifetime_seconds,
             is_busy=self._is_busy,
-            on_open=lambda environment: self.registry.ledger.place_opened(environment.address()),
-            on_close=lambda environment: self.registry.ledger.place_closed(environment.address()),
+            on_open=lambda environment: self.registry.ledger.environment_opened(environment.address()),
+            on_close=lambda environment: self.registry.ledger.environment_closed(environment.address()),
         )
         self._recovery = asyncio.ensure_future(self._recover())
 
@@ -252,7 +252,7 @@ class _OnLoop:
             return answers.started(call, record)
         sink = _Sink()
         try:
-            result = await interrupt.stops(ForegroundRun(self._limits(call), sink)).result(place, request)
+            result = await interrupt.stops(ForegroundCommand(self._limits(call), sink)).result(place, request)
         except EnvironmentFailed as error:
             await self._lose(environment, self._spec_of(call))
             raise PlaceLost(str(error)) from error
@@ -277,7 +277,7 @@ class _OnLoop:
         if result.ended.reason == "lost":
             await self._lose(environment, self._spec_of(call))
         answer = answers.ended(call, result, mask)
-        left = result.ended.left_behind
+        left = result.ended.orphans
         if not left or result.timed_out or result.interrupted:
             return answer
         record = self._adopt(environment, call, result, sink, pids=tuple(one.pid for one in left))
@@ -287,7 +287,7 @@ class _OnLoop:
         self, environment: Environment, call: TerminalCall, result: ForegroundResult, sink: _Sink, pids: tuple[int, ...]
     ) -> Any:
         record = self.registry.adopt(
-            Adoption(
+            AdoptedCommand(
                 execution=result.execution,
                 session_key=call.session_key,
                 command=call.command,
@@ -305,10 +305,10 @@ class _OnLoop:
         sink.target = self.registry.sink(record.id)
         return record
 
-    def _limits(self, call: TerminalCall) -> Limits:
+    def _limits(self, call: TerminalCall) -> CommandLimits:
         output, terminal = self._settings.tool_output, self._settings.terminal
         name = f"terminal-{os.urandom(6).hex()}.txt"
-        return Limits(
+        return CommandLimits(
             timeout_seconds=call.timeout_seconds,
             limit_bytes=output.max_bytes,
             save_to=self._settings.home.results_dir / name,
@@ -341,10 +341,10 @@ class _OnLoop:
     def _is_busy(self, environment: Environment) -> bool:
         return self.registry.is_used(environment.address())
 
-    async def recovered(self) -> Recovered:
+    async def recovered(self) -> RecoveryReport:
         return await asyncio.shield(self._recovery)
 
-    async def _recover(self) -> Recovered:
+    async def _recover(self) -> RecoveryReport:
         return await recover(self.registry, self._open_again, self._settings.terminal.orphans)
 
     async def _open_again(self, address: Mapping[str, str]) -> Environment | None:
@@ -353,7 +353,7 @@ class _OnLoop:
         try:
             environment = open_address(address, self._settings, environ)
             await environment.open()
-        except PlaceGone as error:
+        except EnvironmentGone as error:
             logger.info("what was left in %s is gone: %s", dict(address), error)
             if folder := address.get("scratch"):
                 # A sandbox has ended with its owner, but its folder has not.

@@ -17,7 +17,7 @@ from toolcrib.approval.build import read_on_first_use
 from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import JsonObject
-from toolcrib.environments.foreground import ForegroundResult, Limits, run_foreground
+from toolcrib.environments.foreground import CommandLimits, ForegroundResult, run_foreground
 from toolcrib.terminal import answers
 from toolcrib.terminal.call import TerminalCall
 from toolcrib.terminal.sudo_environment import SudoEnvironment
@@ -164,7 +164,7 @@ def _shown(command: str) -> str:
 
 async def _said(environment: Environment, command: str, stdin: bytes | None = None) -> ForegroundResult:
     request = CommandRequest(command=command, stdin=stdin)
-    return await run_foreground(environment, request, Limits(timeout_seconds=CHECK_SECONDS))
+    return await run_foreground(environment, request, CommandLimits(timeout_seconds=CHECK_SECONDS))
 
 
 async def _unless(stopping: asyncio.Event, awaitable: Awaitable[T]) -> T | None:

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from toolcrib.core.environments import (
     BackendPath,
+    CommandExit,
     CommandRequest,
-    Ended,
     EndReason,
     Execution,
-    LeftBehind,
     OnOutput,
+    OrphanedProcess,
     TerminalSize,
 )
 from toolcrib.testing.fake_files import FakeFiles
@@ -32,7 +32,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     output: str = ""
     exit_code: int | None = 0
     """None: it runs until the test ends it, or somebody terminates it."""
-    left_behind: tuple[LeftBehind, ...] = ()
+    orphans: tuple[OrphanedProcess, ...] = ()
     note: str = ""
     fails_with: BaseException | None = None
     """Raised instead of starting anything."""
@@ -56,7 +56,7 @@ class FakeExecution:
         self.size: TerminalSize | None = request.terminal
         self._on_output = on_output
         self._printed = b""
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[CommandExit] = asyncio.get_running_loop().create_future()
         self._children_gone = asyncio.Event()
         self._children_gone.set()
 
@@ -71,15 +71,15 @@ class FakeExecution:
         exit_code: int = 0,
         reason: EndReason = "exited",
         *,
-        left_behind: tuple[LeftBehind, ...] = (),
+        orphans: tuple[OrphanedProcess, ...] = (),
         note: str = "",
     ) -> None:
         """Make it end; what it left behind runs until `settles` or `terminate`."""
         if self._ended.done():
             return
-        if left_behind:
+        if orphans:
             self._children_gone.clear()
-        self._ended.set_result(Ended(exit_code=exit_code, reason=reason, left_behind=left_behind, note=note))
+        self._ended.set_result(CommandExit(exit_code=exit_code, reason=reason, orphans=orphans, note=note))
 
     def settles(self) -> None:
         """Make what it left behind end."""
@@ -95,7 +95,7 @@ class FakeExecution:
     def has_ended(self) -> bool:
         return self._ended.done()
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> CommandExit:
         return await asyncio.shield(self._ended)
 
     async def write(self, data: bytes) -> None:
@@ -214,7 +214,7 @@ class FakeEnvironment(FakeFiles):
         if reply.output:
             execution.prints(reply.output)
         if reply.exit_code is not None:
-            execution.ends(reply.exit_code, left_behind=reply.left_behind, note=reply.note)
+            execution.ends(reply.exit_code, orphans=reply.orphans, note=reply.note)
         return execution
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:

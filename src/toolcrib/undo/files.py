@@ -78,7 +78,7 @@ MISSING = FileState(kind="missing")
 
 
 if sys.platform != "win32":
-    from toolcrib.environments.host_paths import Spot, open_regular, spot_of
+    from toolcrib.environments.host_paths import FolderEntry, open_entry, open_regular
 
 
 class SnapshotFiles(Protocol):
@@ -229,13 +229,13 @@ class LocalFiles:
 
     def move(self, path: str, to: str) -> None:
         with _spot(path) as source, _spot(to, make_folders=True) as target:
-            if target.about() is not None:
+            if target.stat() is not None:
                 raise FileExistsError(errno.EEXIST, "something else is there now", to)
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), _spot(path) as spot:
-            about = spot.about()
+            about = spot.stat()
             if about is not None and stat.S_ISDIR(about.st_mode):
                 os.rmdir(spot.name, dir_fd=spot.folder)
             else:
@@ -249,21 +249,21 @@ class LocalFiles:
 
 
 @contextlib.contextmanager
-def _spot(path: str, *, make_folders: bool = False) -> Iterator[Spot]:
+def _spot(path: str, *, make_folders: bool = False) -> Iterator[FolderEntry]:
     """The location of a path; a link on the way, even a new one, raises OSError."""
     try:
-        with spot_of(path, make_folders=make_folders) as spot:
+        with open_entry(path, make_folders=make_folders) as spot:
             yield spot
     except PathChanged as error:
         raise OSError("a link is in the way") from error
 
 
-def _unlink(spot: Spot) -> None:
+def _unlink(spot: FolderEntry) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(spot.name, dir_fd=spot.folder)
 
 
-def _write(spot: Spot, state: FileState, content: bytes) -> None:
+def _write(spot: FolderEntry, state: FileState, content: bytes) -> None:
     descriptor = spot.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
     try:
         left = memoryview(content)

@@ -7,43 +7,42 @@ import difflib
 import errno
 import json
 import time
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
 from msgspec.structs import replace
+
 from toolcrib.config.files import OWNER_FOLDER
 from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import UnknownName
-from toolcrib.undo.files import SPECIAL
-from toolcrib.undo.files import FileState
-from toolcrib.undo.files import LocalFiles
-from toolcrib.undo.files import SnapshotFiles
-from toolcrib.undo.journal import REDO
-from toolcrib.undo.journal import UNDO
-from toolcrib.undo.journal import ChangesRedone
-from toolcrib.undo.journal import ChangesUndone
-from toolcrib.undo.journal import JournalEntry
-from toolcrib.undo.journal import PathState
-from toolcrib.undo.records import CHANGED_SINCE
-from toolcrib.undo.records import CallRecord
-from toolcrib.undo.records import ChangedFile
-from toolcrib.undo.records import PathChange
-from toolcrib.undo.records import by_path
-from toolcrib.undo.records import calls_in
-from toolcrib.undo.records import changes_of
-from toolcrib.undo.records import kind_of
-from toolcrib.undo.records import why_refused
-from toolcrib.undo.records import without_implied
-from toolcrib.undo.remote_files import Terminal
-from toolcrib.undo.remote_files import reopen_environment
-from toolcrib.undo.snapshot import FileSnapshot
-from toolcrib.undo.snapshot import UndoScope
-from toolcrib.undo.store import DROPPED
-from toolcrib.undo.store import UndoStore
-from toolcrib.undo.journal import SnapshotAfter
-from toolcrib.undo.journal import SnapshotBefore
+from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
+from toolcrib.undo.journal import (
+    REDO,
+    UNDO,
+    ChangesRedone,
+    ChangesUndone,
+    JournalEntry,
+    PathState,
+    SnapshotAfter,
+    SnapshotBefore,
+)
+from toolcrib.undo.records import (
+    CHANGED_SINCE,
+    CallRecord,
+    ChangedFile,
+    PathChange,
+    by_path,
+    calls_in,
+    changes_of,
+    kind_of,
+    why_refused,
+    without_implied,
+)
+from toolcrib.undo.remote_files import Terminal, reopen_environment
+from toolcrib.undo.snapshot import FileSnapshot, UndoScope
+from toolcrib.undo.store import DROPPED, UndoStore
 
 What = Literal["restored", "removed", "refused"]
 IN_THE_WAY = "other files are in it now"

@@ -11,25 +11,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
 from msgspec.structs import replace
+
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import UndoSettings
 from toolcrib.undo import journal
 from toolcrib.undo.files import FileState
-from toolcrib.undo.journal import INDEX
-from toolcrib.undo.journal import SUFFIX
-from toolcrib.undo.journal import JournalEntry
-from toolcrib.undo.journal import JournalEvent
-from toolcrib.undo.journal import PackWriter
-from toolcrib.undo.journal import PathState
-from toolcrib.undo.journal import packs_of
-from toolcrib.undo.journal import read_content
-from toolcrib.undo.journal import size_of
-from toolcrib.undo.snapshot import FileSnapshot
-from toolcrib.undo.snapshot import SnapshotLimits
-from toolcrib.undo.snapshot import StoredContents
-from toolcrib.undo.journal import SnapshotAfter
-from toolcrib.undo.journal import SnapshotBefore
+from toolcrib.undo.journal import (
+    INDEX,
+    SUFFIX,
+    JournalEntry,
+    JournalEvent,
+    PackWriter,
+    PathState,
+    SnapshotAfter,
+    SnapshotBefore,
+    packs_of,
+    read_content,
+    size_of,
+)
+from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
 
 DIRECT = "direct"
 """The session of calls that belong to no other."""

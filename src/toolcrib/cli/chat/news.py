@@ -70,7 +70,7 @@ class News:
 
 def event_lines(event: ProcessEvent) -> list[str]:
     """An event in words, with the end of the output that belongs to it."""
-    head, *output = event.in_words().splitlines()
+    head, *output = event.describe().splitlines()
     shown = [line for line in output if line.strip()][-SHOWN_OUTPUT_LINES:]
     return [one_line(head), *(f"  {one_line(line)}" for line in shown)]
 

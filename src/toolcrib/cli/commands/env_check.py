@@ -9,7 +9,7 @@ import click
 from toolcrib.cli.environments import Here, complete_backends, here
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
 from toolcrib.core.types import JsonObject
-from toolcrib.environments.conformance import CHECKS, Need, Report, Result, Subject, run_suite
+from toolcrib.environments.conformance import CHECKS, Capability, CheckResult, ConformanceReport, Subject, run_suite
 
 
 @click.command(name="check")
@@ -49,17 +49,17 @@ def command(
 
 async def _report(
     found: Here, backend: str | None, only: tuple[str, ...], *, image: str, no_pty: bool, quiet: bool
-) -> Report:
+) -> ConformanceReport:
     name = backend or found.configured
     make = found.maker(name, image=image)
     secrets = found.secrets()
-    can: set[Need] = set() if no_pty else {"pty"}
+    can: set[Capability] = set() if no_pty else {"pty"}
     if secrets:
         can.add("secrets")
     # A backend that cannot be opened at all is one error, not one for each check.
-    trial = make()
-    await trial.open()
-    await trial.close()
+    ctx = make()
+    await ctx.open()
+    await ctx.close()
     if not quiet:
         note(f"Checking {name!r}: {plural(len(only) or len(CHECKS), 'check')} …")
     return await run_suite(
@@ -69,7 +69,7 @@ async def _report(
     )
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: CheckResult) -> None:
     reason = f"  ({result.detail})" if result.state == "skipped" else ""
     print_line(f"{result.state:<8} {result.check.name:<30} {result.seconds:6.2f} s{reason}")
     if result.state == "failed":
@@ -77,13 +77,13 @@ def _print_result(result: Result) -> None:
         print_line(f"         {result.detail}")
 
 
-def _print_summary(report: Report) -> None:
+def _print_summary(report: ConformanceReport) -> None:
     counts = ", ".join(f"{report.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     verdict = "keeps its promises" if report.passed else "breaks a promise; see above"
     print_line(f"{report.subject}: {counts}. It {verdict}.")
 
 
-def _as_json(report: Report) -> JsonObject:
+def _as_json(report: ConformanceReport) -> JsonObject:
     return {
         "backend": report.subject,
         "ok": report.passed,

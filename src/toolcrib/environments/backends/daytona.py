@@ -1,7 +1,7 @@
-"""Sandboxes of the hosted service Daytona, through its SDK.
+"""The `daytona` backend: sandboxes of the hosted service Daytona, through its SDK.
 
-The service has sessions, shells that run commands. It carries their output as text, a line at a time, and cannot close
-their input; so every program gets a session of its own and runs under a script that works around both.
+The service has sessions: shells that run commands. It transfers their output as text, line by line, and cannot close
+their input; so every program gets its own session and runs under a relay script that works around both.
 """
 
 from __future__ import annotations
@@ -16,54 +16,58 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
+    END_OF_INPUT,
     LIST_SECONDS,
     MACHINE_TAG,
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    TextRelayProcess,
     check_lifetime,
-    ended,
+    input_lines,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
+    relayed,
     status,
     tags_of_this_process,
-    without_terminal,
 )
-from toolcrib.environments.backends.relay import END_OF_INPUT, RelayedProcess, input_lines, relayed
 
 KIND = "daytona"
-KEY_REMEDY = "make a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
+KEY_REMEDY = "create a key at https://app.daytona.io/dashboard/keys and set DAYTONA_API_KEY"
 RECONNECTS = 5
-LOOKS_FOR_THE_END_SECONDS = (0.5, 1, 2, 5, 15, 60, 300)
+POLL_SECONDS = (0.5, 1, 2, 5, 15, 60, 300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaytonaOptions:
     api_key: str = field(default="", repr=False)
-    """The SDK would also look into the folder's `.env`, where anybody may have put a key of his own: never asked."""
+    """Always passed: otherwise the SDK would read `.env` in the current folder, where anybody may have put a key."""
     api_url: str = ""
     target: str = ""
     """The region; empty means the organization's."""
     image: str = ""
-    """An image of a registry, `python:3.12-slim`; empty means the service's usual one."""
+    """An image in a registry, `python:3.12-slim`; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned, or another snapshot of the organization, instead of from an image."""
+    """Start from a snapshot of the organization, such as `snapshot` returns, instead of an image."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     disk_mb: int | None = None
-    """These three count for an image only; a snapshot brings its own."""
+    """These three apply to an image only; a snapshot brings its own."""
     network: bool = True
     lifetime_seconds: int = 24 * 60 * 60
-    """The service deletes the sandbox after this, whatever happens to us."""
+    """The service deletes the sandbox after this time, whatever happens to us."""
     idle_seconds: int = 30 * 60
-    """It also deletes it when nobody has called it for this long."""
+    """The service also deletes it when nobody has used it for this long."""
 
     def __post_init__(self) -> None:
         check_lifetime(self.lifetime_seconds, "the lifetime of a daytona sandbox")
@@ -76,7 +80,7 @@ class DaytonaEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DaytonaOptions) -> None:
@@ -117,7 +121,7 @@ class DaytonaEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> DaytonaProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the daytona sandbox is not open")
         sdk = load_sdk("daytona", "daytona")
@@ -137,7 +141,7 @@ class DaytonaEngine:
         return {"sandbox": self._sandbox.id if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the state of the sandbox as a snapshot of the organization; its name starts another one from it."""
+        """Save the state of the sandbox as a snapshot of the organization; returns its name, for `snapshot`."""
         sdk = load_sdk("daytona", "daytona")
         name = new_name()
         try:
@@ -155,9 +159,9 @@ class DaytonaEngine:
         task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, service: Any, session: str, command: str) -> None:
-        """Delete a session, with the log that the service keeps of it, once its command has ended."""
+        """Delete a session and its log at the service once its command has ended."""
         with suppress(load_sdk("daytona", "daytona").DaytonaError, OSError):
-            for seconds in LOOKS_FOR_THE_END_SECONDS:
+            for seconds in POLL_SECONDS:
                 if (await service.get_session_command(session, command)).exit_code is not None:
                     await service.delete_session(session)
                     return
@@ -167,9 +171,9 @@ class DaytonaEngine:
         try:
             sandbox = await self._client.get(self._options.attach)
         except sdk.DaytonaNotFoundError as error:
-            raise PlaceGone(f"the daytona sandbox {self._options.attach!r} is gone; start a new one") from error
+            raise EnvironmentGone(f"the daytona sandbox {self._options.attach!r} is gone; start a new one") from error
         if sandbox.state != "started":
-            raise PlaceGone(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
+            raise EnvironmentGone(f"the daytona sandbox {sandbox.id!r} is {sandbox.state}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:
@@ -194,7 +198,7 @@ class DaytonaEngine:
         return await self._client.create(params, timeout=OPEN_SECONDS)
 
 
-class DaytonaProcess(RelayedProcess):
+class DaytonaProcess(TextRelayProcess):
     """A program in a sandbox at Daytona; see EngineProcess."""
 
     def __init__(
@@ -209,7 +213,7 @@ class DaytonaProcess(RelayedProcess):
         self._sdk = sdk
         self._service = service
         self._command = command
-        """Its session and its number there."""
+        """Its session and its id there."""
         self._on_abandon = on_abandon
         self._is_abandoned = False
         self._start(self._follow(self._start(self._read())))
@@ -221,7 +225,7 @@ class DaytonaProcess(RelayedProcess):
             self._on_abandon(*self._command)
 
     async def _read(self) -> None:
-        """Follow the log to its end. The service sends it from its beginning each time that it is asked."""
+        """Follow the log to its end. The service sends it from the beginning on every request."""
         for _ in range(RECONNECTS):
             self.start_over()
             try:
@@ -229,11 +233,11 @@ class DaytonaProcess(RelayedProcess):
             except (self._sdk.DaytonaNotFoundError, self._sdk.DaytonaGoneError):
                 return
             except (self._sdk.DaytonaError, OSError):
-                await asyncio.sleep(LOOKS_FOR_THE_END_SECONDS[0])
+                await asyncio.sleep(POLL_SECONDS[0])
             else:
                 return
 
-    async def _ask_how_it_ended(self) -> None:
+    async def _ask_exit_code(self) -> None:
         try:
             command = await self._service.get_session_command(*self._command)
         except (self._sdk.DaytonaError, OSError) as error:
@@ -255,17 +259,17 @@ class DaytonaProcess(RelayedProcess):
         try:
             await self._service.send_session_command_input(*self._command, line)
         except (self._sdk.DaytonaError, OSError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: DaytonaOptions) -> BackendStatus:
-    """Whether there is an SDK and a key; the service is not called."""
+    """Whether there is an SDK and a key; does not contact the service."""
     missing = "" if options.api_key else "no DAYTONA_API_KEY"
     return status(KIND, module="daytona", extra="daytona", missing=missing, remedy=KEY_REMEDY)
 
 
 async def leftovers(options: DaytonaOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that are still there."""
+    """The sandboxes that toolcrib processes on this machine started and that still exist."""
     sdk = load_sdk("daytona", "daytona")
     client = _connect(sdk, options)
     query = sdk.ListSandboxesQuery(labels={MACHINE_TAG: tags_of_this_process()[MACHINE_TAG]})
@@ -285,7 +289,7 @@ def _leftover(sandbox: Any) -> Leftover:
 
 
 async def remove(leftover: Leftover, options: DaytonaOptions) -> None:
-    """Delete a sandbox that `leftovers` found; one that is gone is fine."""
+    """Delete a sandbox that `leftovers` found, if it still exists."""
     sdk = load_sdk("daytona", "daytona")
     client = _connect(sdk, options)
     try:
@@ -300,7 +304,7 @@ async def remove(leftover: Leftover, options: DaytonaOptions) -> None:
 
 def _connect(sdk: Any, options: DaytonaOptions) -> Any:
     if not options.api_key:
-        raise EnvironmentFailed(f"the daytona backend has no key; {KEY_REMEDY}")
+        raise EnvironmentFailed(f"the daytona backend needs a key; {KEY_REMEDY}")
     config = sdk.DaytonaConfig(api_key=options.api_key, api_url=options.api_url or None, target=options.target or None)
     return sdk.AsyncDaytona(config)
 
@@ -315,8 +319,38 @@ def _gigabytes(megabytes: int | None) -> int | None:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError | sdk.DaytonaTimeoutError):
-        return EnvironmentFailed(f"daytona did not {doing} in time; try again, or look at https://status.daytona.io")
+        return EnvironmentFailed(f"daytona did not {doing} in time; try again, or check https://status.daytona.io")
     said = f"daytona could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.DaytonaAuthenticationError | sdk.DaytonaForbiddenError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> DaytonaOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return DaytonaOptions(
+        api_key=environ.get("DAYTONA_API_KEY", ""),
+        api_url=environ.get("DAYTONA_API_URL", ""),
+        target=environ.get("DAYTONA_TARGET", ""),
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        disk_mb=section.disk_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+        idle_seconds=section.idle_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="daytona",
+    create=lambda request: request.shell_over(DaytonaEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

@@ -1,54 +1,219 @@
-"""Containers of docker or podman, through their command-line client: one hardened container an environment."""
+"""The `docker` backend: one hardened container per environment, through the client of docker or podman."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from toolcrib.config.environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.containers import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.containers import (
     PROBE_SECONDS,
-    Answer,
-    Client,
-    Witnesses,
+    ROOT_CAPABILITIES,
+    WAIT_FOREVER,
+    ClientOutput,
+    ContainerClient,
+    RunningClients,
     find_program,
-    finished,
     is_alive,
+    run_to_end,
     this_machine,
     this_process,
 )
-from toolcrib.environments.backends.docker_options import (
-    WHERE_THE_ENGINE_IS,
-    DockerOptions,
-    is_closed,
-    lasting_name,
-    run_arguments,
+from toolcrib.environments.shell import ShellEnvironment
+
+WORKSPACE = "/workspace"
+# How a client finds its engine. None of it reaches a container.
+CLIENT_VARIABLES = ("DOCKER_*", "CONTAINER_*", "CONTAINERS_*", "PODMAN_*", "REGISTRY_AUTH_FILE")
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT")
+"""The variables that select the engine; a container can only be found again in the same one."""
+HOME_OF_HOST_USER = "/home/toolcrib"
+TERMINAL_TYPE = "TERM=xterm-256color"
+SCRATCH_FOLDERS = {"/tmp": "mode=1777,size=512m", "/var/tmp": "mode=1777,size=512m", "/run": "mode=755,size=64m"}
+# Extra arguments that do not weaken the isolation of a container; any other may.
+HARMLESS_ARGUMENT = re.compile(
+    r"^--(?:add-host|annotation|cpuset-cpus|dns|env|gpus|hostname|init|label|platform|read-only|shm-size|ulimit)(?:=|$)"
 )
+
+
+class DockerOptions(Struct, frozen=True, kw_only=True):
+    """How containers are created. A limit of 0 means none."""
+
+    image: str = ""
+    binary: str = ""
+    """A name or path; empty means docker, or podman where there is no docker."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The client's variables (PATH, HOME, DOCKER_HOST …); none of them reach the container."""
+    volumes: tuple[str, ...] = ()
+    """`source:target[:ro]`: a folder of this machine, or the name of a volume of the engine."""
+    workspace: Path | None = None
+    """A folder of this machine, mounted at /workspace."""
+    network: bool = True
+    cpus: float = 0
+    memory_mb: int = 0
+    disk_mb: int = 0
+    """Enforced only if the engine's storage driver supports it."""
+    pids_limit: int = 256
+    run_as_host_user: bool = False
+    """Run programs with our user and group id, so that we own what they create in mounted folders."""
+    pull: bool = True
+    """Pull a missing image."""
+    extra_args: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    owner: str = ""
+    """Process id and start time, `pid:start`; empty means this process."""
+    persistent: bool = False
+    """Closing stops the container and keeps its files; the next engine with the same session and options resumes it.
+    Meant for one process at a time."""
+    container: str = ""
+    """An existing container, as named by `address()`: take it over instead of creating one."""
+
+
+def run_arguments(options: DockerOptions, name: str, *, is_podman: bool = False) -> list[str]:
+    """The client's arguments that create and start a container of that name."""
+    return [
+        *("run", "-d", "--pull", "never", "--name", name, "--stop-signal", "SIGKILL", "--entrypoint", "bash"),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--env", TERMINAL_TYPE),
+        *_user(options, is_podman),
+        *_labels(options),
+        *_limit_arguments(options),
+        *(part for folder, how in SCRATCH_FOLDERS.items() for part in _scratch(folder, how)),
+        *_mounts(options),
+        *options.extra_args,
+        options.image,
+        *("-c", WAIT_FOREVER),
+    ]
+
+
+def is_isolated(options: DockerOptions) -> bool:
+    """Whether nothing of this machine can be changed from inside: no writable mount, no weakened container."""
+    if options.container or options.workspace is not None:
+        return False
+    mounts_folders = any(volume.startswith(("/", "~", ".")) and not _is_read_only(volume) for volume in options.volumes)
+    return not mounts_folders and all(map(HARMLESS_ARGUMENT.match, options.extra_args))
+
+
+def _user(options: DockerOptions, is_podman: bool) -> Iterator[str]:
+    uid, gid = os.getuid(), os.getgid()
+    if not options.run_as_host_user or uid == 0:
+        yield from (f"--cap-add={capability}" for capability in ROOT_CAPABILITIES)
+    if options.run_as_host_user:
+        yield from ("--user", f"{uid}:{gid}", "--env", f"HOME={HOME_OF_HOST_USER}")
+        yield from _scratch(HOME_OF_HOST_USER, "mode=0777")
+        if is_podman and uid:
+            yield "--userns=keep-id"
+
+
+def _scratch(folder: str, how: str) -> tuple[str, str]:
+    return "--tmpfs", f"{folder}:rw,exec,nosuid,nodev,{how}"
+
+
+def _labels(options: DockerOptions) -> Iterator[str]:
+    labels = {
+        **options.labels,
+        "toolcrib": "1",
+        "toolcrib.owner": options.owner or this_process(),
+        "toolcrib.machine": this_machine(),
+        "toolcrib.session": options.session,
+        "toolcrib.kept": "1" if options.persistent else "",
+    }
+    for label, value in labels.items():
+        yield from ("--label", f"{label}={value}")
+
+
+def _limit_arguments(options: DockerOptions) -> Iterator[str]:
+    if not options.network:
+        yield from ("--network", "none")
+    if options.cpus:
+        yield from ("--cpus", f"{options.cpus:g}")
+    if options.memory_mb:
+        yield from ("--memory", f"{options.memory_mb}m", "--memory-swap", f"{options.memory_mb}m")
+    if options.pids_limit:
+        yield from ("--pids-limit", str(options.pids_limit))
+    if options.disk_mb:
+        yield from ("--storage-opt", f"size={options.disk_mb}m")
+
+
+def _mounts(options: DockerOptions) -> Iterator[str]:
+    for volume in options.volumes:
+        source = _source(volume, options)
+        yield from ("--volume", volume if source is None else f"{source}:{volume.partition(':')[2]}")
+    if options.workspace is None:
+        return
+    folder = options.workspace.resolve()
+    if folder in (Path("/"), Path(options.environ.get("HOME") or "/").resolve()):
+        raise EnvironmentFailed(
+            f"{str(folder)!r} is too broad to mount as the workspace; start in a project folder, "
+            "or list what to mount in terminal.docker.volumes"
+        )
+    _check_folder(folder, options)
+    source_field = f"source={folder}".replace('"', '""')
+    yield from ("--mount", f'type=bind,"{source_field}",target={WORKSPACE}', "--workdir", WORKSPACE)
+
+
+def _source(volume: str, options: DockerOptions) -> Path | None:
+    """The folder of this machine that a volume names; None for a named volume of the engine."""
+    source, _, target = volume.partition(":")
+    if not target.startswith("/"):
+        raise EnvironmentFailed(f"the volume {volume!r} must have the form 'source:/target' or 'source:/target:ro'")
+    if source.startswith("~"):
+        source = options.environ.get("HOME", "~") + source[1:]
+    if not source.startswith("/"):
+        if "/" in source or source.startswith("."):
+            raise EnvironmentFailed(f"the folder of the volume {volume!r} must start with / or ~")
+        return None
+    _check_folder(Path(source), options)
+    return Path(source)
+
+
+def _check_folder(folder: Path, options: DockerOptions) -> None:
+    """Refuse a missing folder: the engine would create it as root. A remote engine has folders that we cannot see."""
+    is_remote = options.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http"))
+    if not is_remote and not folder.exists():
+        raise EnvironmentFailed(f"{str(folder)!r} cannot be mounted because it does not exist; create it first")
+
+
+def _is_read_only(volume: str) -> bool:
+    return "ro" in ",".join(volume.split(":")[2:]).split(",")
+
+
+def persistent_name(options: DockerOptions) -> str:
+    """A name that is the same for equal options: how an engine finds the container an earlier one kept."""
+    same = replace(options, environ={}, labels={}, owner="", container="")
+    return f"toolcrib-kept-{hashlib.sha256(repr(same).encode()).hexdigest()[:16]}"
+
 
 __all__ = ["DockerEngine", "DockerOptions", "leftovers", "probe", "remove"]
 
 PULL_SECONDS = 1800.0
 REMOVE_SECONDS = 30.0
-LAST_BREATH_SECONDS = 0.5
-"""How long our own programs in a container may take to be gone."""
-# What an engine says of a limit that it cannot keep. More processors than there are would be no limit anyway.
+SETTLE_SECONDS = 0.5
+"""How long our own programs in a container may take to end."""
+# What an engine says about a limit it cannot enforce. More CPUs than the machine has would be no limit anyway.
 REFUSES_DISK = re.compile("storage.?opt", re.IGNORECASE)
 REFUSES_CPUS = re.compile("Range of CPUs")
-# Clients carry output and errors side by side, and mix up their order; so the two become one inside.
+# Clients transfer output and errors separately and lose their order, so the two are merged inside.
 IN_ORDER = 'exec "$@" 2>&1'
-# Some engines tell a terminal its size only after the program has started to look at it.
+# Some engines set the size of a terminal only after the program has started to read it.
 IN_A_SIZED_TERMINAL = 'stty rows "$1" columns "$2" 2>/dev/null; shift 2; exec "$@"'
 NO_SUCH_CONTAINER = re.compile("no such container", re.IGNORECASE)
 ADOPTED_BY = re.compile(r"-of-(\d+)-(\d*)$")
 MARK = "toolcrib|"
 REACH = ("ps", "-q", "--filter", "label=toolcrib.none")
-"""A question that costs nothing, and that only an engine that works answers."""
+"""A cheap command that only a working engine answers."""
 
 
 class DockerEngine:
@@ -56,7 +221,7 @@ class DockerEngine:
 
     kind = "docker"
     shell = "bash"
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: DockerOptions) -> None:
@@ -65,15 +230,15 @@ class DockerEngine:
         self._program = options.binary
         self._is_new = False
         self._is_kept = options.persistent
-        self._witnesses = Witnesses()
-        self.isolated = is_closed(options)
+        self._witnesses = RunningClients()
+        self.isolated = is_isolated(options)
 
     async def open(self) -> None:
         self._client = await _client(self._options.binary, self._options.environ)
         self._program = self._client.program
         if self._options.container:
             await self._take_over()
-        elif not (self._options.persistent and await self._go_on()):
+        elif not (self._options.persistent and await self._resume()):
             await self._create()
         self._is_new = True
 
@@ -92,7 +257,7 @@ class DockerEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> EngineProcess:
-        await self._make_sure_it_runs()
+        await self._check_running()
         if terminal is None:
             arguments = ["exec", "-i", self._container, self.shell, "-c", IN_ORDER, self.shell, *argv]
         else:
@@ -104,16 +269,16 @@ class DockerEngine:
         return process
 
     def address(self) -> Mapping[str, str]:
-        where = {name.lower(): self._options.environ.get(name, "") for name in WHERE_THE_ENGINE_IS}
+        where = {name.lower(): self._options.environ.get(name, "") for name in ENGINE_VARIABLES}
         return {"container": self._container, "binary": self._program, **where}
 
     async def snapshot(self, image: str) -> None:
-        """Keep the files of the container, mounts and scratch folders aside, as an image of that name."""
+        """Save the files of the container, except mounts and scratch folders, as an image of that name."""
         answer = await self._client.ask("commit", self._container, image, limit_seconds=PULL_SECONDS)
         if answer.exit_code:
-            raise EnvironmentFailed(f"no image {image!r} could be made of the container: {answer.last_line()}")
+            raise EnvironmentFailed(f"could not save the container as image {image!r}: {answer.last_line()}")
 
-    async def _make_sure_it_runs(self) -> None:
+    async def _check_running(self) -> None:
         if not self._container:
             raise EnvironmentFailed("the container is not open")
         if self._is_new or self._witnesses.any():
@@ -124,7 +289,7 @@ class DockerEngine:
             raise EnvironmentFailed(f"the container {self._container[:12]!r} is gone ({state or 'removed'})")
 
     async def _start(self, container: str) -> bool:
-        """Whether there is such a container; afterwards it runs."""
+        """Start a container if it exists; returns whether it does."""
         state = await _state(self._client, container)
         if not state:
             return False
@@ -137,28 +302,28 @@ class DockerEngine:
     async def _take_over(self) -> None:
         container = self._options.container
         if not await self._start(container):
-            raise PlaceGone(f"there is no container {container[:12]!r} any more; start a new environment")
+            raise EnvironmentGone(f"the container {container[:12]!r} no longer exists; start a new environment")
         self._container = container
         kept = MARK + '{{index .Config.Labels "toolcrib.kept"}}'
         self._is_kept = "1" in (await self._client.ask("container", "inspect", "--format", kept, container)).lines(MARK)
         if self._is_kept:
-            # Its session finds it by its name.
+            # Its session finds it by name.
             return
-        # Labels of a container cannot change, so its name tells whose it is now.
+        # Labels cannot be changed, so the name says who owns it now.
         owner = (self._options.owner or this_process()).replace(":", "-")
         await self._client.ask("rename", container, f"toolcrib-{secrets.token_hex(4)}-of-{owner}")
 
     async def _is_used(self, container: str) -> bool:
-        """Whether the session of a kept container has gone on in it by now: programs run besides the one that waits."""
-        for seconds in (0.0, LAST_BREATH_SECONDS):
+        """Whether the session of a kept container uses it again: it runs more than the idle program."""
+        for seconds in (0.0, SETTLE_SECONDS):
             await asyncio.sleep(seconds)
             answer = await self._client.ask("top", container)
-            if answer.exit_code or len(answer.text.splitlines()) <= len(("heading", "the one that waits")):
+            if answer.exit_code or len(answer.text.splitlines()) <= len(("heading", "the idle program")):
                 return False
         return True
 
-    async def _go_on(self) -> bool:
-        name = lasting_name(self._options)
+    async def _resume(self) -> bool:
+        name = persistent_name(self._options)
         if not await self._start(name):
             return False
         self._container = name
@@ -167,24 +332,23 @@ class DockerEngine:
     async def _create(self) -> None:
         options = self._options
         if not options.image:
-            raise EnvironmentFailed("no docker image is chosen; set terminal.docker.image")
-        name = lasting_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
-        try:
-            answer = await finished(self._run(name, options))
+            raise EnvironmentFailed("no docker image is set; set terminal.docker.image")
+        name = persistent_name(options) if options.persistent else f"toolcrib-{secrets.token_hex(6)}"
+        async with AsyncExitStack() as undo:
+            # A container exists even if its program could not be started.
+            undo.push_async_callback(self._client.ask, "rm", "-f", "-v", name, limit_seconds=REMOVE_SECONDS)
+            answer = await run_to_end(self._run(name, options))
             if answer.exit_code and options.pull and not await self._has_image():
                 await self._pull()
-                answer = await finished(self._run(name, options))
+                answer = await run_to_end(self._run(name, options))
             if answer.exit_code:
                 raise await self._failure(answer)
-        except BaseException:
-            # A container whose program could not be started is there all the same.
-            await self._client.ask("rm", "-f", "-v", name, limit_seconds=REMOVE_SECONDS)
-            raise
+            undo.pop_all()
         ids = re.findall(r"^[0-9a-f]{64}$", answer.text, re.M)
         self._container = ids[-1] if ids else name
 
-    async def _run(self, name: str, options: DockerOptions) -> Answer:
-        """Make the container, without the limits that this engine says it cannot keep."""
+    async def _run(self, name: str, options: DockerOptions) -> ClientOutput:
+        """Create the container, without the limits that this engine cannot enforce."""
         is_podman = "podman" in self._client.name
         answer = await self._client.ask(*run_arguments(options, name, is_podman=is_podman))
         if answer.exit_code and options.disk_mb and REFUSES_DISK.search(answer.text):
@@ -203,38 +367,40 @@ class DockerEngine:
         if answer.exit_code:
             image = self._options.image
             raise EnvironmentFailed(
-                f"{self._client.name} image {image!r} not found here, and fetching it failed: {answer.last_line()}; "
+                f"{self._client.name} image {image!r} not found locally, and pulling it failed: {answer.last_line()}; "
                 f"check the name (terminal.docker.image), or run `{self._client.name} pull {image}`"
             )
 
-    async def _failure(self, answer: Answer) -> EnvironmentFailed:
-        """Why no container could be made, for the person who wants one."""
+    async def _failure(self, answer: ClientOutput) -> EnvironmentFailed:
+        """Why the container could not be created."""
         await _reach(self._client)
         image, name = self._options.image, self._client.name
         if not await self._has_image():
             return EnvironmentFailed(f"{name} image {image!r} not found; run `{name} pull {image}`")
         if answer.exit_code == 127:
-            return EnvironmentFailed(f"{name} image {image!r} has no bash; choose one that has (terminal.docker.image)")
-        return EnvironmentFailed(f"{name} could not make a container of {image!r}: {answer.last_line()}")
+            return EnvironmentFailed(
+                f"{name} image {image!r} has no bash; choose one with bash (terminal.docker.image)"
+            )
+        return EnvironmentFailed(f"{name} could not create a container from {image!r}: {answer.last_line()}")
 
 
-async def _client(binary: str, environ: Mapping[str, str]) -> Client:
-    """The client that was asked for; where none was, docker where that answers, else podman."""
+async def _client(binary: str, environ: Mapping[str, str]) -> ContainerClient:
+    """The requested client; by default docker if it answers, else podman."""
     found = [program for name in _names(binary) if (program := find_program([name], environ))]
     if not found:
-        missing = f"{binary!r} is not" if binary else "neither docker nor podman is"
-        raise EnvironmentFailed(f"{missing} installed, or on PATH; install docker or podman")
-    first = Client(found[0], environ)
+        missing = f"{binary!r} is not" if binary else "docker and podman are not"
+        raise EnvironmentFailed(f"{missing} installed or not on PATH; install docker or podman")
+    first = ContainerClient(found[0], environ)
     if len(found) == 1 or await _answers(first):
         return first
-    return Client(found[1], environ)
+    return ContainerClient(found[1], environ)
 
 
 def _names(binary: str) -> tuple[str, ...]:
     return (binary,) if binary else ("docker", "podman")
 
 
-async def _answers(client: Client) -> bool:
+async def _answers(client: ContainerClient) -> bool:
     try:
         answer = await client.ask(*REACH, limit_seconds=PROBE_SECONDS / 2)
     except EnvironmentFailed:
@@ -242,11 +408,11 @@ async def _answers(client: Client) -> bool:
     return answer.exit_code == 0
 
 
-def _unreachable(name: str, answer: Answer) -> tuple[str, str]:
-    """What is wrong with an engine that does not answer, and what to do."""
+def _unreachable(name: str, answer: ClientOutput) -> tuple[str, str]:
+    """What is wrong with an engine that does not answer, and the remedy."""
     if "permission denied" in answer.text.lower():
         return (
-            f"{name} may not be used by this user",
+            f"this user may not use {name}",
             "run `sudo usermod -aG docker $USER` and log in again, or use podman",
         )
     if "podman" in name:
@@ -257,24 +423,24 @@ def _unreachable(name: str, answer: Answer) -> tuple[str, str]:
     )
 
 
-async def _reach(client: Client) -> None:
-    """Raise EnvironmentFailed when the engine behind the client does not answer."""
+async def _reach(client: ContainerClient) -> None:
+    """Raise EnvironmentFailed if the engine behind the client does not answer."""
     answer = await client.ask(*REACH)
     if answer.exit_code:
         raise EnvironmentFailed("; ".join(_unreachable(client.name, answer)))
 
 
-async def _state(client: Client, container: str) -> str:
-    """What the engine says of a container: running, exited, paused …; empty when it has none of that name."""
+async def _state(client: ContainerClient, container: str) -> str:
+    """The state of a container: running, exited, paused …; empty if it does not exist."""
     answer = await client.ask("container", "inspect", "--format", MARK + "{{.State.Status}}", container)
     if answer.exit_code and not NO_SUCH_CONTAINER.search(answer.text):
         await _reach(client)
-        raise EnvironmentFailed(f"{client.name} cannot say how the container is: {answer.last_line()}")
+        raise EnvironmentFailed(f"{client.name} cannot inspect the container: {answer.last_line()}")
     return next(iter(answer.lines(MARK)), "")
 
 
 async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
-    """Whether containers can be made here, within a second."""
+    """Whether containers can be created here; answers within a second."""
     try:
         client = await _client(binary, environ)
         version, answer = await asyncio.gather(
@@ -291,7 +457,7 @@ async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
 
 
 async def leftovers(binary: str, environ: Mapping[str, str], *, kept: bool = False) -> list[Leftover]:
-    """Containers of ours that are still there; with `kept`, also those that were kept on purpose."""
+    """Our containers that still exist; with `kept`, also those kept on purpose."""
     if find_program(_names(binary), environ) is None:
         return []
     client = await _client(binary, environ)
@@ -315,26 +481,93 @@ def _leftover(line: str, kept: bool) -> Leftover | None:
         return None
     adopted = ADOPTED_BY.search(name)
     owner = f"{adopted[1]}:{adopted[2]}" if adopted else labels.get("toolcrib.owner", "")
-    is_elsewhere = labels.get("toolcrib.machine", this_machine()) != this_machine()
-    what = "kept for reuse" if is_kept else "of another machine" if is_elsewhere else f"made by process {owner}"
+    is_remote = labels.get("toolcrib.machine", this_machine()) != this_machine()
+    what = "kept for reuse" if is_kept else "of another machine" if is_remote else f"made by process {owner}"
     return Leftover(
         kind="docker container",
         name=identity,
         detail=f"{name.lstrip('/')}, image {image}, {state}, {what}",
-        # Who runs on another machine cannot be seen from here, so that counts as alive.
-        owner_alive=is_elsewhere or is_alive(owner),
+        # A process on another machine cannot be checked from here, so it counts as alive.
+        owner_alive=is_remote or is_alive(owner),
     )
 
 
 async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) -> None:
-    """Remove a container, whatever runs in it; raises EnvironmentFailed when it is still there afterwards."""
+    """Remove a container, whatever runs in it; raises EnvironmentFailed if it still exists afterwards."""
     await _remove(await _client(binary, environ), leftover.name)
 
 
-async def _remove(client: Client, container: str) -> None:
+async def _remove(client: ContainerClient, container: str) -> None:
     answer = await client.ask("rm", "-f", "-v", container, limit_seconds=REMOVE_SECONDS)
     if await _state(client, container):
         raise EnvironmentFailed(
             f"the container {container[:12]!r} could not be removed: {answer.last_line()}; "
             f"run `{client.name} rm -f {container[:12]}`"
         )
+
+
+def options_from(request: EnvironmentRequest) -> DockerOptions:
+    """What the settings, the spec and the address say about the container."""
+    section, address = request.section, request.address
+    volumes = tuple(map(request.volume, section.volumes))
+    is_mounted = bool(volumes or request.workspace)
+    return DockerOptions(
+        image=request.spec.image,
+        binary=address.get("binary", "" if section.engine == "auto" else section.engine),
+        environ=_client_environ(request),
+        volumes=volumes,
+        workspace=request.workspace,
+        network=section.network,
+        cpus=section.cpus,
+        memory_mb=section.memory_mb,
+        disk_mb=section.disk_mb,
+        pids_limit=section.pids,
+        run_as_host_user=section.run_as_host_user == "on" or (section.run_as_host_user == "auto" and is_mounted),
+        extra_args=tuple(section.extra_args),
+        session=request.spec.session,
+        persistent=section.persistent,
+        container=address.get("container", ""),
+    )
+
+
+def _client_environ(request: EnvironmentRequest) -> dict[str, str]:
+    """The client's variables. The address of an existing container says which engine made it."""
+    environ = child_environment(request.environ, passthrough=CLIENT_VARIABLES)
+    for name in ENGINE_VARIABLES:
+        if name.lower() in request.address:
+            environ[name] = request.address[name.lower()]
+    return {name: value for name, value in environ.items() if value}
+
+
+def _create(request: EnvironmentRequest) -> ShellEnvironment:
+    default_folder = WORKSPACE if request.workspace and not request.spec.cwd else ""
+    return request.shell_over(DockerEngine(options_from(request)), default_folder)
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    options = options_from(request)
+    return await probe(options.binary, options.environ)
+
+
+async def _list_leftovers(request: EnvironmentRequest) -> list[Leftover]:
+    options = options_from(request)
+    return await leftovers(options.binary, options.environ)
+
+
+async def _remove_leftover(leftover: Leftover, request: EnvironmentRequest) -> None:
+    options = options_from(request)
+    await remove(leftover, options.binary, options.environ)
+
+
+BACKEND = Backend(
+    kind="docker",
+    location="container",
+    section="docker",
+    create=_create,
+    probe=_probe,
+    leftovers=_list_leftovers,
+    remove=_remove_leftover,
+    is_self_contained=lambda spec, section: (
+        not (section.volumes or section.extra_args or dict(spec.options).get("workspace"))
+    ),
+)

@@ -1,4 +1,4 @@
-"""Commands on this machine, as the user who runs toolcrib."""
+"""The `local` backend: commands on this machine, as the user who runs toolcrib."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from msgspec.structs import replace
 from toolcrib.core.environments import (
     BackendPath,
     BackendStatus,
+    CommandExit,
     CommandRequest,
-    Ended,
     Execution,
     Leftover,
     OnOutput,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.containers import is_alive, this_process
-from toolcrib.environments.background import BackgroundExecution, HostWatcher, ended_by
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.background import BackgroundExecution, HostLogWatcher, exit_from_file
+from toolcrib.environments.containers import is_alive, this_process
 from toolcrib.environments.host_files import HostFiles
-from toolcrib.environments.host_process import HostProcess, spawn_on_host
-from toolcrib.environments.process_tree import ALL, HostTree
+from toolcrib.environments.host_process import HostProcess, on_exit, spawn_on_host
+from toolcrib.environments.process_tree import ALL_COMMANDS, HostTree
 from toolcrib.environments.scripts import LOCAL_RUNNER, runner_text
-from toolcrib.environments.session_parts import PlaceParts, SessionOptions
-from toolcrib.environments.shell import ShellEnvironment
+from toolcrib.environments.shell import EnvironmentParts, SessionOptions, ShellEnvironment
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 256 * 1024 * 1024
 MAX_LOG_BYTES = 8 * 1024 * 1024
-"""Logs lie in memory, and what they held has been read when they are emptied."""
+"""Logs are kept in memory; their content has been read by the time they are truncated."""
 USUAL_TEMPORARY = Path("/tmp")
 PREFIX = "toolcrib-"
 OWNER = "session-owner"
-"""The file in a session's folder that says which process of ours made it."""
+"""The file in a session's folder that names the toolcrib process that created it."""
 BASH_REMEDY = "install bash 4.4 or later (Debian: apt-get install bash; macOS: brew install bash)"
 
 
@@ -49,7 +48,7 @@ class LocalEngine:
 
     kind = "local"
     isolated = False
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -60,14 +59,14 @@ class LocalEngine:
 
     async def open(self) -> None:
         if not self.shell:
-            raise EnvironmentFailed(f"no bash was found; {BASH_REMEDY}")
+            raise EnvironmentFailed(f"bash was not found; {BASH_REMEDY}")
 
     def forget_environment(self) -> None:
-        """Start programs with no variables at all from now on: those of the session are in its state."""
+        """Start programs without any variables from now on: the session's variables are in its state."""
         self._for_programs = {}
 
     async def close(self) -> None:
-        """Nothing: the environment ends its processes."""
+        """Do nothing: the environment ends its processes."""
 
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
@@ -83,7 +82,7 @@ class LocalEngine:
 
 
 class LocalEnvironment(ShellEnvironment):
-    """This machine. What other places do by programs inside them is done here directly."""
+    """This machine. Does natively what other environments do with programs inside them."""
 
     engine: LocalEngine
     runner = runner_text(LOCAL_RUNNER)
@@ -92,17 +91,19 @@ class LocalEnvironment(ShellEnvironment):
         options = options or SessionOptions()
         is_taken_over = bool(options.folder)
         if not is_taken_over:
-            folder = tempfile.mkdtemp(prefix=PREFIX, dir=_quick_folder())
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=_memory_folder())
             (Path(folder) / OWNER).write_text(this_process())
             options = replace(options, folder=folder)
         super().__init__(LocalEngine(environ), options)
         self._is_taken_over = is_taken_over
 
-    def _make_parts(self) -> PlaceParts:
+    def _make_parts(self) -> EnvironmentParts:
         folder = Path(self.folder)
         self._tree = tree = HostTree(folder / "sessions")
-        self._watcher = HostWatcher(folder, min(self._options.max_log_bytes, MAX_LOG_BYTES))
-        return PlaceParts(tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), left_behind=tree.left_by)
+        self._watcher = HostLogWatcher(folder, min(self._options.max_log_bytes, MAX_LOG_BYTES))
+        return EnvironmentParts(
+            tree=tree, watcher=self._watcher, files=HostFiles(lambda: self.cwd), find_orphans=tree.orphans_of
+        )
 
     async def _begin_session(self) -> None:
         await super()._begin_session()
@@ -123,16 +124,16 @@ class LocalEnvironment(ShellEnvironment):
             stdin=_PipeInput(process),
         )
         await execution.watch(on_output)
-        self._keep(asyncio.ensure_future(self._tell_end(command_id, process)))
+        self._keep_task(asyncio.ensure_future(self._report_exit(command_id, process)))
         await process.write(b"%d\n%b" % (len(blob), blob))
         return execution
 
-    async def _tell_end(self, command_id: str, process: HostProcess) -> None:
+    async def _report_exit(self, command_id: str, process: HostProcess) -> None:
         code = await process.wait()
         said = self._exit_file(command_id)
-        ended = ended_by(said) if said == "no_folder" else Ended(exit_code=code)
+        ended = exit_from_file(said) if said == "no_folder" else CommandExit(exit_code=code)
         if not said:
-            # Killed, or replaced by `exec`: whoever looks after a crash of ours wants to know, too.
+            # Killed, or replaced by `exec`: record the exit for whoever recovers after a crash.
             with contextlib.suppress(OSError):
                 (Path(self.folder) / f"{command_id}.exit").write_text(f"{code}\n")
         self._watcher.finish(command_id, ended)
@@ -141,11 +142,11 @@ class LocalEnvironment(ShellEnvironment):
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
         execution = await super().reattach(command_id, on_output, offset=offset)
         if isinstance(execution, BackgroundExecution):
-            self._keep(asyncio.ensure_future(self._tell_end_of_orphan(command_id)))
+            self._keep_task(asyncio.ensure_future(self._report_orphan_exit(command_id)))
         return execution
 
-    async def _tell_end_of_orphan(self, command_id: str) -> None:
-        """Of a process that is no child of ours, nobody tells us the exit code; its shell has written it down."""
+    async def _report_orphan_exit(self, command_id: str) -> None:
+        """Report the exit of a process that is not our child; its shell has recorded the exit code."""
         leader = self._tree.leader_of(command_id)
         if leader is not None:
             gone = asyncio.Event()
@@ -154,7 +155,7 @@ class LocalEnvironment(ShellEnvironment):
                 await gone.wait()
             finally:
                 stop_watching()
-        self._watcher.finish(command_id, ended_by(self._exit_file(command_id)))
+        self._watcher.finish(command_id, exit_from_file(self._exit_file(command_id)))
 
     def _exit_file(self, command_id: str) -> str:
         try:
@@ -163,7 +164,7 @@ class LocalEnvironment(ShellEnvironment):
             return ""
 
     def discard_draft(self, draft: str) -> None:
-        # Emptying a file that has content costs more than a new one.
+        # Truncating a file costs more than creating a new one.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.folder}/{draft}")  # noqa: PTH108 - after every command
 
@@ -171,30 +172,10 @@ class LocalEnvironment(ShellEnvironment):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-async def leftovers(_: Mapping[str, str]) -> list[Leftover]:
-    """The folders of sessions, with what may still run in them."""
-    found = []
-    for parent in {_quick_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
-        for note in parent.glob(f"{PREFIX}*/{OWNER}"):
-            with contextlib.suppress(OSError):
-                alive = is_alive(note.read_text())
-                running = await HostTree(note.parent / "sessions").remaining([ALL])
-                detail = f"{len(running)} processes run in it" if running else "nothing runs in it"
-                found.append(Leftover(kind="local folder", name=str(note.parent), detail=detail, owner_alive=alive))
-    return found
+def _memory_folder() -> Path | None:
+    """A file system in memory, if there is one with room: every command writes a few small files.
 
-
-async def remove(leftover: Leftover, _: Mapping[str, str]) -> None:
-    """End what runs of a session that lost its owner, and remove its folder."""
-    folder = Path(leftover.name)
-    await HostTree(folder / "sessions").end([ALL], 1.0)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _quick_folder() -> Path | None:
-    """A file system in memory, where there is one with room: each command writes a few small files.
-
-    Whoever has chosen a folder for temporary files (TMPDIR) gets them there.
+    None if the user chose a folder for temporary files (TMPDIR).
     """
     if Path(tempfile.gettempdir()) != USUAL_TEMPORARY:
         return None
@@ -221,5 +202,39 @@ def probe(environ: Mapping[str, str]) -> BackendStatus:
     """Whether commands can run on this machine."""
     bash = shutil.which("bash", path=environ.get("PATH"))
     if bash is None:
-        return BackendStatus(kind="local", usable=False, detail="no bash was found", remedy=BASH_REMEDY)
-    return BackendStatus(kind="local", usable=True, detail=f"commands run here with your rights, by {bash}")
+        return BackendStatus(kind="local", usable=False, detail="bash was not found", remedy=BASH_REMEDY)
+    return BackendStatus(kind="local", usable=True, detail=f"commands run here with your permissions, in {bash}")
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    return probe(request.host_environ())
+
+
+async def leftovers(_: EnvironmentRequest) -> list[Leftover]:
+    """The folders of sessions, and whether something still runs in them."""
+    found = []
+    for parent in {_memory_folder() or Path(tempfile.gettempdir()), Path(tempfile.gettempdir())}:
+        for note in parent.glob(f"{PREFIX}*/{OWNER}"):
+            with contextlib.suppress(OSError):
+                alive = is_alive(note.read_text())
+                running = await HostTree(note.parent / "sessions").remaining([ALL_COMMANDS])
+                detail = f"{len(running)} processes run in it" if running else "nothing runs in it"
+                found.append(Leftover(kind="local folder", name=str(note.parent), detail=detail, owner_alive=alive))
+    return found
+
+
+async def remove(leftover: Leftover, _: EnvironmentRequest) -> None:
+    """End the processes of a session that lost its owner, and remove its folder."""
+    folder = Path(leftover.name)
+    await HostTree(folder / "sessions").end([ALL_COMMANDS], 1.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+BACKEND = Backend(
+    kind="local",
+    location="host",
+    create=lambda request: LocalEnvironment(request.host_environ(), request.session_options()),
+    probe=_probe,
+    leftovers=leftovers,
+    remove=remove,
+)

@@ -1,4 +1,4 @@
-"""Sandboxes of the hosted service Modal, through its SDK."""
+"""The `modal` backend: sandboxes of the hosted service Modal, through its SDK."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
     MACHINE_TAG,
@@ -20,20 +21,20 @@ from toolcrib.environments.backends.hosted import (
     SPAWN_SECONDS,
     HostedProcess,
     check_lifetime,
-    ended,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
     status,
     tags_of_this_process,
-    without_terminal,
 )
 
 KIND = "modal"
 KEY_REMEDY = (
-    "make a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
-    "or type: modal token new"
+    "create a token at https://modal.com/settings/tokens and set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, "
+    "or run: modal token new"
 )
 WRITE_BYTES = 1024 * 1024
 
@@ -42,20 +43,20 @@ WRITE_BYTES = 1024 * 1024
 class ModalOptions:
     token_id: str = ""
     token_secret: str = field(default="", repr=False)
-    """Without a token, the one of the SDK's own settings is used."""
+    """Empty: use the token of the SDK's own settings."""
     app: str = "toolcrib"
-    """The app at Modal that the sandboxes belong to; it is made when it is missing."""
+    """The app at Modal that the sandboxes belong to; created if missing."""
     image: str = ""
-    """An image of a registry, `python:3.12-slim`; empty means the service's usual one."""
+    """An image in a registry, `python:3.12-slim`; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned, instead of from an image."""
+    """Start from the result of `snapshot` instead of an image."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     network: bool = True
     lifetime_seconds: int = 4 * 60 * 60
-    """The service ends the sandbox after this, whatever happens to us."""
+    """The service ends the sandbox after this time, whatever happens to us."""
     idle_seconds: int | None = None
     """The service also ends it when nothing has run in it for this long."""
 
@@ -69,7 +70,7 @@ class ModalEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: ModalOptions) -> None:
@@ -108,7 +109,7 @@ class ModalEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> ModalProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the modal sandbox is not open")
         sdk = load_sdk("modal", "modal")
@@ -123,7 +124,7 @@ class ModalEngine:
         return {"sandbox": self._sandbox.object_id if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the files of the sandbox as an image, which lasts 30 days; its id starts another one from them."""
+        """Save the files of the sandbox as an image, which lasts 30 days; returns its id, for `snapshot`."""
         sdk = load_sdk("modal", "modal")
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
@@ -133,7 +134,7 @@ class ModalEngine:
         return str(image.object_id)
 
     async def _attach(self, sdk: Any) -> Any:
-        gone = PlaceGone(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
+        gone = EnvironmentGone(f"the modal sandbox {self._options.attach!r} has ended; start a new one")
         try:
             sandbox = await sdk.Sandbox.from_id.aio(self._options.attach, client=self._client)
             code = await sandbox.poll.aio()
@@ -176,7 +177,7 @@ class ModalProcess(HostedProcess):
         self._start(self._follow(readers))
 
     async def _read(self, stream: Any) -> None:
-        with suppress(self._sdk.exception.Error, OSError):  # What is wrong is told by `_follow`.
+        with suppress(self._sdk.exception.Error, OSError):  # `_follow` reports what went wrong.
             async for data in stream:
                 self._arrived(data)
 
@@ -196,7 +197,7 @@ class ModalProcess(HostedProcess):
                 stdin.write(data[start : start + WRITE_BYTES])
                 await stdin.drain.aio()
         except (self._sdk.exception.Error, OSError, ValueError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
     async def _send_end(self) -> None:
         stdin = self._process.stdin
@@ -204,18 +205,18 @@ class ModalProcess(HostedProcess):
         try:
             await stdin.drain.aio()
         except (self._sdk.exception.Error, OSError) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: ModalOptions) -> BackendStatus:
-    """Whether there is an SDK and a token; the service is not called."""
+    """Whether there is an SDK and a token; does not contact the service."""
     has_token = bool(options.token_id and options.token_secret) or (Path.home() / ".modal.toml").is_file()
     missing = "" if has_token else "no token"
     return status(KIND, module="modal", extra="modal", missing=missing, remedy=KEY_REMEDY)
 
 
 async def leftovers(options: ModalOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that still run."""
+    """The sandboxes that toolcrib processes on this machine started and that still run."""
     sdk = load_sdk("modal", "modal")
     client = None
     try:
@@ -226,7 +227,7 @@ async def leftovers(options: ModalOptions) -> list[Leftover]:
             found = []
             async for sandbox in sdk.Sandbox.list.aio(app_id=app.app_id, tags=machine, client=client):
                 alive = owner_is_alive(await sandbox.get_tags.aio())
-                detail = f"of the app {options.app!r}"
+                detail = f"in the app {options.app!r}"
                 found.append(Leftover(kind="modal sandbox", name=sandbox.object_id, detail=detail, owner_alive=alive))
             return found
     except (sdk.exception.Error, OSError, TimeoutError) as error:
@@ -237,7 +238,7 @@ async def leftovers(options: ModalOptions) -> list[Leftover]:
 
 
 async def remove(leftover: Leftover, options: ModalOptions) -> None:
-    """End a sandbox that `leftovers` found; one that has ended is fine."""
+    """End a sandbox that `leftovers` found, if it still runs."""
     sdk = load_sdk("modal", "modal")
     client = None
     try:
@@ -260,7 +261,7 @@ async def _connect(sdk: Any, options: ModalOptions) -> Any:
 
 
 async def _close(client: Any, options: ModalOptions) -> None:
-    """Close a connection of ours. The one from the SDK's own settings is shared, and the SDK closes it."""
+    """Close our own connection. The one from the SDK's settings is shared, and the SDK closes it."""
     if options.token_id or options.token_secret:
         await client.__aexit__(None, None, None)
 
@@ -275,8 +276,36 @@ def _image(sdk: Any, options: ModalOptions, client: Any) -> Any:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError) and not isinstance(error, sdk.exception.Error):
-        return EnvironmentFailed(f"modal did not {doing} in time; try again, or look at https://status.modal.com")
+        return EnvironmentFailed(f"modal did not {doing} in time; try again, or check https://status.modal.com")
     said = f"modal could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.exception.AuthError | sdk.exception.PermissionDeniedError):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> ModalOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return ModalOptions(
+        token_id=environ.get("MODAL_TOKEN_ID", ""),
+        token_secret=environ.get("MODAL_TOKEN_SECRET", ""),
+        app=section.app,
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="modal",
+    create=lambda request: request.shell_over(ModalEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

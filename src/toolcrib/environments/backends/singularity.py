@@ -1,4 +1,4 @@
-"""Instances of apptainer or singularity, through their command-line client: one instance an environment."""
+"""The `singularity` backend: one instance per environment, through the client of apptainer or singularity."""
 
 from __future__ import annotations
 
@@ -8,37 +8,43 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from toolcrib.config.environment import child_environment
 from toolcrib.core.environments import BackendPath, BackendStatus, EngineProcess, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.containers import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.containers import (
     PROBE_SECONDS,
     ROOT_CAPABILITIES,
-    Answer,
-    Client,
-    Witnesses,
+    ClientOutput,
+    ContainerClient,
+    RunningClients,
     find_program,
-    finished,
     is_alive,
+    run_to_end,
     this_process,
 )
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_process import on_exit
 
 PROGRAMS = ("apptainer", "singularity")
-# An image from a registry is fetched and converted the first time that it is started.
+# Not everything that Apptainer reads: some of its variables mount folders, and only the settings decide about mounts.
+CLIENT_VARIABLES = tuple(
+    f"{maker}_{name}" for maker in ("APPTAINER", "SINGULARITY") for name in ("CACHEDIR", "TMPDIR", "CONFIGDIR")
+)
+# An image from a registry is pulled and converted the first time it is started.
 START_SECONDS = 1800.0
 STOP_SECONDS = 30.0
-# Limits need control groups that this user may write to; singularity of old does not know them at all.
+# Limits need cgroups that this user may write to; old versions of singularity do not support them at all.
 REFUSES_LIMITS = re.compile(r"cgroup|unknown flag: --(?:memory|cpus|pids-limit)", re.IGNORECASE)
 OUR_NAME = re.compile(r"^toolcrib-[0-9a-f]+-(\d+)-(\d*)$")
 MARK = "toolcrib|"
-LOOK_AROUND = f"""
+INSPECT = f"""
 mkdir -p "$HOME" 2>/dev/null; [ -w "$HOME" ] && echo '{MARK}home'
 type -P setsid >/dev/null && echo '{MARK}setsid'
 exit 0
@@ -47,18 +53,18 @@ WITH_A_HOME_IN_TMP = 'export HOME=/tmp; exec "$@"'
 
 
 class SingularityOptions(Struct, frozen=True, kw_only=True):
-    """How instances are started. A limit of 0 is none; limits are kept where this user may set them."""
+    """How instances are started. A limit of 0 means none; limits apply only if this user may set them."""
 
     image: str = ""
     """A file or folder of this machine, or an address such as docker://debian."""
     binary: str = ""
     """A name or path; empty means apptainer, or singularity where there is no apptainer."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """What the client sees (PATH, HOME …); nothing of it reaches the instance."""
+    """The client's variables (PATH, HOME …); none of them reach the instance."""
     binds: tuple[str, ...] = ()
     """`source:target[:ro]`: a file or folder of this machine."""
     overlay: Path | None = None
-    """A folder of this machine that keeps what is changed, for the next instance; without it, changes are lost."""
+    """A folder of this machine that keeps changes for the next instance; without it they are lost."""
     network: bool = True
     cpus: float = 0
     memory_mb: int = 0
@@ -67,7 +73,7 @@ class SingularityOptions(Struct, frozen=True, kw_only=True):
     owner: str = ""
     """Process id and start time, `pid:start`; empty means this process."""
     instance: str = ""
-    """One that runs already, as `address()` names it: it is taken over, and nothing is started."""
+    """A running instance, as named by `address()`: take it over instead of starting one."""
 
 
 class SingularityEngine:
@@ -75,7 +81,7 @@ class SingularityEngine:
 
     kind = "singularity"
     shell = "bash"
-    spare_shells = 1
+    shell_pool_size = 1
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: SingularityOptions) -> None:
@@ -83,7 +89,7 @@ class SingularityEngine:
         self._instance = ""
         self._is_new = False
         self._in_home: tuple[str, ...] = ()
-        self._witnesses = Witnesses()
+        self._witnesses = RunningClients()
         writable = any(not bind.endswith(":ro") for bind in options.binds)
         self.isolated = not (writable or options.extra_args or options.instance)
 
@@ -91,15 +97,14 @@ class SingularityEngine:
         self._client = _client(self._options.binary, self._options.environ)
         if self._options.instance:
             if not await _described(self._client, self._options.instance):
-                raise PlaceGone(f"there is no instance {self._options.instance!r} any more; start a new one")
+                raise EnvironmentGone(f"the instance {self._options.instance!r} no longer exists; start a new one")
             self._instance = self._options.instance
         else:
             await self._start_instance()
-        try:
-            await self._look_around()
-        except BaseException:
-            await self.close()
-            raise
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            await self._inspect_image()
+            undo.pop_all()
         self._is_new = True
 
     async def close(self) -> None:
@@ -107,7 +112,7 @@ class SingularityEngine:
         if not instance:
             return
         try:
-            # Its daemon does not always notice the end the first time.
+            # Its daemon sometimes misses the end the first time.
             try:
                 await _stop(self._client, instance)
             except EnvironmentFailed:
@@ -118,8 +123,8 @@ class SingularityEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> EngineProcess:
-        await self._make_sure_it_runs()
-        # The client's own session means nothing inside: there a program needs one of its own, and then its terminal.
+        await self._check_running()
+        # The client's session means nothing inside: a program needs its own session there, and then its terminal.
         if terminal is None:
             arguments = self._exec_arguments(*self._in_home, "setsid", *argv)
             process = await self._client.spawn(arguments, on_output=on_output)
@@ -135,7 +140,7 @@ class SingularityEngine:
     def _exec_arguments(self, *argv: str) -> list[str]:
         return ["exec", *_privileges(), "--cleanenv", "--pwd", "/", f"instance://{self._instance}", *argv]
 
-    async def _make_sure_it_runs(self) -> None:
+    async def _check_running(self) -> None:
         if not self._instance:
             raise EnvironmentFailed("the instance is not open")
         if self._is_new or self._witnesses.any():
@@ -147,35 +152,34 @@ class SingularityEngine:
     async def _start_instance(self) -> None:
         owner = (self._options.owner or this_process()).replace(":", "-")
         name = f"toolcrib-{secrets.token_hex(4)}-{owner}"
-        try:
-            answer = await finished(self._start(name, self._options))
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(_stop, self._client, name)
+            answer = await run_to_end(self._start(name, self._options))
             if answer.exit_code:
                 image = self._options.image
                 raise EnvironmentFailed(
                     f"{self._client.name} could not start {image!r}: {answer.last_line()}; "
                     "check terminal.singularity.image"
                 )
-        except BaseException:
-            await _stop(self._client, name)
-            raise
+            undo.pop_all()
         self._instance = name
 
-    async def _start(self, name: str, options: SingularityOptions) -> Answer:
+    async def _start(self, name: str, options: SingularityOptions) -> ClientOutput:
         answer = await self._client.ask(*start_arguments(options, name), limit_seconds=START_SECONDS)
         limited = options.cpus or options.memory_mb or options.pids_limit
         if answer.exit_code and limited and REFUSES_LIMITS.search(answer.text):
             return await self._start(name, replace(options, cpus=0, memory_mb=0, pids_limit=0))
         return answer
 
-    async def _look_around(self) -> None:
-        """Find out whether the image has what programs need: bash, setsid, a home that can be written to."""
-        answer = await self._client.ask(*self._exec_arguments(self.shell, "-c", LOOK_AROUND))
+    async def _inspect_image(self) -> None:
+        """Check that the image has what programs need: bash, setsid, a writable home."""
+        answer = await self._client.ask(*self._exec_arguments(self.shell, "-c", INSPECT))
         found = answer.lines(MARK)
         if answer.exit_code or "setsid" not in found:
             why = answer.last_line() if answer.exit_code else "it has no setsid"
             raise EnvironmentFailed(
                 f"{self._client.name} cannot run commands in {self._options.image!r}: {why}; "
-                "choose an image that has bash and setsid (terminal.singularity.image)"
+                "choose an image with bash and setsid (terminal.singularity.image)"
             )
         self._in_home = () if "home" in found else (self.shell, "-c", WITH_A_HOME_IN_TMP, self.shell)
 
@@ -196,7 +200,7 @@ def start_arguments(options: SingularityOptions, name: str) -> list[str]:
 
 
 def _privileges() -> tuple[str, ...]:
-    """Root in an instance would otherwise be root of this machine, with all it may do."""
+    """Drop privileges: root in an instance would otherwise have all capabilities of root on this machine."""
     if os.getuid() != 0:
         return ()
     return "--no-privs", "--add-caps", ",".join(f"CAP_{capability}" for capability in ROOT_CAPABILITIES)
@@ -216,15 +220,15 @@ def _bind(bind: str, home: str) -> str:
     if source == "~" or source.startswith("~/"):
         source = home + source[1:]
     if not source.startswith("/") or not rest.startswith("/"):
-        raise EnvironmentFailed(f"{bind!r} is not of the form '/source:/target' or '/source:/target:ro'")
+        raise EnvironmentFailed(f"{bind!r} must have the form '/source:/target' or '/source:/target:ro'")
     if not Path(source).exists():
-        raise EnvironmentFailed(f"{source!r} is to be mounted, but does not exist; make it first")
+        raise EnvironmentFailed(f"{source!r} cannot be mounted because it does not exist; create it first")
     return source + colon + rest
 
 
 def _image(image: str, home: str) -> str:
     if not image:
-        raise EnvironmentFailed("no singularity image is chosen; set terminal.singularity.image")
+        raise EnvironmentFailed("no singularity image is set; set terminal.singularity.image")
     if "://" in image:
         return image
     path = Path(home + image[1:] if image.startswith("~/") else image)
@@ -236,16 +240,16 @@ def _image(image: str, home: str) -> str:
     return str(path)
 
 
-def _client(binary: str, environ: Mapping[str, str]) -> Client:
+def _client(binary: str, environ: Mapping[str, str]) -> ContainerClient:
     program = find_program([binary] if binary else PROGRAMS, environ)
     if program is None:
-        missing = f"{binary!r} is not" if binary else "neither apptainer nor singularity is"
-        raise EnvironmentFailed(f"{missing} installed, or on PATH; install apptainer")
-    return Client(program, environ)
+        missing = f"{binary!r} is not" if binary else "apptainer and singularity are not"
+        raise EnvironmentFailed(f"{missing} installed or not on PATH; install apptainer")
+    return ContainerClient(program, environ)
 
 
-async def _described(client: Client, name: str = "") -> list[dict[str, Any]]:
-    """What the client knows of the instances of this user: of one, or of all."""
+async def _described(client: ContainerClient, name: str = "") -> list[dict[str, Any]]:
+    """The client's description of this user's instances: one, or all."""
     answer = await client.ask("instance", "list", "--json", *([name] if name else []))
     found = re.search(r"^\{.*^\}", answer.text, re.DOTALL | re.MULTILINE)
     if answer.exit_code or found is None:
@@ -254,13 +258,13 @@ async def _described(client: Client, name: str = "") -> list[dict[str, Any]]:
     return instances
 
 
-async def _stop(client: Client, name: str) -> None:
-    """End an instance with all that runs in it, and remove the logs that the client keeps of it."""
+async def _stop(client: ContainerClient, name: str) -> None:
+    """End an instance with everything in it, and remove the client's logs of it."""
     for instance in await _described(client, name):
         ended = asyncio.Event()
         stop_watching = on_exit(int(instance["pid"]), ended.set)
         try:
-            # Without a time to wait for, the client does not look once a second whether the instance has ended.
+            # With a timeout, the client would poll once per second for the end of the instance.
             answer = await client.ask("instance", "stop", "-s", "KILL", "-t", "0", name, limit_seconds=STOP_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
@@ -282,7 +286,7 @@ def _remove_logs(instance: Mapping[str, Any]) -> None:
 
 
 async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
-    """Whether instances can be started here, within a second."""
+    """Whether instances can be started here; answers within a second."""
     try:
         client = _client(binary, environ)
         answer = await client.ask("--version", limit_seconds=PROBE_SECONDS)
@@ -296,7 +300,7 @@ async def probe(binary: str, environ: Mapping[str, str]) -> BackendStatus:
 
 
 async def leftovers(binary: str, environ: Mapping[str, str]) -> list[Leftover]:
-    """Instances of ours, of this user, that still run."""
+    """Our instances, of this user, that still run."""
     if find_program([binary] if binary else PROGRAMS, environ) is None:
         return []
     client = _client(binary, environ)
@@ -313,5 +317,50 @@ async def leftovers(binary: str, environ: Mapping[str, str]) -> list[Leftover]:
 
 
 async def remove(leftover: Leftover, binary: str, environ: Mapping[str, str]) -> None:
-    """End an instance, whatever runs in it; raises EnvironmentFailed when it still runs afterwards."""
+    """End an instance, whatever runs in it; raises EnvironmentFailed if it still runs afterwards."""
     await _stop(_client(binary, environ), leftover.name)
+
+
+def options_from(request: EnvironmentRequest) -> SingularityOptions:
+    """What the settings, the spec and the address say about the instance."""
+    section = request.section
+    return SingularityOptions(
+        image=request.expand_home(request.spec.image),
+        binary=request.address.get("binary", ""),
+        environ=child_environment(request.environ, passthrough=CLIENT_VARIABLES),
+        binds=tuple(map(request.volume, section.binds)),
+        overlay=request.host_path(section.overlay) if section.overlay else None,
+        network=section.network,
+        cpus=section.cpus,
+        memory_mb=section.memory_mb,
+        pids_limit=section.pids,
+        extra_args=tuple(section.extra_args),
+        instance=request.address.get("instance", ""),
+    )
+
+
+async def _probe(request: EnvironmentRequest) -> BackendStatus:
+    options = options_from(request)
+    return await probe(options.binary, options.environ)
+
+
+async def _list_leftovers(request: EnvironmentRequest) -> list[Leftover]:
+    options = options_from(request)
+    return await leftovers(options.binary, options.environ)
+
+
+async def _remove_leftover(leftover: Leftover, request: EnvironmentRequest) -> None:
+    options = options_from(request)
+    await remove(leftover, options.binary, options.environ)
+
+
+BACKEND = Backend(
+    kind="singularity",
+    location="container",
+    section="singularity",
+    create=lambda request: request.shell_over(SingularityEngine(options_from(request))),
+    probe=_probe,
+    leftovers=_list_leftovers,
+    remove=_remove_leftover,
+    is_self_contained=lambda _, section: not (section.binds or section.extra_args),
+)

@@ -1,6 +1,6 @@
-"""Sandboxes of the hosted service Vercel, through its SDK.
+"""The `vercel_sandbox` backend: sandboxes of the hosted service Vercel, through its SDK.
 
-The service carries output as text, so every program runs under a script that codes its bytes.
+The service transfers output as text, so every program runs under a relay script that encodes its bytes.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from datetime import timedelta
 from typing import Any
 
 from toolcrib.core.environments import BackendPath, BackendStatus, Leftover, OnOutput, TerminalSize
-from toolcrib.core.errors import EnvironmentFailed, PlaceGone
-from toolcrib.environments.backends.hosted import (
+from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone
+from toolcrib.environments.backend import Backend, EnvironmentRequest
+from toolcrib.environments.hosted import (
     CLOSE_SECONDS,
     LIST_SECONDS,
     MACHINE_TAG,
     OPEN_SECONDS,
     SNAPSHOT_SECONDS,
     SPAWN_SECONDS,
+    TextRelayProcess,
     check_lifetime,
-    ended,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
+    raise_broken_pipe,
+    refuse_terminal,
+    relayed,
     status,
     tags_of_this_process,
-    without_terminal,
 )
-from toolcrib.environments.backends.relay import RelayedProcess, relayed
 
 KIND = "vercel_sandbox"
 KEY_REMEDY = (
-    "make a token at https://vercel.com/account/settings/tokens and set VERCEL_TOKEN, VERCEL_TEAM_ID and "
+    "create a token at https://vercel.com/account/settings/tokens and set VERCEL_TOKEN, VERCEL_TEAM_ID and "
     "VERCEL_PROJECT_ID"
 )
 GONE = (404, 410)
@@ -49,16 +51,16 @@ class VercelOptions:
     project_id: str = ""
     api_url: str = ""
     image: str = ""
-    """An image of Vercel's own registry; empty means the service's usual one."""
+    """An image in Vercel's own registry; empty means the service's default."""
     snapshot: str = ""
-    """Start from what `snapshot` returned."""
+    """Start from the result of `snapshot`."""
     attach: str = ""
-    """Use this sandbox, which runs already, instead of a new one."""
+    """Use this running sandbox instead of a new one."""
     cpu: float | None = None
     memory_mb: int | None = None
     network: bool = True
     lifetime_seconds: int = 45 * 60
-    """The service ends the sandbox after this, whatever happens to us. More than this needs a paid plan."""
+    """The service ends the sandbox after this time, whatever happens to us. A longer one needs a paid plan."""
 
     def __post_init__(self) -> None:
         check_lifetime(self.lifetime_seconds, "the lifetime of a vercel sandbox")
@@ -70,7 +72,7 @@ class VercelEngine:
     kind = KIND
     isolated = True
     shell = "bash"
-    spare_shells = 0
+    shell_pool_size = 0
     temporary = BackendPath("/tmp")
 
     def __init__(self, options: VercelOptions) -> None:
@@ -107,14 +109,14 @@ class VercelEngine:
     async def spawn(
         self, argv: Sequence[str], *, on_output: OnOutput, terminal: TerminalSize | None = None
     ) -> VercelProcess:
-        without_terminal(self.kind, terminal)
+        refuse_terminal(self.kind, terminal)
         if self._sandbox is None:
             raise EnvironmentFailed("the vercel sandbox is not open")
         sdk = _sdk()
         program, *arguments = relayed(self.shell, argv, takes_input="plain")
         try:
             async with asyncio.timeout(SPAWN_SECONDS):
-                # By its session: asked for the sandbox, the SDK would start a stopped one again, empty, and go on.
+                # Through the session: through the sandbox, the SDK would restart a stopped one, empty, and continue.
                 process = await self._sandbox.current_session.create_process(program, arguments, stdin=subprocess.PIPE)
         except _errors(sdk) as error:
             raise _failed(sdk, f"run {argv[0]!r} in the sandbox {self._sandbox.name!r}", error) from error
@@ -124,7 +126,7 @@ class VercelEngine:
         return {"sandbox": self._sandbox.name if self._sandbox is not None else self._options.attach}
 
     async def snapshot(self) -> str:
-        """Keep the files of the sandbox; its id starts another one from them. The service stops this one for it."""
+        """Save the files of the sandbox; returns an id for `snapshot`. The service stops this sandbox for that."""
         sdk = _sdk()
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
@@ -136,7 +138,7 @@ class VercelEngine:
     async def _attach(self) -> Any:
         sandbox = await self._client.get_sandbox(name=self._options.attach)
         if sandbox.current_session is None or sandbox.status != "running":
-            raise PlaceGone(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
+            raise EnvironmentGone(f"the vercel sandbox {sandbox.name!r} is {sandbox.status}; start a new one")
         return sandbox
 
     async def _create(self, sdk: Any) -> Any:
@@ -158,7 +160,7 @@ class VercelEngine:
         )
 
 
-class VercelProcess(RelayedProcess):
+class VercelProcess(TextRelayProcess):
     """A program in a sandbox at Vercel; see EngineProcess."""
 
     def __init__(self, sdk: Any, process: Any, on_output: OnOutput) -> None:
@@ -171,7 +173,7 @@ class VercelProcess(RelayedProcess):
         self._start(self._follow(self._reader))
 
     async def abandon(self) -> None:
-        # The readers of the SDK cannot bear the cancellation of a task, only that of a scope.
+        # The SDK's readers break when their task is cancelled, but not when their scope is.
         self._reading.cancel()
         await asyncio.wait([self._reader], timeout=CLOSE_SECONDS)
         await super().abandon()
@@ -183,7 +185,7 @@ class VercelProcess(RelayedProcess):
                 readers.start_soon(self._read_lines, self._process.stderr, self.on_stderr)
 
     async def _read_lines(self, stream: Any, take: Callable[[str], None]) -> None:
-        # The SDK takes up an interrupted log where it was; what it cannot mend is told by `_ask_how_it_ended`.
+        # The SDK resumes an interrupted log; `_ask_exit_code` reports what it cannot repair.
         try:
             while line := await stream.readline():
                 take(line)
@@ -192,7 +194,7 @@ class VercelProcess(RelayedProcess):
         finally:
             await stream.aclose()
 
-    async def _ask_how_it_ended(self) -> None:
+    async def _ask_exit_code(self) -> None:
         try:
             async with asyncio.timeout(SPAWN_SECONDS):
                 self._end(await self._process.wait())
@@ -203,22 +205,22 @@ class VercelProcess(RelayedProcess):
         try:
             await self._process.stdin.send(data)
         except _errors(self._sdk) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
     async def _send_end(self) -> None:
         try:
             await self._process.stdin.aclose()
         except _errors(self._sdk) as error:
-            ended(one_line(error))
+            raise_broken_pipe(one_line(error))
 
 
 async def probe(options: VercelOptions) -> BackendStatus:
-    """Whether there is an SDK and a token with its team and project; the service is not called."""
+    """Whether there is an SDK and a token with its team and project; does not contact the service."""
     return status(KIND, module="vercel.sandbox", extra="vercel", missing=_missing(options), remedy=KEY_REMEDY)
 
 
 async def leftovers(options: VercelOptions) -> list[Leftover]:
-    """The sandboxes that processes of ours on this machine started and that are still there."""
+    """The sandboxes that toolcrib processes on this machine started and that still exist."""
     sdk = _sdk()
     client = _connect(sdk, options)
     tag = sdk.TagFilter(key=MACHINE_TAG, value=tags_of_this_process()[MACHINE_TAG])
@@ -238,7 +240,7 @@ def _leftover(sandbox: Any) -> Leftover:
 
 
 async def remove(leftover: Leftover, options: VercelOptions) -> None:
-    """End a sandbox that `leftovers` found; one that is gone is fine."""
+    """End a sandbox that `leftovers` found, if it still exists."""
     sdk = _sdk()
     client = _connect(sdk, options)
     try:
@@ -265,7 +267,7 @@ def _sdk() -> Any:
 
 
 def _errors(sdk: Any) -> tuple[type[Exception], ...]:
-    """What the SDK and the libraries under it raise when a call fails."""
+    """What the SDK and its libraries raise when a call fails."""
     http = load_sdk("httpx2", "vercel")
     streams = load_sdk("anyio", "vercel")
     broken = (streams.BrokenResourceError, streams.ClosedResourceError)
@@ -295,8 +297,36 @@ def _missing(options: VercelOptions) -> str:
 
 def _failed(sdk: Any, doing: str, error: Exception) -> EnvironmentFailed:
     if isinstance(error, TimeoutError):
-        return EnvironmentFailed(f"vercel did not {doing} in time; try again, or look at https://www.vercel-status.com")
+        return EnvironmentFailed(f"vercel did not {doing} in time; try again, or check https://www.vercel-status.com")
     said = f"vercel could not {doing}: {one_line(error)}"
     if isinstance(error, sdk.SandboxCredentialsError) or getattr(error, "status_code", None) in (401, 403):
         return EnvironmentFailed(f"{said}; {KEY_REMEDY}")
     return EnvironmentFailed(said)
+
+
+def options_from(request: EnvironmentRequest) -> VercelOptions:
+    """What the settings, the spec, the address and the keys in the environment say about the sandbox."""
+    section, environ = request.section, request.environ
+    return VercelOptions(
+        token=environ.get("VERCEL_TOKEN", ""),
+        team_id=environ.get("VERCEL_TEAM_ID", ""),
+        project_id=environ.get("VERCEL_PROJECT_ID", ""),
+        image=request.spec.image,
+        attach=request.address.get("sandbox", ""),
+        cpu=section.cpus or None,
+        memory_mb=section.memory_mb or None,
+        network=section.network,
+        lifetime_seconds=section.max_lifetime_seconds,
+    )
+
+
+BACKEND = Backend(
+    kind=KIND,
+    location="hosted",
+    section="vercel",
+    create=lambda request: request.shell_over(VercelEngine(options_from(request))),
+    probe=lambda request: probe(options_from(request)),
+    leftovers=lambda request: leftovers(options_from(request)),
+    remove=lambda leftover, request: remove(leftover, options_from(request)),
+    is_self_contained=lambda _spec, _section: True,
+)

@@ -1,4 +1,4 @@
-"""The promises of an environment as checks that any backend can be put to, ours or a third party's.
+"""The contract of an environment as checks that any backend can run, ours or a third party's.
 
     from toolcrib.environments.conformance import Subject, run_suite
 
@@ -8,18 +8,18 @@
 `toolcrib env check BACKEND` does the same from the command line.
 """
 
-from toolcrib.environments.conformance.check import Check, ConformanceFailure, Need, Subject, Trial
-from toolcrib.environments.conformance.suite import CHECKS, Report, Result, run_check, run_suite
+from toolcrib.environments.conformance.check import Capability, Check, CheckContext, ConformanceFailure, Subject
+from toolcrib.environments.conformance.suite import CHECKS, CheckResult, ConformanceReport, run_check, run_suite
 
 __all__ = [
     "CHECKS",
+    "Capability",
     "Check",
+    "CheckContext",
+    "CheckResult",
     "ConformanceFailure",
-    "Need",
-    "Report",
-    "Result",
+    "ConformanceReport",
     "Subject",
-    "Trial",
     "run_check",
     "run_suite",
 ]

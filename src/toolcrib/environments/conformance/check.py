@@ -1,4 +1,4 @@
-"""What a check is, and what it has at hand: an open environment, and ways to run commands in it and to look inside."""
+"""What a check is, and its context: an open environment, and helpers to run commands and inspect the result."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolcrib.core.environments import BackendPath, CommandRequest, Ended, Environment, Execution, OnOutput
+from toolcrib.core.environments import BackendPath, CommandExit, CommandRequest, Environment, Execution, OnOutput
 from toolcrib.core.errors import ToolcribError
 
-Need = Literal["pty", "secrets"]
+Capability = Literal["pty", "secrets"]
 COMMAND_SECONDS = 30.0
-"""A command of a check that takes longer has hung."""
+"""A command of a check that takes longer hangs."""
 GONE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
-# The pattern comes on standard input, so that the one who looks does not find himself.
+# The pattern comes on standard input, so that the search does not find itself.
 _FIND_PROCESSES = r"""
 if [ -r /proc/self/cmdline ]; then
     command grep -laF -f - /proc/[0-9]*/cmdline 2>/dev/null
@@ -31,42 +31,42 @@ fi
 
 
 class ConformanceFailure(ToolcribError):
-    """An environment does not do what the rule says; the message has what was expected and what was seen."""
+    """An environment violates the rule of a check; the message says what was expected and what was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The backend that is checked, and what is known about it from outside."""
+    """The backend under test, and what is known about it."""
 
     name: str
     make: Callable[[], Environment]
-    """A new environment, not yet open."""
-    can: frozenset[Need] = frozenset({"pty"})
+    """Creates an environment that is not open yet."""
+    can: frozenset[Capability] = frozenset({"pty"})
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Variables of this process that must not be seen inside, by name."""
+    """Variables of this process that must not be visible inside, by name."""
     leftovers: Callable[[], Awaitable[Sequence[str]]] | None = None
-    """What exists outside because of environments of this backend: containers, connections, files, each named."""
+    """Lists what environments of this backend occupy outside: containers, connections, files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One promise of an environment, and how to find out whether it is kept."""
+    """One rule for environments, and how to check it."""
 
     name: str
     rule: str
-    run: Callable[[Trial], Awaitable[None]]
-    needs: frozenset[Need] = frozenset()
+    run: Callable[[CheckContext], Awaitable[None]]
+    needs: frozenset[Capability] = frozenset()
     alone: bool = False
-    """It wants an environment that no other check has used, or will."""
+    """It needs an environment that no other check uses."""
     seconds: float = 90.0
 
 
 def check(
-    name: str, *needs: Need, alone: bool = False, seconds: float = 90.0
-) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
-    """Make a coroutine function a check; its docstring is the rule."""
+    name: str, *needs: Capability, alone: bool = False, seconds: float = 90.0
+) -> Callable[[Callable[[CheckContext], Awaitable[None]]], Check]:
+    """Turn a coroutine function into a check; its docstring is the rule."""
 
-    def make(run: Callable[[Trial], Awaitable[None]]) -> Check:
+    def make(run: Callable[[CheckContext], Awaitable[None]]) -> Check:
         rule = " ".join((run.__doc__ or "").split())
         return Check(name=name, rule=rule, run=run, needs=frozenset(needs), alone=alone, seconds=seconds)
 
@@ -74,11 +74,11 @@ def check(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A command that ended: all of its output, and how it ended."""
+class CommandOutcome:
+    """An ended command: all of its output, and its exit."""
 
     output: bytes
-    ended: Ended
+    ended: CommandExit
     seconds: float
 
     @property
@@ -86,8 +86,8 @@ class Outcome:
         return self.output.decode(errors="replace")
 
 
-class Printed:
-    """Takes what a command prints, and lets a check wait for a part of it."""
+class OutputRecorder:
+    """Records the output of a command, and lets a check wait for a part of it."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -110,8 +110,8 @@ class Printed:
             ) from None
 
 
-class Trial:
-    """One check at work on one environment."""
+class CheckContext:
+    """What a check gets: one environment, and helpers to use it."""
 
     def __init__(self, subject: Subject, environment: Environment) -> None:
         self.subject = subject
@@ -119,32 +119,34 @@ class Trial:
 
     async def run(
         self, command: str, *, stdin: bytes | None = None, cwd: str | None = None, seconds: float = COMMAND_SECONDS
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """Run a command in the foreground to its end."""
         request = CommandRequest(command=command, stdin=stdin, cwd=None if cwd is None else BackendPath(cwd))
-        printed = Printed()
+        printed = OutputRecorder()
         started = time.monotonic()
         execution = await self.environment.start(request, printed)
         ended = await self.ended(execution, seconds=seconds, what=command)
-        return Outcome(output=bytes(printed.data), ended=ended, seconds=time.monotonic() - started)
+        return CommandOutcome(output=bytes(printed.data), ended=ended, seconds=time.monotonic() - started)
 
-    async def prints(
+    async def expect_output(
         self, command: str, expected: str | bytes, *, exit_code: int = 0, stdin: bytes | None = None
     ) -> None:
-        """Expect a command to print exactly that and to end with that code."""
+        """Expect a command to print exactly this and to exit with this code."""
         outcome = await self.run(command, stdin=stdin)
         wanted = expected.encode() if isinstance(expected, str) else expected
         equal(f"output of {_short(command)}", outcome.output, wanted)
         equal(f"exit code of {_short(command)}", outcome.ended.exit_code, exit_code)
 
-    async def does(self, command: str) -> None:
-        """Run a command that prepares something; it must work."""
+    async def run_ok(self, command: str) -> None:
+        """Run a command that prepares something; it must succeed."""
         outcome = await self.run(command)
         if outcome.ended.exit_code != 0:
             raise ConformanceFailure(f"{_short(command)} ended with {outcome.ended.exit_code}: {_short(outcome.text)}")
 
-    async def ended(self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command") -> Ended:
-        """How a command ended; one that does not end in time is a failure."""
+    async def ended(
+        self, execution: Execution, *, seconds: float = COMMAND_SECONDS, what: str = "a command"
+    ) -> CommandExit:
+        """The exit of a command; fails if it does not end in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await execution.wait()
@@ -153,7 +155,7 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def started(self, request: CommandRequest, on_output: OnOutput) -> AsyncIterator[Execution]:
-        """A command that is ended with the block, whatever happened in it."""
+        """A command that is ended when the block is left."""
         execution = await self.environment.start(request, on_output)
         try:
             yield execution
@@ -166,7 +168,7 @@ class Trial:
         return len(outcome.output.splitlines())
 
     async def becomes_running(self, mark: str, count: int) -> None:
-        """Wait until at least so many processes with `mark` run inside."""
+        """Wait until at least this many processes with `mark` run inside."""
         seen = await self._settled(mark, lambda found: found >= count)
         if seen < count:
             raise ConformanceFailure(f"expected {count} processes to run inside; seen {seen}")
@@ -187,18 +189,18 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def folder(self) -> AsyncIterator[str]:
-        """A new folder inside, which the session is not in; gone afterwards."""
+        """A new folder inside, not the session's; removed afterwards."""
         above = (await self.run('(builtin cd -P "${TMPDIR:-/tmp}" && builtin pwd)')).text.strip()
         name = f"{above}/toolcrib-check-{secrets.token_hex(6)}"
-        await self.does(f"mkdir -m 700 {name}")
+        await self.run_ok(f"mkdir -m 700 {name}")
         try:
             yield name
         finally:
             await self.run(f"command cd / ; command chmod -R u+rwx {name}; command rm -rf {name}", cwd="/")
 
 
-def a_mark() -> str:
-    """A number of seconds that nobody else sleeps for: processes are found by it."""
+def new_marker() -> str:
+    """A unique number of seconds to sleep, by which processes are found."""
     return f"{7_000_000 + secrets.randbelow(1_000_000)}.{secrets.randbelow(1_000_000):06}"
 
 
@@ -209,15 +211,15 @@ def equal(what: str, seen: object, expected: object) -> None:
 
 
 def expect(condition: bool, what: str, seen: object) -> None:
-    """Expect a condition, said in words, to hold."""
+    """Expect a condition to hold; `what` describes it."""
     if not condition:
         raise ConformanceFailure(f"expected {what}; seen {_short(seen)}")
 
 
-async def raises(kind: type[Exception], attempt: Awaitable[object]) -> None:
-    """Expect an attempt to be refused with that error."""
+async def raises(kind: type[Exception], awaitable: Awaitable[object]) -> None:
+    """Expect an awaitable to raise that error."""
     try:
-        seen = await attempt
+        seen = await awaitable
     except kind:
         return
     except (OSError, ToolcribError) as error:

@@ -1,4 +1,4 @@
-"""Runs the checks on a backend and reports what became of each."""
+"""Runs the checks on a backend and reports each result."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ from typing import Literal
 
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
-from toolcrib.environments.conformance.check import Check, ConformanceFailure, Subject, Trial
-from toolcrib.environments.conformance.commands import CHECKS as COMMANDS
-from toolcrib.environments.conformance.editing import CHECKS as EDITING
-from toolcrib.environments.conformance.endings import CHECKS as ENDINGS
-from toolcrib.environments.conformance.hygiene import CHECKS as HYGIENE
-from toolcrib.environments.conformance.odd_sessions import CHECKS as ODD_SESSIONS
-from toolcrib.environments.conformance.overlap import CHECKS as OVERLAP
-from toolcrib.environments.conformance.session import CHECKS as SESSION
-from toolcrib.environments.conformance.streams import CHECKS as STREAMS
-from toolcrib.environments.conformance.transfer import CHECKS as TRANSFER
+from toolcrib.environments.conformance.check import Check, CheckContext, ConformanceFailure, Subject
+from toolcrib.environments.conformance.commands import COMMAND_CHECKS, STREAM_CHECKS
+from toolcrib.environments.conformance.files import EDITING_CHECKS, TRANSFER_CHECKS
+from toolcrib.environments.conformance.processes import ENDING_CHECKS, OVERLAP_CHECKS
+from toolcrib.environments.conformance.sessions import HYGIENE_CHECKS, ODD_SESSION_CHECKS, SESSION_CHECKS
 
 CHECKS: tuple[Check, ...] = (
-    *COMMANDS,
-    *SESSION,
-    *ODD_SESSIONS,
-    *STREAMS,
-    *ENDINGS,
-    *OVERLAP,
-    *TRANSFER,
-    *EDITING,
-    *HYGIENE,
+    *COMMAND_CHECKS,
+    *SESSION_CHECKS,
+    *ODD_SESSION_CHECKS,
+    *STREAM_CHECKS,
+    *ENDING_CHECKS,
+    *OVERLAP_CHECKS,
+    *TRANSFER_CHECKS,
+    *EDITING_CHECKS,
+    *HYGIENE_CHECKS,
 )
 CLOSE_SECONDS = 15.0
-"""An environment that takes longer to close waits for something that does not come."""
+"""An environment that takes longer to close hangs."""
 
 
 class UnknownCheck(UnknownName):
@@ -41,8 +36,8 @@ class UnknownCheck(UnknownName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What became of one check."""
+class CheckResult:
+    """The result of one check."""
 
     check: Check
     state: Literal["passed", "failed", "skipped"]
@@ -52,11 +47,11 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What became of all checks, in their order."""
+class ConformanceReport:
+    """The results of all checks, in order."""
 
     subject: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> bool:
@@ -70,18 +65,18 @@ async def run_suite(
     subject: Subject,
     *,
     only: Collection[str] | None = None,
-    on_result: Callable[[Result], None] = lambda _result: None,
-) -> Report:
-    """Run all checks, or those of the names in `only`, one after the other; raises UnknownCheck for a wrong name.
+    on_result: Callable[[CheckResult], None] = lambda _result: None,
+) -> ConformanceReport:
+    """Run all checks, or those named in `only`, one after the other; raises UnknownCheck for an unknown name.
 
-    Checks share an environment where they can; after a failure the next one gets a new one.
+    Checks share an environment if possible; after a failure the next one gets a new one.
     """
-    results: list[Result] = []
+    results: list[CheckResult] = []
     shared: Environment | None = None
     try:
         for each in chosen(only):
             if missing := each.needs - subject.can:
-                result = Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+                result = CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
             elif each.alone:
                 result = await run_check(each, subject)
             else:
@@ -91,24 +86,24 @@ async def run_suite(
     finally:
         if shared is not None:
             await close(shared)
-    return Report(subject=subject.name, results=tuple(results))
+    return ConformanceReport(subject=subject.name, results=tuple(results))
 
 
-async def run_check(each: Check, subject: Subject) -> Result:
-    """Run one check in an environment of its own."""
+async def run_check(each: Check, subject: Subject) -> CheckResult:
+    """Run one check in its own environment."""
     if missing := each.needs - subject.can:
-        return Result(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
+        return CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
     result, environment = await _run_shared(each, subject, None)
     if environment is None:
         return result
     problem = await close(environment)
     if problem and result.state == "passed":
-        return Result(check=each, state="failed", detail=problem, seconds=result.seconds)
+        return CheckResult(check=each, state="failed", detail=problem, seconds=result.seconds)
     return result
 
 
 def chosen(only: Collection[str] | None) -> list[Check]:
-    """The checks of these names, all without any."""
+    """The checks with these names; None means all."""
     if only is None:
         return list(CHECKS)
     known = [each.name for each in CHECKS]
@@ -120,8 +115,8 @@ def chosen(only: Collection[str] | None) -> list[Check]:
 
 async def _run_shared(
     each: Check, subject: Subject, environment: Environment | None
-) -> tuple[Result, Environment | None]:
-    """The result, and the environment for the next check: None after a failure."""
+) -> tuple[CheckResult, Environment | None]:
+    """The result, and the environment for the next check; None after a failure."""
     started = time.monotonic()
     problem = ""
     try:
@@ -129,7 +124,7 @@ async def _run_shared(
             if environment is None:
                 environment = subject.make()
                 await environment.open()
-            await each.run(Trial(subject, environment))
+            await each.run(CheckContext(subject, environment))
     except TimeoutError:
         problem = f"it took longer than {each.seconds:.0f} s"
     except ConformanceFailure as error:
@@ -140,18 +135,18 @@ async def _run_shared(
         if environment is not None:
             await close(environment)
         raise
-    except Exception as error:  # noqa: BLE001 - a backend under test may raise anything, and that is its failure
+    except Exception as error:  # noqa: BLE001 - a backend under test may raise anything
         problem = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
     if not problem:
-        return Result(check=each, state="passed", seconds=seconds), environment
+        return CheckResult(check=each, state="passed", seconds=seconds), environment
     if environment is not None:
         await close(environment)
-    return Result(check=each, state="failed", detail=problem, seconds=seconds), None
+    return CheckResult(check=each, state="failed", detail=problem, seconds=seconds), None
 
 
 async def close(environment: Environment) -> str:
-    """Close an environment under test; what went wrong with that, if anything."""
+    """Close an environment under test; returns what went wrong, if anything."""
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             await environment.close()

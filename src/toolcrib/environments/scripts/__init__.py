@@ -1,4 +1,4 @@
-"""The bash texts that run inside a backend, read once."""
+"""The bash scripts that run inside an environment, read once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 @cache
 def script(name: str) -> str:
-    """The text of one of the scripts beside this file."""
+    """The text of a script beside this file."""
     return (Path(__file__).parent / f"{name}.sh").read_text(encoding="utf-8")
 
 
-RUNNER = ("prepare", "trap", "left_behind", "runner")
+RUNNER = ("prepare", "trap", "orphans", "runner")
 LOCAL_RUNNER = ("trap", "runner")
-"""The shell is known to lead a session and to start without variables; who it leaves behind is seen from outside."""
+"""For a shell that leads a session and starts without variables; its orphans are found from outside."""
 SERVING = ("serving",)
 
 
@@ -25,9 +25,9 @@ def runner_text(parts: Sequence[str]) -> str:
 
 
 ENTRY = 'eval "$1"; builtin eval "$__tc_before"; __tc_take_command; builtin eval "$__tc_command"'
-"""Written in one line, so that messages of the shell count lines from the start of the command."""
+"""On one line, so that the shell counts lines from the start of the command in its messages."""
 SERVING_ENTRY = (
     'eval "$1"; builtin eval "$__tc_before"; builtin set -m; while builtin true; do '
     '(__tc_take_command; builtin eval "$__tc_command") & __tc_wait_for_fork; done'
 )
-"""The same for a shell that forks for each command; with `set -m` each fork leads a process group of its own."""
+"""The same for a shell that forks for each command; with `set -m` every fork leads a process group."""

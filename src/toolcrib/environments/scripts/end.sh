@@ -1,15 +1,15 @@
-# Ends every process of the commands, as `bash -c FIND+TEXT bash FOLDER GRACE_TENTHS ID …`: TERM, after the grace KILL.
-# The ID `*` stands for all. Answers `\0gone\0`, or `\0left\0PID …\0` for those that refuse to go. Standard input stays
-# open meanwhile.
+# Ends every process of the commands: TERM, and KILL after the grace period. Called as
+# `bash -c FIND+TEXT bash FOLDER GRACE_TENTHS ID …`; the ID `*` stands for all. Answers `\0gone\0`, or
+# `\0left\0PID …\0` for processes that do not end. Standard input must stay open meanwhile.
 folder=$1 grace=$2
 shift 2
 wanted=" $* "
 [[ $wanted != " * " ]] || wanted="*"
 told=" " pause=0.02
 
-# What belongs to another user hears it only through who started it: a sudo, which may still have been asking for a
-# password when it was told itself.
-tell_starters() {
+# A process of another user can only be reached through its parent: a sudo, which may still have been prompting for a
+# password when it got TERM itself.
+signal_parents() {
     local pid stat
     for pid in "${found[@]}"; do
         [[ $told != *" $pid "* ]] && ! kill -s 0 "$pid" 2>/dev/null || continue
@@ -24,7 +24,7 @@ for ((tenths = 0; tenths < grace + 50; tenths++)); do
     find_sessions
     look
     if ((${#found[@]} == 0)); then
-        # One that was asked for an instant ago has not said yet who it is.
+        # A command that was just requested has not recorded itself yet.
         begun=1
         for id in ${wanted#"*"}; do
             [[ $known == *" $id "* ]] || begun=
@@ -36,12 +36,12 @@ for ((tenths = 0; tenths < grace + 50; tenths++)); do
     elif [[ $told == " " ]]; then
         told=" ${found[*]} "
         kill -s TERM "${found[@]}" 2>/dev/null
-        # What is stopped cannot hear it.
+        # A suspended process cannot react to TERM.
         kill -s CONT "${found[@]}" 2>/dev/null
     elif ((tenths >= grace)); then
         kill -s KILL "${found[@]}" 2>/dev/null
     else
-        tell_starters
+        signal_parents
     fi
     read -r -t "$pause" _
     pause=0.1

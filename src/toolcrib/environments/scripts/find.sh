@@ -1,9 +1,9 @@
-# Finds the processes of commands; read by `end.sh` and `look.sh`, which set `folder` and `wanted` (` ID ID `, or `*`).
-# A process belongs to a command if it is in the group or session that the command's shell leads, carries the command's name in
-# its environment, or was started by one that does.
+# Finds the processes of commands. Prepended to `end.sh`, `look.sh` and `found.sh`, which set `folder` and `wanted`
+# (` ID ID `, or `*`). A process belongs to a command if it is in the group or session that the command's shell leads,
+# has the command's id in its environment, or is a descendant of such a process.
 
-# The sessions of the commands. A session is the command's own if its leader has gone (its number is not used again
-# while it has members), or is still the one that was written down. `known` says whether each has begun at all.
+# The sessions of the commands. A session belongs to the command if its leader has ended (a session id is not reused
+# while the session has members) or is still the recorded one. `known` lists the commands that have begun.
 find_sessions() {
     local id pid started stat
     sessions=" " known=" "
@@ -11,7 +11,7 @@ find_sessions() {
         [[ $wanted == "*" || $wanted == *" $id "* ]] || continue
         known+="$id "
         if [[ $pid == ended ]]; then
-            # What it left running carries its name.
+            # Its orphans have its id in their environment.
             [[ $wanted != "*" ]] || sessions=${sessions/" ${leader[$id]-} "/" "}
             continue
         fi

@@ -1,5 +1,6 @@
-# What became of a command of an earlier process of ours, as `bash -c FIND+TEXT bash FOLDER ID`. Answers `\0runs\0`;
-# `\0over\0` when its log and exit code are all there is; `\0left\0` when it has no log, but processes; else `\0none\0`.
+# Tells what happened to a command of an earlier toolcrib process: `bash -c FIND+TEXT bash FOLDER ID`. Answers
+# `\0runs\0`; `\0over\0` if only its log and exit code remain; `\0left\0` if it has processes but no log; else
+# `\0none\0`.
 folder=$1 id=$2
 wanted=" $id "
 answer() {
@@ -17,9 +18,9 @@ for try in {1..10}; do
     find_sessions
     look
     ((${#found[@]} == 0)) || answer runs
-    # It may just be starting, or just have ended.
+    # It may be starting, or have just ended.
     read -r -t 0.05 _
 done
-# Killed together with whoever would have written down how it ended.
+# It was killed together with the process that would have recorded its exit.
 echo lost >|"$folder/$id.exit"
 answer over

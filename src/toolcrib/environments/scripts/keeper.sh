@@ -1,7 +1,7 @@
-# Starts a background command and stays with it, as `bash -c TEXT bash FOLDER ID ENTRY RUNNER`, with the blob of the
-# command on standard input as `LENGTH newline BLOB`. Answers `\0started\0`, or `\0failed\0`.
-# Its output goes to ID.log and its exit code to ID.exit, so that both outlive whoever asked for it; what is written to
-# ID.in is its input, which ends when this shell is told so by USR1.
+# Starts a background command and supervises it: `bash -c TEXT bash FOLDER ID ENTRY RUNNER`, with the command's blob on
+# standard input as `LENGTH newline BLOB`. Answers `\0started\0`, or `\0failed\0`.
+# Output goes to ID.log and the exit code to ID.exit, so that both outlive the toolcrib process. Whatever is written to
+# ID.in is the command's input; USR1 to this shell ends it.
 folder=$1 id=$2 entry=$3 runner=$4
 if [[ ${5-} != detached ]]; then
     umask 077
@@ -14,7 +14,7 @@ if [[ ${5-} != detached ]]; then
     printf '\0started\0\4\0'
     exit 0
 fi
-# Held open in both directions: a writer that comes and goes does not end the input.
+# Held open in both directions: a writer that closes it does not end the input.
 exec 9<>"$folder/$id.in"
 trap 'exec 9>&-' USR1
 echo $$ >"$folder/$id.keeper"
@@ -24,9 +24,9 @@ child=$!
 while :; do
     wait "$child"
     code=$?
-    # A signal to this shell ends the wait, but not the command.
+    # A signal to this shell interrupts the wait, but not the command.
     kill -0 "$child" 2>/dev/null || break
 done
-# The runner writes the code down itself unless it was killed or replaced.
+# The runner records the code itself unless it was killed or replaced by exec.
 [[ -s $folder/$id.exit ]] || echo "$code" >|"$folder/$id.exit"
 rm -f "$folder/$id.in" "$folder/$id.keeper" "$folder/$id.blob"

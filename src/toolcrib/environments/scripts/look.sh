@@ -1,4 +1,4 @@
-# The processes of commands, as `bash -c FIND+TEXT bash FOLDER ID …`. Answers `\0found\0PID WORDS newline …\0`.
+# Lists the processes of commands: `bash -c FIND+TEXT bash FOLDER ID …`. Answers `\0found\0PID WORDS newline …\0`.
 folder=$1
 shift
 wanted=" $* "

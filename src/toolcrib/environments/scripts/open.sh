@@ -1,4 +1,4 @@
-# Makes the folder of a session and its first state, as `bash -c TEXT bash FOLDER CWD LOGIN VARIABLES SECRETS`.
+# Creates the folder of a session and its first state: `bash -c TEXT bash FOLDER CWD LOGIN VARIABLES SECRETS`.
 # Answers `\0ready\0CWD\0HOME\0`, or `\0failed\0REASON\0`.
 __tc_fail() {
     [[ ${__tc_was-} != new ]] || command rm -rf -- "$__tc_folder"
@@ -9,18 +9,18 @@ __tc_fail() {
 __tc_folder=$1 __tc_cwd=$2 __tc_login=$3 __tc_variables=$4 __tc_secrets=$5
 __tc_was=new
 [[ ! -e $__tc_folder/sessions ]] || __tc_was=old
-(umask 077 && command mkdir -p -- "$__tc_folder") || __tc_fail "the folder $__tc_folder cannot be made"
-# As the shell writes it, which is how it is found again in what a command leaves.
+(umask 077 && command mkdir -p -- "$__tc_folder") || __tc_fail "cannot create the folder $__tc_folder"
+# As the shell prints it: that is how it is recognised in the state that a command leaves.
 declare -f trap >|"$__tc_folder/trap"
 __tc_trap=$(<"$__tc_folder/trap")
 unset -f trap
 set --
 if [[ -n $__tc_login ]]; then
-    # What a login would read, and what an interactive shell would; whatever they print or break is theirs alone.
+    # The files that a login shell and an interactive shell read; what they print or break stays in this process.
     shopt -s expand_aliases
     while IFS= read -r __tc_file; do
         [[ $__tc_file != "~/"* ]] || __tc_file=$HOME/${__tc_file:2}
-        # Without `-e`: the files of a profile often fail somewhere.
+        # Without `-e`: profile files often contain a failing command.
         [[ ! -r $__tc_file ]] || builtin source "$__tc_file" </dev/null >/dev/null 2>&1
     done <<<"$__tc_login"
     set +CEefTuvx +o posix
@@ -37,7 +37,7 @@ builtin cd -- "${__tc_cwd:-$HOME}" 2>/dev/null || {
     [[ -z $__tc_cwd ]] || __tc_fail "the folder $__tc_cwd does not exist there"
     builtin cd /
 }
-# As it is in a shell that has just loaded the session.
+# As in a shell that has just loaded the session.
 export OLDPWD=$PWD
 unset -f __tc_fail
 __tc_write() {
@@ -48,7 +48,7 @@ __tc_write() {
     builtin declare -Fx
     builtin alias -p
 }
-# The session, and the same as a command would write it: with our own function, unless the profile has one of that name.
+# The session, and the same as a command would write it: with our function, unless the profile defines that name.
 (__tc_write) >|"$__tc_folder/state" || exit 1
 declare -F trap >/dev/null || eval "$__tc_trap"
 __tc_write >|"$__tc_folder/dump"

@@ -1,6 +1,6 @@
-# Goes before `runner.sh` where a shell is not known to lead a session, or finds variables in its environment.
+# Prepended to `runner.sh` if the shell may not lead a session, or may inherit variables.
 
-# A session of its own, so that the whole tree can be found and ended.
+# Start a session, so that the whole tree can be found and ended.
 if read -r __tc_stat 2>/dev/null </proc/$$/stat; then
     __tc_stat=(${__tc_stat##*) })
     [[ ${__tc_stat[3]} == "$$" ]] ||
@@ -8,8 +8,8 @@ if read -r __tc_stat 2>/dev/null </proc/$$/stat; then
     unset -v __tc_stat
 fi
 
-# What was unset in the session must not come back from the environment that the backend starts programs with. What a
-# terminal says about itself stays.
+# Variables unset in the session must not come back from the environment that the backend starts programs with; TERM
+# stays, because it describes the terminal.
 if [[ ${PATH@a} == *x* ]]; then
     for __tc_name in ${!A@} ${!B@} ${!C@} ${!D@} ${!E@} ${!F@} ${!G@} ${!H@} ${!I@} ${!J@} ${!K@} ${!L@} ${!M@} \
         ${!N@} ${!O@} ${!P@} ${!Q@} ${!R@} ${!S@} ${!T@} ${!U@} ${!V@} ${!W@} ${!X@} ${!Y@} ${!Z@} ${!a@} ${!b@} \

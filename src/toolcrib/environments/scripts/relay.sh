@@ -1,9 +1,9 @@
-# Runs a program where a service carries text only, and says how it ended: `bash -c TEXT toolcrib INPUT PROGRAM …`.
+# Runs a program through a service that transfers text only: `bash -c TEXT toolcrib INPUT PROGRAM …`.
 #
-# What the program prints leaves as lines of base64 on standard output, a line `.` after the last. On standard error,
-# `=CODE` tells that it has ended, `=CODE+` that it left its output open, `!REASON` that it could not be run.
-# With INPUT `coded` its input arrives as lines of base64 and ends with a line `.`, for services that cannot close it;
-# with `plain` it is ours.
+# Output is sent as lines of base64 on standard output, followed by a line `.`. On standard error, `=CODE` reports the
+# exit, `=CODE+` an exit with the output still held open, `!REASON` that the program could not run.
+# With INPUT `coded` the input arrives as lines of base64 and ends with a line `.`, for services that cannot close it;
+# with `plain` the program inherits our input.
 
 for __tc_needed in base64 dd; do
     command -v "$__tc_needed" >/dev/null || {
@@ -14,7 +14,7 @@ done
 
 __tc_encode() {
     local chunk
-    # dd takes what is there now, however little; base64 alone would wait for more.
+    # dd returns what has arrived, however little; base64 alone would wait for more.
     while chunk=$(dd bs=65536 count=1 2>/dev/null | base64 -w 0) && [[ -n $chunk ]]; do
         printf '%s\n' "$chunk" || return
     done
@@ -47,13 +47,13 @@ else
     __tc_decoder=
 fi
 
-# In the foreground, since what runs in the background of a script ignores interrupts.
+# In the foreground, because background jobs of a script ignore interrupts.
 "$@" <&"$__tc_in" >&"$__tc_out" 2>&1 {__tc_in}<&- {__tc_out}>&- {__tc_lines}>&- {__tc_control}>&-
 __tc_code=$?
 
 exec {__tc_out}>&- {__tc_in}<&-
 [[ -z $__tc_decoder ]] || kill "$__tc_decoder" 2>/dev/null
-# What it printed goes out before its end is told; children of it that go on printing are not waited for.
+# Send all output before reporting the exit, but do not wait for children that keep printing.
 __tc_open=+
 for ((__tc_try = 0; __tc_try < 50; __tc_try++)); do
     kill -0 "$__tc_encoder" 2>/dev/null || { __tc_open= && break; }

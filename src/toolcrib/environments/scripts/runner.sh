@@ -1,22 +1,22 @@
-# Every command runs under this text, in every backend. A shell serves the commands of a session one after the other, as
-# `bash -c SERVING_ENTRY bash TEXT FOLDER MARKER`, or runs a single one, as `bash -c ENTRY bash TEXT FOLDER [BLOB_FILE]`:
+# Every command in every backend runs under this script. A shell serves the commands of a session one after the other
+# (`bash -c SERVING_ENTRY bash TEXT FOLDER MARKER`), or runs a single one (`bash -c ENTRY bash TEXT FOLDER [BLOB_FILE]`):
 #     eval "$1"; builtin eval "$__tc_before"; __tc_take_command; builtin eval "$__tc_command"
 #
-# It is started ahead of its first command: it loads the session (folder, exported variables, functions, aliases), and
-# waits. A command arrives on standard input as `LENGTH newline BLOB`, or in a file; a blob is a list of assignments. A
-# shell that serves forks for each command, ahead of it: that costs a third of a new shell, and the session is loaded.
-# At the end of the command the session is written back if it changed, and a trailer tells the exit code, so that the end
-# is known exactly, also while children hold the output open.
+# The shell is started before its first command: it loads the session (folder, exported variables, functions, aliases)
+# and waits. A command arrives on standard input as `LENGTH newline BLOB`, or in a file; a blob is a list of assignments.
+# A serving shell forks before each command: that costs a third of a new shell, and the session is already loaded.
+# When the command ends, the session is saved if it changed, and a sentinel message reports the exit code, so that the
+# end is known exactly even while children hold the output open.
 #
-# Everything that runs after the session was loaded is called by `builtin`, and stands in functions that were read
-# before: the session may have functions and aliases of any name.
+# Everything that runs after the session was loaded uses `builtin` and lives in functions defined before: the session
+# may have functions and aliases of any name.
 
 __tc_folder=$2 __tc_file=${3-} __tc_marker= __tc_serves=
 set --
 
-# Serves: waits for the fork, and tells its exit code for the case that it could not do so itself.
+# Serving shell: waits for the fork and reports its exit code, in case the fork could not.
 __tc_wait_for_fork() {
-    # With job control a fork that is only stopped would count as ended.
+    # With job control, a suspended fork would count as ended.
     builtin set +m
     builtin wait "$!"
     builtin printf '\0%s\0done\0%d\0' "$__tc_marker" "$?"
@@ -30,27 +30,27 @@ __tc_take_command() {
     if [[ -n $__tc_file ]]; then
         builtin mapfile -d '' -t __tc_blob <"$__tc_file"
     else
-        # The length is in bytes. A session with a locale that does not exist is told so once, not here again.
+        # The length is in bytes. Bash warns about a missing locale once; do not repeat that here.
         builtin read -r __tc_length &&
             { LC_ALL=C IFS= builtin read -r -d '' -N "$__tc_length" __tc_blob; } 2>/dev/null ||
             __tc_leave "${2-}"
     fi
     builtin shopt -u extglob
     builtin eval "$__tc_blob"
-    # Its processes are found by these wherever they hide.
+    # Its processes are found by these, wherever they hide.
     builtin export TOOLCRIB_COMMAND_ID="$__tc_id"
     builtin printf '%s\n' "$__tc_id $BASHPID ${20-0}" 2>/dev/null >>"$__tc_folder/sessions"
     [[ $__tc_scan == 0 ]] || builtin read -r _ _ _ _ __tc_first_pid 2>/dev/null </proc/loadavg
     __tc_level=$BASH_SUBSHELL SECONDS=0
-    # The jobs of the shell are no jobs of its command.
+    # The jobs of the shell are not jobs of its command.
     [[ -z $__tc_serves ]] || builtin disown -a
-    # Behind `builtin` a redirection would end with the line.
+    # With `builtin` the redirection would end with the line.
     exec {__tc_out}>&1 2>&1
     [[ $__tc_input == open ]] || exec </dev/null
     __tc_enter_folder
-    # Whoever traces the command does not want to read about ours.
+    # A trace (`set -x`) must not show our own commands.
     builtin trap '{ __tc_code=$?; builtin set +x; } 2>/dev/null; __tc_finish' EXIT
-    # Otherwise the code of whatever ran last would be told.
+    # Otherwise the exit code of the last command would be reported.
     builtin trap 'builtin exit 129' HUP
     builtin trap 'builtin exit 130' INT
     builtin trap 'builtin exit 138' USR1
@@ -59,7 +59,7 @@ __tc_take_command() {
     builtin trap 'builtin exit 143' TERM
 }
 
-# End of the input: nobody needs this shell any more, nor the one that it is a fork of.
+# End of input: neither this shell nor the one it was forked from is needed any more.
 __tc_leave() {
     [[ -z $__tc_serves || $1 != "$$" ]] || builtin kill -s TERM "$$"
     builtin exit 0
@@ -81,7 +81,7 @@ __tc_enter_folder() {
     done
 }
 
-# A command has removed our folder (`rm -rf /tmp/*`): what the session was is made again.
+# A command removed our folder (`rm -rf /tmp/*`): restore the session.
 __tc_make_folder_again() {
     (builtin umask 077 && builtin command mkdir -p -- "$__tc_folder") 2>/dev/null || builtin return
     builtin printf '%s' "$__tc_before" >|"$__tc_folder/state"
@@ -89,12 +89,12 @@ __tc_make_folder_again() {
     builtin printf '%s' "$__tc_trap" >|"$__tc_folder/trap"
 }
 
-# Writes the session back; fails when nothing changed.
+# Saves the session; fails if nothing changed.
 __tc_write_back() {
     builtin unset -v TOOLCRIB_COMMAND_ID
     [[ -d $__tc_folder ]] || __tc_make_folder_again
     builtin unset -f __tc_wait_for_fork __tc_take_command __tc_leave __tc_enter_folder \
-        __tc_look_for_left_behind __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
+        __tc_find_orphans __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
     {
         builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
         builtin export -p
@@ -104,22 +104,22 @@ __tc_write_back() {
     } 2>/dev/null >|"$__tc_new"
     builtin local __tc_after
     builtin mapfile -d '' -t __tc_after <"$__tc_new"
-    # Most commands change nothing, and then what is written is the same to the letter.
+    # Most commands change nothing, and then the dump is identical.
     builtin test "$__tc_after" != "$__tc_dump" || builtin return 1
     [[ -z ${__tc_added-} ]] || __tc_after=${__tc_after/"$__tc_added"/}
-    # Ours is no part of the session; one that the user made is.
+    # Our trap function is not part of the session; one that the user defined is.
     __tc_dump=$__tc_after
     __tc_after=${__tc_after/"$__tc_trap"/}
     builtin test "$__tc_after" != "$__tc_before" || builtin return 1
     builtin printf '%s' "$__tc_after" >|"$__tc_new"
-    # Without the session's variables, which may be too many for any program, or name no folder with programs.
+    # Without the session's variables, which may be too large for exec or have a broken PATH.
     (builtin exec -c "$__tc_mv" -f "$__tc_new" "$__tc_folder/state")
     builtin printf '%s' "$__tc_dump" >|"$__tc_folder/dump"
 }
 
-# A command that killed the shell of its session (`kill $$`) ends with it, and changes nothing any more.
+# A command that killed the shell of its session (`kill $$`) ends with it and saves nothing.
 __tc_end_without_shell() {
-    # One that waits to be reaped has no program any more.
+    # A zombie has no executable.
     [[ -e /proc/$$/exe || ! -e /proc/$BASHPID/exe ]] || builtin exit "$__tc_code"
 }
 
@@ -128,7 +128,7 @@ __tc_finish() {
     builtin set +CEefTuv +o posix
     builtin trap - EXIT DEBUG ERR RETURN
     [[ -z $__tc_serves ]] || __tc_end_without_shell
-    [[ $__tc_scan == 0 ]] || __tc_look_for_left_behind
+    [[ $__tc_scan == 0 ]] || __tc_find_orphans
     [[ $__tc_keep == 1 ]] && __tc_write_back && __tc_changed=1
     if [[ -n ${__tc_at_exit-} ]]; then
         (builtin exit "$__tc_code")

@@ -1,4 +1,4 @@
-# Goes after `runner.sh` in a shell that serves many commands.
+# Appended to `runner.sh` in a shell that serves many commands.
 __tc_serves=1 __tc_marker=$__tc_file __tc_file=
-# What it has to say about its forks is told by the trailer.
+# The sentinel message reports everything about its forks.
 exec 2>/dev/null

@@ -1,7 +1,7 @@
-# Stands before a command that calls sudo and has a password for it, which arrives as the first line of its input, as
-# escapes for `printf`: the text itself is in no variable, so that neither `set` nor a trace shows it. It is handed to
-# sudo through a pipe that only the process beside it can read, so that sudo's own input stays the command's. Before it
-# stand __tc_sudo_program, and for a terminal __tc_sudo_ready, which is printed when nothing that is typed is shown.
+# Prepended to a command that calls sudo and for which a password was given. The password arrives as the first line of
+# input, as escapes for `printf`: no variable holds the plain text, so neither `set` nor a trace shows it. It reaches
+# sudo through a pipe that only the process beside it can read, so that sudo's own input stays the command's. Expects
+# __tc_sudo_program and, on a terminal, __tc_sudo_ready, which is printed once typed text is no longer echoed.
 if [[ -z $__tc_sudo_ready ]]; then
     IFS= builtin read -r -t 30 __tc_sudo_line
 elif builtin command stty -echo 2>/dev/null; then
@@ -11,14 +11,14 @@ elif builtin command stty -echo 2>/dev/null; then
 else
     builtin printf '%s0' "$__tc_sudo_ready"
 fi
-# Who has a function of that name in his session wants that one.
+# A function of that name in the session takes precedence.
 if [[ -n ${__tc_sudo_line-} ]] && ! builtin declare -F sudo >/dev/null; then
     function sudo () {
         (
             { builtin set +euxv; } 2>/dev/null
             given=()
             while [[ ${1-} == -?* && $1 != -- ]]; do
-                # Somebody who says where the password comes from has his own.
+                # The command says itself where the password comes from.
                 if [[ $1 =~ ^-[BEHKNPbeiklsv]*[ASn] || $1 == --stdin || $1 == --askpass || $1 == --non-interactive ]]; then
                     "$__tc_sudo_program" "${given[@]}" "$@"
                     builtin exit "$?"
@@ -37,10 +37,10 @@ if [[ -n ${__tc_sudo_line-} ]] && ! builtin declare -F sudo >/dev/null; then
             else
                 builtin printf "$__tc_sudo_line\n" | "$__tc_sudo_program" -k -S -p '' "${given[@]}" "$@"
             fi
-            # Not sudo's own end: this process must be there as long as it.
+            # No exec: this process must outlive sudo.
             builtin exit "$?"
         )
     }
-    # No part of the session.
+    # Not part of the session.
     builtin mapfile -d '' -t __tc_added < <(builtin declare -f sudo)
 fi

@@ -1,4 +1,4 @@
-# A trap that the command sets on EXIT is kept here and run before the end, instead of replacing ours.
+# Stores the command's own EXIT trap and runs it before the end, instead of replacing ours.
 trap() {
     if ((BASH_SUBSHELL > __tc_level || $# < 2)) || [[ $1 == -[lp]* ]]; then
         builtin trap "$@"

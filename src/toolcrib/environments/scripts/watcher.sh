@@ -1,11 +1,11 @@
-# Tells what background commands print and how they end, as `bash -c TEXT bash FOLDER LIMIT`.
-# Reads `follow ID OFFSET` and `forget ID` lines; writes `data ID LENGTH` lines, each with that many bytes after it, and
-# `end ID CODE` lines. Ends with its standard input.
+# Reports the output and exits of background commands: `bash -c TEXT bash FOLDER LIMIT`.
+# Reads `follow ID OFFSET` and `forget ID` lines; writes `data ID LENGTH` lines, each followed by that many bytes, and
+# `end ID CODE` lines. Exits at the end of its standard input.
 folder=$1 limit=$2
 declare -A offsets
 pause=0.1 line=
 while :; do
-    # A line that is cut short by the time limit goes on with the next piece.
+    # A line truncated by the timeout continues with the next piece.
     piece=
     if ((${#offsets[@]})); then
         IFS= read -r -t "$pause" piece
@@ -28,12 +28,12 @@ while :; do
     esac
     pause=0.1
     for id in "${!offsets[@]}"; do
-        # First the end, then the size: what was printed before the end is then surely seen.
+        # First the exit, then the size: that way all output before the exit is seen.
         code=
         { read -r code <"$folder/$id.exit"; } 2>/dev/null
         size=$(stat -c %s "$folder/$id.log" 2>/dev/null) || size=0
         offset=${offsets[$id]}
-        # The log was cut short, below or by another watcher.
+        # The log was truncated, below or by another watcher.
         ((offset <= size)) || offset=0
         if ((size > offset)); then
             length=$((size - offset))
@@ -47,7 +47,7 @@ while :; do
             continue
         fi
         if ((offset == size && offset > limit)); then
-            # It appends, so it goes on at the start of an empty file.
+            # The command appends, so it continues at the start of the truncated file.
             : >"$folder/$id.log"
             offset=0
         fi

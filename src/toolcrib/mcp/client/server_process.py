@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from toolcrib.config.files import OWNER_FILE, make_folder
-from toolcrib.environments.exit_watch import on_exit
+from toolcrib.environments.host_process import on_exit
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.servers import Server
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity

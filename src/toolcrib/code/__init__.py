@@ -1,1 +1,0 @@
-"""Scripts that call tools."""
