@@ -12,9 +12,8 @@ from cli_program import Program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.cli.mcp_formats import read_servers
+from toolcrib.cli.mcp_formats import read_pasted, read_servers
 from toolcrib.cli.mcp_secrets import SecretMover, is_secret_name
-from toolcrib.cli.mcp_text import read_pasted
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ToolcribError, UsageError
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_program import DEADLINE_SECONDS, Program
 
-from toolcrib.cli.mcp_advice import advice
+from toolcrib.cli.commands.mcp_check import advice
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.servers import read_server
 

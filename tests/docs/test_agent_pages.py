@@ -8,11 +8,11 @@ from typing import get_args
 from docs_blocks import REPOSITORY
 
 from toolcrib.agent.events import EXIT_CODES, AnyEvent
-from toolcrib.cli.chat.slash_mcp import COMMANDS as MCP_COMMANDS
-from toolcrib.cli.chat.slash_sessions import COMMANDS as SESSION_COMMANDS
-from toolcrib.cli.chat.slash_state import COMMANDS as STATE_COMMANDS
-from toolcrib.cli.chat.slash_talk import COMMANDS as TALK_COMMANDS
-from toolcrib.cli.chat.slash_talk import KEYS
+from toolcrib.cli.chat.slash_commands import KEYS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as MCP_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as SESSION_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as STATE_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as TALK_COMMANDS
 from toolcrib.config.agent_settings import ModelSettings
 
 GUIDES = REPOSITORY / "docs" / "guides"

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,7 +61,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     cells = [[one_line(cell) for cell in row] for row in rows]
     if on_terminal():
         # Rich is slow to import, and only a terminal needs it.
-        from toolcrib.cli.drawn_tables import draw_table  # noqa: PLC0415
+        from toolcrib.cli.tables import draw_table  # noqa: PLC0415
 
         draw_table(columns, cells)
         return
@@ -74,7 +75,7 @@ def print_pairs(pairs: Pairs) -> None:
     """Labels with what belongs to each; several lines stand under each other."""
     lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
     if on_terminal():
-        from toolcrib.cli.drawn_tables import draw_pairs  # noqa: PLC0415 - as above
+        from toolcrib.cli.tables import draw_pairs  # noqa: PLC0415 - as above
 
         draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
         return
@@ -163,3 +164,7 @@ def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
 def one_line(text: str) -> str:
     """The text on one line, without control characters."""
     return clean(" ".join(text.split()))
+
+
+def local_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.cli.chat.blocks import BlockStream
-from toolcrib.cli.chat.markdown import ChatMarkdown
-from toolcrib.cli.chat.paper import Paper
+from toolcrib.cli.chat.renderer import BlockStream, ChatMarkdown, Paper
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 PIECES = st.lists(

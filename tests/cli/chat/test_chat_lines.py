@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from toolcrib.agent.events import CallFinished, CallStarted, ChildProgressed
-from toolcrib.cli.chat.call_lines import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.images import named_images, save_images, with_images
+from toolcrib.cli.chat.screen import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.slash import SlashCommand, UnknownCommand, find_command, split_command
-from toolcrib.cli.chat.spinner import Activity
+from toolcrib.cli.chat.status import Activity
 from toolcrib.cli.chat.symbols import (
     ASCII,
     UNICODE,

@@ -22,14 +22,12 @@ from toolcrib.agent.events import (
     Notified,
     RunResult,
 )
-from toolcrib.cli.approval import console_approver
 from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
 from toolcrib.cli.chat.symbols import symbols_for
-from toolcrib.cli.console_asker import ConsoleAsker
+from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import clean, error_line, note, one_line, person_present
-from toolcrib.cli.progress_lines import ProgressLines
 from toolcrib.config.settings import Settings
 
 SECOND_INTERRUPT = 130

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.turns import Turns
-from toolcrib.cli.chat.front import Front
+from toolcrib.cli.chat.frontend import Front
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
 from toolcrib.core.approvals import Answer, ApprovalRequest

@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.workshop import Workshop
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
-from toolcrib.cli.output import clean, one_line
+from toolcrib.cli.output import one_line
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.errors import UnknownName
 from toolcrib.plugins.context import Declaration
@@ -154,15 +150,3 @@ def _takes_text(handler: Any) -> bool:
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)
         for one in signature.parameters.values()
     )
-
-
-def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
-    """Rows in columns; long texts are folded."""
-    titles = tuple(heading)
-    made = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
-    for at in range(max([len(titles), *map(len, drawn)], default=0)):
-        made.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
-    for row in drawn:
-        made.add_row(*row)
-    return made

@@ -7,7 +7,7 @@ from toolcrib.agent.workshop import Asker, Workshop
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
-from toolcrib.cli.state import refuse_unknown_toolsets
+from toolcrib.cli.runtime import refuse_unknown_toolsets
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver

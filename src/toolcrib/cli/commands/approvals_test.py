@@ -16,7 +16,7 @@ from toolcrib.approval.entries import Grant, suggest
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
 from toolcrib.approval.shell.model import Finding
-from toolcrib.cli.approval_records import REASONS, danger_as_json, in_words
+from toolcrib.cli.commands.approvals import REASONS, danger_as_json, in_words
 from toolcrib.cli.output import print_json, print_line, print_pairs
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
@@ -53,7 +53,7 @@ MEANINGS = {
     help="Where the call would come from.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
+def test_command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
     """Say what would happen to a command, without running any of it.
 
     The answer comes from the same function that decides when a tool is called, with your settings and with what you

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from toolcrib.cli.environments import Here, complete_backends, here
+from toolcrib.cli.commands.env import Here, complete_backends, here
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.conformance import CHECKS, Need, Report, Result, Subject, run_suite
@@ -19,7 +19,7 @@ from toolcrib.environments.conformance import CHECKS, Need, Report, Result, Subj
 @click.option("--no-pty", is_flag=True, help="The backend has no terminals: leave out what needs one.")
 @click.option("--list", "as_list", is_flag=True, help="List the checks and their rules, and run none.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(
+def check_backend(
     backend: str | None, only: tuple[str, ...], image: str, no_pty: bool, as_list: bool, as_json: bool
 ) -> int | None:
     """Put a backend, ours or your own, to every promise that one has to keep.

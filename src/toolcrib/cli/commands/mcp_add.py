@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from toolcrib.cli.mcp_formats import FoundServer, read_servers
+from toolcrib.cli.mcp_formats import FoundServer, read_pasted, read_servers
 from toolcrib.cli.mcp_secrets import SecretMover, own_variables, variables_in
-from toolcrib.cli.mcp_text import read_pasted
 from toolcrib.cli.output import note
 from toolcrib.config.edit import put_mappings
 from toolcrib.config.env_file import load_env_file, read_env_file, save_env_values
@@ -83,7 +82,7 @@ def _position(words: list[str], option: str) -> int:
 @click.option("--json", "pasted", metavar="TEXT|FILE|-", help="Take servers from the config of another client.")
 @click.option("--replace", is_flag=True, help="Put it in the place of a server of that name.")
 @click.option("--plain", is_flag=True, help="Write keys and tokens into the config itself, not into .env.")
-def command(name: str | None, words: tuple[str, ...], pasted: str | None, **options: Any) -> None:
+def add_servers(name: str | None, words: tuple[str, ...], pasted: str | None, **options: Any) -> None:
     """Add an MCP server to the config.
 
     A server is a command that is started, or an address. --json reads what other clients keep: Claude, Cursor, VS Code,

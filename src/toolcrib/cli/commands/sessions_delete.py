@@ -1,4 +1,4 @@
-"""`toolcrib sessions delete ID`."""
+"""`toolcrib sessions delete`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import time
 
 import click
 
-from toolcrib.cli.approval_records import local_time
-from toolcrib.cli.output import note, one_line, person_present, plural, print_line
-from toolcrib.cli.sessions import age_in_seconds, complete_sessions, find_session, opened_store
+from toolcrib.cli.commands.sessions import age_in_seconds, complete_sessions, find_session, opened_store
+from toolcrib.cli.output import (
+    local_time,
+    note,
+    one_line,
+    person_present,
+    plural,
+    print_line,
+)
 from toolcrib.config.load import load_settings
 from toolcrib.core.errors import UsageError
 from toolcrib.sessions.records import Session
@@ -17,6 +23,8 @@ from toolcrib.sessions.store import SessionStore
 from toolcrib.undo.history import FileHistory
 
 EVERY_SESSION = 1_000_000
+
+
 SHOWN = 10
 
 
@@ -30,7 +38,7 @@ SHOWN = 10
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-def command(session_ids: tuple[str, ...], older_than: float | None, yes: bool, dry_run: bool) -> None:
+def delete_sessions(session_ids: tuple[str, ...], older_than: float | None, yes: bool, dry_run: bool) -> None:
     """Delete conversations for good.
 
     With a conversation go those of the helpers that it sent out, and the copies that undo keeps of its files. A

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
+from toolcrib.cli.commands.sessions import complete_sessions, find_session, opened_store
 from toolcrib.cli.output import note, plural
-from toolcrib.cli.sessions import complete_sessions, find_session, opened_store
 from toolcrib.config.files import make_folder
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.sessions.export import ALL_STATES, Transcript, as_openai, masked, read_transcript
@@ -53,7 +53,7 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; for Markdown also a folder that exists.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--every-message", is_flag=True, help="Also those that a summary stands for, or that were taken back.")
-def command(
+def export_sessions(
     session_ids: tuple[str, ...],
     everything: bool,
     chosen: str,

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from toolcrib.cli.environments import complete_backends
+from toolcrib.cli.commands.env import complete_backends
 from toolcrib.cli.models import complete_providers
 from toolcrib.cli.output import person_present, print_line
+from toolcrib.cli.runtime import complete_tools, open_runtime
 from toolcrib.cli.setup.unattended import FLAGS, Wishes, run_unattended
 from toolcrib.cli.setup.variables import ask_all, print_list, wanted_variables
 from toolcrib.cli.setup.wizard import run_wizard
-from toolcrib.cli.state import complete_tools, open_runtime
 from toolcrib.config.paths import find_home
 from toolcrib.core.errors import UsageError
 
@@ -32,7 +32,7 @@ from toolcrib.core.errors import UsageError
 @click.option("--set", "variables", multiple=True, metavar="VAR=VALUE", help="A value for .env; several are fine.")
 @click.option("--no-test", is_flag=True, help="Send no request to the model.")
 @click.option("--yes", is_flag=True, help="Ask nothing, and fetch the weights of an embedded model if need be.")
-def command(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) -> int | None:
+def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) -> int | None:
     """Set up the model, keys, tools and approvals, step by step.
 
     Goes through five steps: the model that answers and its key, what tools need, toolsets, when you are asked, and

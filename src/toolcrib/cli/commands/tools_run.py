@@ -1,4 +1,4 @@
-"""`toolcrib tools run NAME JSON`."""
+"""`toolcrib tools run`: one call through the whole pipeline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sys
 import click
 from msgspec.structs import replace
 
-from toolcrib.cli.approval import console_approver
-from toolcrib.cli.console_asker import ConsoleAsker
+from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import note, stdout_reserved
-from toolcrib.cli.progress_lines import ProgressLines
-from toolcrib.cli.state import complete_tools, example_command, open_runtime, require_tool
+from toolcrib.cli.runtime import complete_tools, open_runtime
+from toolcrib.cli.tool_state import example_command, require_tool
 from toolcrib.core.errors import UsageError
 from toolcrib.dispatch.json_text import BadJson, read_json
 
@@ -22,7 +21,7 @@ from toolcrib.dispatch.json_text import BadJson, read_json
 @click.argument("name", metavar="NAME", shell_complete=complete_tools)
 @click.argument("arguments", metavar="[JSON]", default="{}")
 @click.option("--yolo", is_flag=True, help="Do not ask; what is always denied stays denied.")
-def command(name: str, arguments: str, yolo: bool) -> int:
+def run_tool(name: str, arguments: str, yolo: bool) -> int:
     """Call a tool and print its result.
 
     JSON is an object with the arguments; `-` reads it from standard input. Exactly the result is printed; an error

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from toolcrib.cli.approval_records import local_time
-from toolcrib.cli.output import hint, note, one_line, plural, print_json, print_line
+from toolcrib.cli.output import hint, local_time, note, one_line, plural, print_json, print_line
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName, UsageError
@@ -40,7 +39,7 @@ class UnknownUndoSession(UnknownName):
 @click.option("--force", is_flag=True, help="Also what was changed since, or left by a call that was cut short.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(
+def undo(
     count: int | None,
     list_calls: bool,
     call_id: str | None,

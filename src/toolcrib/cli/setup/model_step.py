@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Literal
 
+from toolcrib.cli.commands.model_check import try_answer
 from toolcrib.cli.model_choice import choose_model
-from toolcrib.cli.model_servers import PROBE_SECONDS, server_models
-from toolcrib.cli.model_trial import try_answer
-from toolcrib.cli.models import ProviderState, lack_of, megabytes, missing_weights, provider_states
+from toolcrib.cli.models import (
+    PROBE_SECONDS,
+    ProviderState,
+    lack_of,
+    megabytes,
+    missing_weights,
+    provider_states,
+    server_models,
+)
 from toolcrib.cli.output import note
-from toolcrib.cli.setup.asking import Option, ask, ask_one, ask_yes, say
-from toolcrib.cli.setup.own_server import ask_address, ask_server
-from toolcrib.cli.setup.saved import Saved
+from toolcrib.cli.setup.prompts import Option, ask, ask_one, ask_yes, say
+from toolcrib.cli.setup.saved_settings import Saved
 from toolcrib.cli.setup.variables import ask_variable, describe
+from toolcrib.config.env_vars import mask
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import Choice, Places, UnknownProvider, explain_choice
-from toolcrib.providers.presets import PRESETS
+from toolcrib.providers.presets import ALIASES, PRESETS
+
+DEFAULT_NAME = "own"
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def ask_server(saved: Saved) -> str:
+    """The name under which the server stands in the config now; empty when no address was given.
+
+    It gets an entry of its own, with a key of its own: that of OpenAI must not be sent to somebody else.
+    """
+    address = ask_address("  Address, for example http://127.0.0.1:8000/v1")
+    if not address:
+        return ""
+    name = _ask_name()
+    saved.settings({("providers", name, "base_url"): address})
+    key = ask("  Its key, Enter if it wants none (not shown while typing)", hidden=True)
+    if key:
+        variable = f"{name.upper().replace('-', '_')}_API_KEY"
+        saved.variable(variable, key, mask(key))
+        saved.settings({("providers", name, "key_env"): variable})
+    return name
+
+
+def ask_address(prompt: str) -> str:
+    """The address of a server; empty for Enter."""
+    while True:
+        typed = ask(prompt)
+        if not typed or typed.startswith(("http://", "https://")):
+            return typed
+        note("  An address begins with http:// or https://; press Enter to leave it.")
+
+
+def _ask_name() -> str:
+    while True:
+        name = ask(f"  A name for it [{DEFAULT_NAME}]").lower() or DEFAULT_NAME
+        if name in PRESETS or name in ALIASES:
+            note(f"  {name!r} is the name of a provider that toolcrib knows; choose another.")
+        elif not _NAME.fullmatch(name):
+            note("  Use letters, digits, `-` and `_`, and begin with a letter.")
+        else:
+            return name
+
 
 OTHER = "other"
 """In the list of providers: a server that is none of them."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from toolcrib.cli.commands.model_check import try_answer
 from toolcrib.cli.model_choice import choose_model
-from toolcrib.cli.model_trial import try_answer
 from toolcrib.cli.models import lack_of, megabytes, missing_weights
 from toolcrib.cli.output import error_line, note, print_line
-from toolcrib.cli.setup.other_steps import toolset_names
-from toolcrib.cli.setup.saved import Saved
-from toolcrib.cli.state import open_runtime
+from toolcrib.cli.runtime import open_runtime
+from toolcrib.cli.setup.saved_settings import Saved
+from toolcrib.cli.setup.wizard import toolset_names
 from toolcrib.config.env_vars import mask
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
-from toolcrib.cli.setup.asking import ask
-from toolcrib.cli.setup.saved import Saved
-from toolcrib.cli.state import UnknownTool
+from toolcrib.cli.setup.prompts import ask
+from toolcrib.cli.setup.saved_settings import Saved
+from toolcrib.cli.tool_state import UnknownTool
 from toolcrib.config.env_file import read_env_file
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS, mask
 from toolcrib.config.environment import unset_variables

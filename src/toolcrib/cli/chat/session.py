@@ -1,0 +1,395 @@
+"""The conversation: takes what the person enters, has it worked on, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from rich.text import Text
+
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.events import AnyEvent, MessageAdded
+from toolcrib.agent.workshop import Workshop
+from toolcrib.approval.approvers.console import ConsoleApprover
+from toolcrib.approval.approvers.question import wants_colour
+from toolcrib.approval.entries import suggest
+from toolcrib.cli.chat.frontend import Front, LineFront
+from toolcrib.cli.chat.images import save_images, with_images
+from toolcrib.cli.chat.input import ChatCompleter
+from toolcrib.cli.chat.notifications import News
+from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
+from toolcrib.cli.chat.screen import THINKING, Screen
+from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as MCP_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as STATE_COMMANDS
+from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as TALK_COMMANDS
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
+from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
+from toolcrib.cli.chat.summary import farewell, greeting, resumed, warnings
+from toolcrib.cli.chat.symbols import cost_in_words, symbols_for
+from toolcrib.cli.chat.terminal import TerminalFront, stray_output_to
+from toolcrib.cli.output import clean
+from toolcrib.config.environment import environment
+from toolcrib.config.settings import Settings
+from toolcrib.core.attempt import Attempt, attempt_async
+from toolcrib.core.errors import ToolcribError, UnknownName
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+WIND_DOWN_SECONDS = 10.0
+"""How long work that is left may take to put everything in order."""
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Talk:
+    """One chat from the greeting to the farewell; the sessions in it may change."""
+
+    def __init__(
+        self, options: ChatOptions, workshop: Workshop, front: Front, screen: Screen, asker: ChatAsker, agent: Agent
+    ) -> None:
+        self.workshop = workshop
+        self.agent = agent
+        self.screen = screen
+        self.status: Status = screen.status
+        self.exit_code = 0
+        self.folder = options.cwd or workshop.runtime.workspace or "."
+        self._options = options
+        self._front = front
+        self._asker = asker
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._job: asyncio.Future[Attempt[None]] | None = None
+        self._asides: set[asyncio.Task[None]] = set()
+        """Commands that run beside whatever is worked on."""
+        self._interrupted_at = -HINT_SECONDS
+        self._interrupted_work = False
+        self._news = News(workshop, screen, self._idle)
+        self._commands: dict[str, SlashCommand] = {}
+        self.status.bar = lambda: self._bar
+        self._bar = ""
+        self._refresh_bar()
+
+    # From beginning to end
+
+    async def run(self) -> None:
+        """Talk until the person leaves."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            worker = tasks.create_task(self._work())
+            watcher = tasks.create_task(self._news.watch(lambda: self.agent.session_id))
+            try:
+                await self._front.run(self)
+            finally:
+                await self._wind_down()
+                self._tasks = None
+                worker.cancel()
+                watcher.cancel()
+
+    async def _wind_down(self) -> None:
+        self.stop_work()
+        while not self._jobs.empty():
+            self._jobs.get_nowait()
+        try:
+            async with asyncio.timeout(WIND_DOWN_SECONDS):
+                await self._idle.wait()
+        except TimeoutError:
+            self.screen.problem("what was running did not stop in time")
+
+    async def _work(self) -> None:
+        while True:
+            if self._jobs.empty() and not self._take_queued():
+                self._idle.set()
+            job = await self._jobs.get()
+            self._idle.clear()
+            error = await self._do(job)
+            if isinstance(error, ToolcribError | OSError):
+                self.screen.problem(str(error))
+            elif error is not None:
+                logger.error("the chat could not do something", exc_info=error)
+                log = self.workshop.settings.home.log_file
+                self.screen.problem(f"something went wrong inside toolcrib: {error!r}; see {log}")
+            self.status.activity.end()
+            self._refresh_bar()
+            self._front.refresh()
+
+    async def _do(self, job: Job) -> BaseException | None:
+        """What the job failed with; None when it is done, or was stopped."""
+        self._job = asyncio.ensure_future(attempt_async(job()))
+        try:
+            await asyncio.wait([self._job])
+            if self._job.cancelled():
+                self.screen.say("stopped", "yellow")
+                return None
+            return self._job.result().error
+        finally:
+            self._job.cancel()
+            self._job = None
+
+    # What the person does
+
+    def submit(self, text: str) -> None:
+        if self._asker.is_waiting:
+            if self._asker.take(text):
+                self.screen.echo(text)
+            return
+        if not text.strip():
+            return
+        command = split_command(text)
+        if command is None or (command[0] not in self.commands() and is_path(text.strip())):
+            self.ask_agent(text)
+            return
+        self.screen.echo(text)
+        try:
+            found = find_command(self.commands(), command[0])
+        except UnknownName as error:
+            self.screen.problem(str(error))
+            return
+        self._run_command(found, command[1])
+
+    async def settled(self) -> None:
+        await self._idle.wait()
+        while self._asides:
+            await asyncio.wait(self._asides)
+
+    def interrupt(self) -> None:
+        now = time.monotonic()
+        again = now - self._interrupted_at < HINT_SECONDS
+        self._interrupted_at = now
+        if again:
+            self._leave(INTERRUPTED if self._interrupted_work else 0)
+        elif self.is_working:
+            self._interrupted_work = True
+            self._hint("stopping; Ctrl-C again leaves")
+            self.stop_work()
+        else:
+            self._interrupted_work = False
+            self._hint("Ctrl-C again leaves; so does Ctrl-D")
+        self._front.refresh()
+
+    def _hint(self, text: str) -> None:
+        if self._front.is_live:
+            self.status.hint(text)
+        else:
+            self.screen.note(text)
+
+    def leave(self) -> None:
+        self._leave(INTERRUPTED if self.agent.is_running else 0)
+
+    def end(self, signal_number: int) -> None:
+        self._leave(128 + signal_number)
+
+    def _leave(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        # An open question of the run would keep the terminal.
+        self.stop_work()
+        self._front.stop()
+
+    # What commands use
+
+    @property
+    def is_working(self) -> bool:
+        return not self._idle.is_set() or not self._jobs.empty()
+
+    def ask_agent(self, text: str) -> None:
+        """Ask now, or behind what is worked on."""
+        if self.is_working:
+            self.queue(text)
+            return
+        self._begin(text)
+
+    def queue(self, text: str) -> None:
+        if not self.is_working:
+            self.ask_agent(text)
+            return
+        self.agent.queue(text)
+        self.status.queued.append(text)
+        if not self._front.is_live:
+            self.screen.note("queued")
+        self._front.refresh()
+
+    def stop_work(self) -> None:
+        """Stop what is worked on; what waits behind it goes back to the input line."""
+        waiting, self.status.queued = self.status.queued, []
+        while self.agent.next_queued() is not None:
+            continue
+        if waiting:
+            self._front.prefill("\n".join(waiting))
+        if self.agent.is_running:
+            self.agent.interrupt()
+        elif self._job is not None:
+            self._job.cancel()
+
+    async def choose(self, question: str, choices: tuple[str, ...]) -> str:
+        return await self._asker.put(question, choices)
+
+    def new_agent(self, session_id: str | None = None) -> Agent:
+        return open_agent(self.workshop, replace(self._options, resume=session_id))
+
+    async def use(self, agent: Agent, reason: str) -> None:
+        before, self.agent = self.agent, agent
+        self.status.queued.clear()
+        await before.close(reason)
+        self._refresh_bar()
+        self._news.session_changed()
+
+    def commands(self) -> dict[str, SlashCommand]:
+        """All commands by name; a plugin cannot take the place of one of ours."""
+        if not self._commands:
+            declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
+            ours = (*SESSION_COMMANDS, *TALK_COMMANDS, *STATE_COMMANDS, *MCP_COMMANDS)
+            offered = [*plugin_commands(declared), *ours]
+            self._commands = dict(sorted({one.name: one for one in offered}.items()))
+        return self._commands
+
+    # Work
+
+    def _put(self, job: Job) -> None:
+        self._idle.clear()
+        self._jobs.put_nowait(job)
+
+    def _run_command(self, command: SlashCommand, rest: str) -> None:
+        if command.while_working and self._tasks is not None:
+            aside = self._tasks.create_task(self._beside(command, rest))
+            self._asides.add(aside)
+            aside.add_done_callback(self._asides.discard)
+        elif not self.is_working:
+            self._put(lambda: command.run(self, rest))
+        else:
+            self.screen.say(f"/{command.name} has to wait until the work is done; /stop stops it.")
+
+    async def _beside(self, command: SlashCommand, rest: str) -> None:
+        _, error = await attempt_async(command.run(self, rest))
+        if error is not None:
+            self.screen.problem(str(error))
+
+    def _take_queued(self) -> bool:
+        text = self.agent.next_queued()
+        if text is None:
+            return False
+        if self.status.queued:
+            self.status.queued.pop(0)
+        self._begin(text)
+        return True
+
+    def _begin(self, text: str) -> None:
+        # Shown at once: the first request loads a library, during which nothing can be drawn.
+        self.status.activity.begin(THINKING)
+        self.screen.echo(text)
+        self._put(lambda: self._ask(text))
+
+    async def _ask(self, text: str) -> None:
+        await self._news.before_turn()
+        message, notes = with_images(text, Path(self.folder))
+        for line in notes:
+            self.screen.note(line)
+        self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
+        await self.agent.run(message, on_event=self._hear)
+
+    def _hear(self, event: AnyEvent) -> None:
+        self.screen.handle(event)
+        if isinstance(event, MessageAdded):
+            self._refresh_bar()
+
+    def _refresh_bar(self) -> None:
+        agent = self.agent
+        parts = [agent.model or agent.provider.name, f"{agent.context_share:.0%} of context"]
+        cost = cost_in_words(agent.usage.cost_usd)
+        self._bar = self.status.symbols.dot.join([*parts, cost, "/help"] if cost else [*parts, "/help"])
+
+
+async def run_interactive(options: ChatOptions, settings: Settings) -> int:
+    """Talk with the person until he leaves; returns the exit code."""
+    with ExitStack() as undo:
+        return await _Opening(options, settings, undo).run()
+
+
+class _Opening:
+    """Puts a chat together, in the order in which the parts need each other."""
+
+    def __init__(self, options: ChatOptions, settings: Settings, undo: ExitStack) -> None:
+        self._options = options
+        self._settings = settings
+        self._colour = wants_colour(environment())
+        symbols = symbols_for(sys.stdout.encoding or "")
+        self._status = Status(symbols, Activity(symbols))
+        self._talk: Talk | None = None
+        self._terminal: TextIO = sys.stderr
+        self._attended = sys.stdin.isatty()
+        self._front = self._make_front(undo)
+        home = self._settings.home
+        self._screen = Screen(self._front, self._status, lambda images: save_images(images, home))
+
+    def _make_front(self, undo: ExitStack) -> Front:
+        if not (self._attended and sys.stdout.isatty() and environment().get("TERM", "dumb") not in ("", "dumb")):
+            return LineFront(self._status)
+        loop = asyncio.get_running_loop()
+
+        def hand_over(line: str) -> None:
+            loop.call_soon_threadsafe(self._show_stray, line)
+
+        self._terminal = undo.enter_context(stray_output_to(hand_over))
+        completer = ChatCompleter(lambda: self._talk, lambda: Path(self._talk.folder if self._talk else "."))
+        return TerminalFront(
+            self._terminal, self._status, completer, self._settings.home.chat_history_file, colour=self._colour
+        )
+
+    def _show_stray(self, line: str) -> None:
+        if self._terminal.closed:
+            sys.stderr.write(f"{clean(line)}\n")
+        elif line.strip():
+            self._front.show(Text(clean(line.rstrip()), "dim"))
+
+    async def run(self) -> int:
+        approver = ChatApprover(self._console_approver(), self._front, self._stop)
+        asker = ChatAsker(self._front, self._status, attended=self._attended)
+        workshop = open_workshop(self._options, approver, asker, self._settings)
+        try:
+            agent = open_agent(workshop, self._options)
+            talk = self._talk = Talk(self._options, workshop, self._front, self._screen, asker, agent)
+            self._greet(talk)
+            try:
+                await talk.run()
+                rows = [] if self._options.quiet else await farewell(talk)
+                if rows:
+                    self._front.show(*rows, gap=True)
+            finally:
+                await talk.agent.close()
+        finally:
+            await workshop.close()
+        return talk.exit_code
+
+    def _greet(self, talk: Talk) -> None:
+        if not self._options.quiet and self._attended:
+            self._front.show(*greeting(talk.agent, talk.folder, self._status.symbols, self._front.columns))
+        if is_default_model(talk.agent.provider, self._options, talk.workshop) and not self._options.quiet:
+            self._screen.say(DEFAULT_MODEL_LINE, "yellow")
+        if self._options.resume is not None:
+            self._front.show(*resumed(talk.agent, self._status.symbols), gap=True)
+        else:
+            self._front.show(*warnings(talk.agent))
+
+    def _stop(self) -> None:
+        if self._talk is not None:
+            self._talk.stop_work()
+
+    def _console_approver(self) -> ConsoleApprover:
+        return ConsoleApprover(
+            sys.stdin,
+            self._terminal,
+            timeout_seconds=self._settings.approvals.timeout,
+            colour=self._colour,
+            written=suggest,
+        )

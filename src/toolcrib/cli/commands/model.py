@@ -1,0 +1,274 @@
+"""`toolcrib model get`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from toolcrib.cli.group import CommandGroup
+from toolcrib.cli.model_choice import choose_model, save_choice
+from toolcrib.cli.models import (
+    Lack,
+    ProviderState,
+    complete_providers,
+    context_window,
+    lack_of,
+    megabytes,
+    missing_weights,
+    provider_states,
+    server_models,
+)
+from toolcrib.cli.output import hint, note, print_json, print_line, print_pairs, print_table
+from toolcrib.config.environment import environment
+from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
+from toolcrib.core.errors import UsageError
+from toolcrib.core.types import JsonObject
+from toolcrib.providers.choose import GATEWAY, Choice, Places, UnknownProvider, explain_choice, explain_fallback
+from toolcrib.providers.embedded.catalog import MODELS
+from toolcrib.providers.embedded.weights import open_store
+
+group = CommandGroup("model")
+
+
+@group.command("get")
+@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+def get_model(as_json: bool) -> None:
+    """Say which model answers now, and why that one.
+
+    The object of --json has the keys provider, model, why, base_url, context_window, key_variable, key_set, problem
+    and remedy (empty when nothing is missing), auxiliary (provider and model) and fallbacks (a list of such objects).
+    """
+    settings = load_settings()
+    choice = explain_choice(settings)
+    lack = lack_of(settings, choice)
+    if as_json:
+        print_json(_choice_as_json(settings, choice, lack))
+        return
+    pairs: list[tuple[str, str | list[str]]] = [
+        ("model", choice.model or "none is named"),
+        ("provider", choice.provider),
+        ("why", choice.why),
+    ]
+    if choice.base_url:
+        pairs.append(("address", choice.base_url))
+    pairs += [
+        ("context", f"{context_window(settings, choice):,} tokens"),
+        ("auxiliary", _named(_auxiliary(settings), choice)),
+        ("fallbacks", [f"{found.provider}/{found.model}" for found in _fallbacks(settings)] or "none"),
+    ]
+    if lack is not None:
+        pairs += [("missing", lack.what), ("to do", lack.remedy)]
+    elif (weights := missing_weights(settings, choice)) is not None:
+        pairs.append(("weights", f"{megabytes(weights.bytes)} are fetched when it is first used"))
+    print_pairs(pairs)
+    hint("`toolcrib model use PROVIDER/MODEL` chooses another; `toolcrib model test` tries it.")
+
+
+def _auxiliary(settings: Settings) -> Choice | None:
+    """The model for small jobs; None when it is the main one."""
+    wanted = settings.auxiliary
+    if not (wanted.model or wanted.provider or wanted.base_url):
+        return None
+    return explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
+
+
+def _fallbacks(settings: Settings) -> list[Choice]:
+    return [explain_fallback(settings, text) for text in settings.model.fallbacks]
+
+
+def _named(auxiliary: Choice | None, main: Choice) -> str:
+    if auxiliary is None or (auxiliary.provider, auxiliary.model) == (main.provider, main.model):
+        return "the same"
+    return f"{auxiliary.provider}/{auxiliary.model}"
+
+
+def _choice_as_json(settings: Settings, choice: Choice, lack: Lack | None) -> JsonObject:
+    places = Places(settings)
+    variable, key = places.key(places.find(choice.provider))
+    auxiliary = _auxiliary(settings) or choice
+    return {
+        "provider": choice.provider,
+        "model": choice.model,
+        "why": choice.why,
+        "base_url": choice.base_url,
+        "context_window": context_window(settings, choice),
+        "key_variable": variable,
+        "key_set": bool(key),
+        "problem": lack.what if lack else "",
+        "remedy": lack.remedy if lack else "",
+        "auxiliary": {"provider": auxiliary.provider, "model": auxiliary.model},
+        "fallbacks": [{"provider": found.provider, "model": found.model} for found in _fallbacks(settings)],
+    }
+
+
+@group.command("list")
+@click.option(
+    "--provider", default="", metavar="NAME", shell_complete=complete_providers, help="List the models of this one."
+)
+@click.option("--probe", is_flag=True, help="Also ask the servers on this machine whether they answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+def list_providers(provider: str, probe: bool, as_json: bool) -> None:
+    """List the providers and models that can be used here, and what the others lack.
+
+    The provider that answers now is marked with a star. Nobody is asked over the network for this, unless --provider
+    names one, whose own list of models is shown then.
+
+    Each object of --json has the keys name, title, protocol, base_url, default_model, key_variable (empty when no key
+    is needed), key_set, key_url, ready, local, answers (null when it was not asked) and chosen. With --provider each
+    has the keys name and provider; models inside toolcrib have also title, bytes and cached.
+
+    \b
+    Examples:
+      toolcrib model list --probe
+      toolcrib model list --provider openrouter
+    """
+    settings = load_settings()
+    if provider:
+        _list_models(settings, provider, as_json)
+        return
+    chosen = _chosen(settings)
+    states = provider_states(settings, probe=probe)
+    if as_json:
+        print_json([_provider_as_json(state, chosen) for state in states])
+        return
+    print_table(["provider", "what it is", "key", "default model"], [_provider_row(state, chosen) for state in states])
+    _print_missing_keys(states)
+    hint("* answers now; `toolcrib model use PROVIDER/MODEL` chooses another, `toolcrib setup` enters keys.")
+
+
+def _chosen(settings: Settings) -> str:
+    try:
+        return explain_choice(settings).provider
+    except UnknownProvider:
+        return ""  # `toolcrib model get` and `toolcrib doctor` say what is wrong with the config
+
+
+def _provider_row(state: ProviderState, chosen: str) -> list[str]:
+    preset = state.preset
+    title = preset.title + ("" if state.answers is None else ", answers" if state.answers else ", does not answer")
+    name = f"{preset.name} *" if preset.name == chosen else preset.name
+    return [name, title, _key(state), state.default_model or "-"]
+
+
+def _key(state: ProviderState) -> str:
+    if not state.preset.needs_key:
+        return "not needed"
+    return "set" if state.has_key else "missing"
+
+
+def _print_missing_keys(states: Sequence[ProviderState]) -> None:
+    """Which variables the missing keys belong in, and where each can be had; too long for a column of the table."""
+    missing = {state.key_variable: state.key_address or "-" for state in states if not state.is_ready}
+    if missing:
+        print_line()
+        print_table(["missing key", "where to get it"], list(missing.items()))
+
+
+def _provider_as_json(state: ProviderState, chosen: str) -> JsonObject:
+    preset = state.preset
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "protocol": preset.protocol,
+        "base_url": state.base_url,
+        "default_model": state.default_model,
+        "key_variable": state.key_variable,
+        "key_set": state.has_key,
+        "key_url": state.key_address,
+        "ready": state.is_ready,
+        "local": state.is_local,
+        "answers": state.answers,
+        "chosen": preset.name == chosen,
+    }
+
+
+def _list_models(settings: Settings, name: str, as_json: bool) -> None:
+    places = Places(settings)
+    preset = places.find(name)
+    if preset.protocol == "embedded":
+        _list_embedded(settings, as_json)
+        return
+    if preset.protocol == "scripted":
+        raise UsageError("the scripted provider has no models; `toolcrib model list` shows the others")
+    choice = explain_choice(settings, provider=name)
+    found = server_models(preset, choice.base_url, places.key(preset)[1])
+    if as_json:
+        print_json([{"name": model, "provider": preset.name} for model in found])
+        return
+    print_table([f"models of {preset.name}"], [[model] for model in found])
+    hint(f"`toolcrib model use {preset.name}/MODEL` chooses one.")
+
+
+def _list_embedded(settings: Settings, as_json: bool) -> None:
+    store = open_store(environment(), settings.home)
+    cached = {model.name: store.path(model) is not None for model in MODELS.values()}
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": model.name,
+                    "provider": "embedded",
+                    "title": model.title,
+                    "bytes": model.bytes,
+                    "cached": cached[model.name],
+                }
+                for model in MODELS.values()
+            ]
+        )
+        return
+    rows = [
+        [
+            model.name,
+            megabytes(model.bytes),
+            "is here" if cached[model.name] else "fetched when first used",
+            model.remark,
+        ]
+        for model in MODELS.values()
+    ]
+    print_table(["models of embedded", "size", "weights", "what to expect"], rows)
+    hint("`toolcrib model use embedded/MODEL` chooses one.")
+
+
+@group.command("use")
+@click.argument("model")
+@click.option("--provider", default="", metavar="NAME", shell_complete=complete_providers, help="Where the model is.")
+@click.option("--base-url", default="", metavar="URL", help="The address of its server, if not the provider's own.")
+def use_model(model: str, provider: str, base_url: str) -> None:
+    """Choose the model that answers from now on.
+
+    MODEL is written as PROVIDER/MODEL, or as the provider names it, with --provider beside it. The name of a provider
+    alone takes its default model. Writes model.default and model.provider to the config file; comments and everything
+    else in it stay as they are.
+
+    \b
+    Examples:
+      toolcrib model use anthropic/claude-sonnet-5-5
+      toolcrib model use qwen3:8b --provider ollama
+      toolcrib model use embedded
+    """
+    settings = load_settings()
+    choice = choose_model(settings, model, provider, base_url)
+    save_choice(settings, choice)
+    note(
+        f"{choice.model} of {choice.provider} answers from now on; written to {settings.home.config_file}. "
+        "`toolcrib model test` tries it."
+    )
+    changed = load_settings(settings.home)
+    lack = lack_of(changed, choice)
+    if lack is not None:
+        note(f"Warning: {lack}.{_other_way(changed, choice)}")
+
+
+def _other_way(settings: Settings, choice: Choice) -> str:
+    """How the model can be had without the key that is missing, if through another one that is set."""
+    places = Places(settings)
+    has_gateway = any(preset.name == GATEWAY for preset in places.with_key())
+    if choice.provider == GATEWAY or not has_gateway:
+        return ""
+    name = f"{choice.provider}/{choice.model}"
+    return f" The key of {GATEWAY} is set: `toolcrib model use {name} --provider {GATEWAY}` goes through it."
+
+
+group.lazy("test", "model_check:test_model", "Send a small request to a model and show the reply.")
