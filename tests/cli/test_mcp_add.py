@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.cli.mcp_formats import read_pasted, read_servers
-from toolcrib.cli.mcp_secrets import SecretMover, is_secret_name
+from toolcrib.cli.mcp_secrets import SecretExtractor, is_secret_name
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ToolcribError, UsageError
 
@@ -194,7 +194,7 @@ def test_any_json_gives_servers_or_one_clear_error(whole, server):
         except ToolcribError:
             continue
         for one in found:
-            SecretMover(one.name, {}).moved(one.settings)
+            SecretExtractor(one.name, {}).extract(one.settings)
 
 
 # Secrets
@@ -222,9 +222,9 @@ def test_secrets_are_told_by_their_names(name, is_secret):
 
 def test_secrets_become_variables_wherever_they_stand():
     """Variables, headers, arguments and addresses hold names afterwards, and the values are in one place."""
-    mover = SecretMover("my-gh", {})
+    mover = SecretExtractor("my-gh", {})
 
-    moved = mover.moved(
+    moved = mover.extract(
         {
             "env": {"GH_TOKEN": "t1", "MODE": "fast", "OTHER_KEY": "${MINE}"},
             "headers": {"Authorization": "Bearer t2", "X-Trace": "on"},
@@ -242,9 +242,9 @@ def test_secrets_become_variables_wherever_they_stand():
 
 def test_a_variable_of_somebody_else_keeps_its_value():
     """A name that is taken by another value gets a number."""
-    mover = SecretMover("a", {"MCP_A_TOKEN": "theirs"})
+    mover = SecretExtractor("a", {"MCP_A_TOKEN": "theirs"})
 
-    moved = mover.moved({"env": {"TOKEN": "mine"}})
+    moved = mover.extract({"env": {"TOKEN": "mine"}})
 
     assert moved == {"env": {"TOKEN": "${MCP_A_TOKEN_2}"}}
     assert mover.variables == {"MCP_A_TOKEN_2": "mine"}
@@ -253,9 +253,9 @@ def test_a_variable_of_somebody_else_keeps_its_value():
 @pytest.mark.parametrize("value", ["<your key>", "YOUR_API_KEY", "xxxx", "...", "replace-me", "sk_your_key_here"])
 def test_a_placeholder_is_not_taken_for_a_secret(value):
     """A word that somebody has to replace is named as a variable, and nothing is written for it."""
-    mover = SecretMover("a", {})
+    mover = SecretExtractor("a", {})
 
-    assert mover.moved({"env": {"API_KEY": value}}) == {"env": {"API_KEY": "${MCP_A_API_KEY}"}}
+    assert mover.extract({"env": {"API_KEY": value}}) == {"env": {"API_KEY": "${MCP_A_API_KEY}"}}
     assert mover.variables == {}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_program import DEADLINE_SECONDS, Program
 
-from toolcrib.cli.commands.mcp_check import advice
+from toolcrib.cli.commands.mcp_check import suggest_fix
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.servers import read_server
 
@@ -330,7 +330,7 @@ def test_errors_of_servers_elsewhere_have_their_advice(error, said):
     """What cannot be had on this machine is told by its words."""
     server = read_server("it", McpServerSettings(url="https://a.example/mcp", auth="oauth"), {})
 
-    assert said in advice(server, error, [])
+    assert said in suggest_fix(server, error, [])
 
 
 def test_advice_names_variables_and_not_the_secrets_in_them():
@@ -340,9 +340,9 @@ def test_advice_names_variables_and_not_the_secrets_in_them():
     environ = {"A_KEY": "very-secret"}
 
     told = [
-        advice(read_server("it", process, environ), "it ended with exit code 3", []),
-        advice(read_server("it", elsewhere, environ), "the server answered HTTP 401", []),
-        advice(read_server("it", elsewhere, environ), "something else", []),
+        suggest_fix(read_server("it", process, environ), "it ended with exit code 3", []),
+        suggest_fix(read_server("it", elsewhere, environ), "the server answered HTTP 401", []),
+        suggest_fix(read_server("it", elsewhere, environ), "something else", []),
     ]
 
     assert all("${A_KEY}" in one and "very-secret" not in one for one in told)

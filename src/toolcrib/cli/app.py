@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from toolcrib.cli.group import CommandGroup, LazyCommand, NoSuchCommand
-from toolcrib.cli.output import error_line, escape_what_cannot_be_shown, person_present
+from toolcrib.cli.output import error_line, escape_unencodable, is_interactive
 from toolcrib.core.errors import ToolcribError, nearest_names
 from toolcrib.version import __version__
 
@@ -65,10 +65,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # The runtime opens the log file; until then, log records must not reach the screen.
     for name in (PROGRAM, "mcp"):
         logging.getLogger(name).addHandler(logging.NullHandler())
-    escape_what_cannot_be_shown()
+    escape_unencodable()
     if arguments is None:
         # Bare `toolcrib` starts a chat for a person; a script that forgot its command gets the help.
-        arguments = sys.argv[1:] or (["chat"] if person_present() else [])
+        arguments = sys.argv[1:] or (["chat"] if is_interactive() else [])
     try:
         code = make_root().main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()

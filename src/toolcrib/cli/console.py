@@ -1,4 +1,4 @@
-"""Whom the command line asks before a tool does something to the world: the person at the terminal."""
+"""Approvals, questions and progress on the console, for commands outside the chat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textwrap import wrap
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.entries import suggest
-from toolcrib.cli.output import one_line, person_present
+from toolcrib.cli.output import is_interactive, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
@@ -19,9 +19,11 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.asking import NO_ANSWER
 
+SECONDS_BETWEEN_LINES = 1.0
+
 
 def console_approver(settings: Settings | None = None) -> ConsoleApprover:
-    """Asks on stderr, so that stdout carries nothing but results; refuses where there is no terminal."""
+    """An approver that asks on stderr, because stdout carries only results; without a terminal it denies."""
     return ConsoleApprover(
         sys.stdin,
         sys.stderr,
@@ -32,34 +34,31 @@ def console_approver(settings: Settings | None = None) -> ConsoleApprover:
 
 
 class ConsoleAsker:
-    """Asks on stderr, one question at a time, in turn with those of the gate."""
+    """Asks a tool's questions on stderr, one at a time, and never during an approval."""
 
     def __init__(self, console: ConsoleApprover) -> None:
         self._console = console
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
-        """What the person says; one of the choices where he picks one, else his own words."""
-        if not person_present():
-            raise UsageError("nobody can answer here, because there is no terminal to ask at")
+        """The person's answer: one of the choices, or free text."""
+        if not is_interactive():
+            raise UsageError("nobody can answer: there is no terminal to ask at")
         rows = [question, *(f"  {number}. {one_line(choice)}" for number, choice in enumerate(choices, 1))]
-        said = ((await self._console.ask_line("\n".join([*_folded(rows), "> "]))) or NO_ANSWER).strip()
+        said = ((await self._console.ask_line("\n".join([*_wrapped(rows), "> "]))) or NO_ANSWER).strip()
         if said.isascii() and said.isdigit() and 1 <= int(said) <= len(choices):
             return choices[int(said) - 1]
         return next((choice for choice in choices if choice.lower() == said.lower()), said)
 
 
-def _folded(rows: list[str]) -> list[str]:
-    """The rows in lines as wide as the terminal, broken between words."""
+def _wrapped(rows: list[str]) -> list[str]:
+    """The rows wrapped to the width of the terminal."""
     columns = shutil.get_terminal_size().columns
     lines = [line for row in rows for line in row.splitlines() or [""]]
     return [part for line in lines for part in wrap(line, columns, drop_whitespace=True) or [""]]
 
 
-SECONDS_BETWEEN_LINES = 1.0
-
-
 class ProgressLines:
-    """Writes what a call reports, at most one line a second: a tool may report a thousand times."""
+    """Prints a call's progress, at most one line per second: a tool may report a thousand times."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""What the commands about models share: the providers that are here, and what keeps one from answering."""
+"""Model providers: which are configured, what keeps one from answering, and which models a server has."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ from toolcrib.providers.model_facts import known_profile
 from toolcrib.providers.presets import PRESETS, Preset
 
 PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}
-"""The package that each protocol needs; the extra has the name of the protocol."""
+"""The package that each protocol needs; the extra is named after the protocol."""
 HIDDEN = frozenset({"scripted"})
-"""For tests: not shown to people who look for a model, unless their config names it."""
+"""For tests: hidden from people who look for a model, unless their config names it."""
+LIST_SECONDS = 10.0
+PROBE_SECONDS = 0.3
+MAX_LIST_BYTES = 20_000_000
+ANTHROPIC_VERSION = "2023-06-01"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderState:
-    """One provider, and what is known here about it without asking it."""
+    """A provider, and what is known about it without a request."""
 
     preset: Preset
     base_url: str
     default_model: str
     key_variable: str
-    """The variable for its key; empty where none is needed."""
+    """The variable for its key; empty if it needs none."""
     has_key: bool
     answers: bool | None = None
-    """Whether a server on this machine answers; None when it is not on this machine, or was not asked."""
+    """Whether a local server responds; None for a remote one, or if it was not probed."""
 
     @property
     def is_local(self) -> bool:
@@ -53,18 +57,18 @@ class ProviderState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing has to be entered before it can be used."""
+        """Whether it can be used without entering a key."""
         return self.has_key or not self.preset.needs_key
 
     @property
-    def key_address(self) -> str:
-        """Where a key can be had."""
-        return where_to_get(self.key_variable)
+    def key_url(self) -> str:
+        """Where to get a key."""
+        return key_url_of(self.key_variable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lack:
-    """What keeps a model from answering, and what to do about it."""
+class MissingRequirement:
+    """What a model needs before it can answer, and how to provide it."""
 
     what: str
     remedy: str
@@ -74,23 +78,23 @@ class Lack:
 
 
 def provider_states(settings: Settings, *, probe: bool = False) -> list[ProviderState]:
-    """Every provider that can be named, those of the config first; `probe` asks the servers on this machine."""
+    """All providers, those of the config first; `probe` checks whether local servers respond."""
     places = Places(settings)
     names = dict.fromkeys([*settings.providers, *(name for name in PRESETS if name not in HIDDEN)])
     states = [_state(places, places.find(name)) for name in names]
     local = [state for state in states if state.is_local] if probe else []
-    answers = answering([(state.preset, state.base_url) for state in local])
+    answers = probe_servers([(state.preset, state.base_url) for state in local])
     answered = {state.preset.name: found for state, found in zip(local, answers, strict=True)}
     return [replace(state, answers=answered.get(state.preset.name)) for state in states]
 
 
-def where_to_get(variable: str) -> str:
-    """The address at which the value of a variable can be had; empty when nobody said."""
+def key_url_of(variable: str) -> str:
+    """Where to get the value of a variable; empty if unknown."""
     return str(OPTIONAL_ENV_VARS.get(variable, {}).get("url") or "")
 
 
-def lack_of(settings: Settings, choice: Choice) -> Lack | None:
-    """What the chosen model lacks, as far as that can be told without asking anybody; None when nothing is missing."""
+def missing_requirement(settings: Settings, choice: Choice) -> MissingRequirement | None:
+    """What the chosen model needs, as far as can be told without a request; None if nothing is missing."""
     preset = Places(settings).find(choice.provider)
     try:
         create_provider(settings, model=choice.model, provider=choice.provider, base_url=choice.base_url)
@@ -98,18 +102,18 @@ def lack_of(settings: Settings, choice: Choice) -> Lack | None:
             find_model(choice.model)
     except (ModelError, UnknownEmbeddedModel) as error:
         what, _, remedy = str(error).partition("; ")
-        return Lack(what=what, remedy=remedy)
+        return MissingRequirement(what=what, remedy=remedy)
     package = PACKAGES.get(preset.protocol, "")
     if package and not installed_version(package):
-        return Lack(
+        return MissingRequirement(
             what=f"the package `{package}`, which {preset.name} needs, is not installed",
-            remedy=f"type `pip install 'toolcrib[{preset.protocol}]'`",
+            remedy=f"run `pip install 'toolcrib[{preset.protocol}]'`",
         )
     return None
 
 
 def context_window(settings: Settings, choice: Choice) -> int:
-    """How many tokens the model takes, as far as it is known without asking it."""
+    """The context window of the model in tokens, as far as known without a request."""
     try:
         provider, model = create_provider(
             settings, model=choice.model, provider=choice.provider, base_url=choice.base_url
@@ -120,7 +124,7 @@ def context_window(settings: Settings, choice: Choice) -> int:
 
 
 def missing_weights(settings: Settings, choice: Choice) -> EmbeddedModel | None:
-    """The embedded model that would have to be fetched before it can answer; None when nothing would."""
+    """The embedded model whose weights must be downloaded first; None if none must."""
     if choice.provider != "embedded":
         return None
     model = find_model(choice.model)
@@ -132,7 +136,7 @@ def megabytes(size: int) -> str:
 
 
 def installed_version(package: str) -> str:
-    """The version of a package that is installed; empty when it is not."""
+    """The installed version of a package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -140,7 +144,7 @@ def installed_version(package: str) -> str:
 
 
 def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of providers for the shell."""
+    """Provider names for the shell."""
     return matching_names(lambda: dict.fromkeys([*load_settings().providers, *PRESETS]), incomplete)
 
 
@@ -155,16 +159,10 @@ def _state(places: Places, preset: Preset) -> ProviderState:
     )
 
 
-LIST_SECONDS = 10.0
-PROBE_SECONDS = 0.3
-MAX_LIST_BYTES = 20_000_000
-ANTHROPIC_VERSION = "2023-06-01"
-
-
 def server_models(preset: Preset, base_url: str, key: str, *, seconds: float = LIST_SECONDS) -> list[str]:
-    """The names of the models that the server says it has; raises ModelError, which says what to do."""
+    """The names of the server's models; raises ModelError with what to do. Needs no SDK."""
     request = _request(preset, base_url, key)
-    # A proxy that is set for the world outside would not find a server on this machine.
+    # A configured proxy cannot reach a server on this machine.
     proxies = [urllib.request.ProxyHandler({})] if is_on_this_machine(base_url) else []
     try:
         with urllib.request.build_opener(*proxies).open(request, timeout=seconds) as answer:
@@ -176,14 +174,13 @@ def server_models(preset: Preset, base_url: str, key: str, *, seconds: float = L
         raise _unreachable(preset, base_url, error) from error
     except ValueError as error:
         raise ModelError(
-            f"what answers at {base_url} is no server with models; set the address of {preset.title} with "
-            "`toolcrib setup`",
+            f"the server at {base_url} does not list models; set the address of {preset.title} with `toolcrib setup`",
             kind="server",
         ) from error
 
 
-def answering(places: Sequence[tuple[Preset, str]]) -> list[bool]:
-    """Whether a server with models answers at each address, within a moment; all are asked at once."""
+def probe_servers(places: Sequence[tuple[Preset, str]]) -> list[bool]:
+    """Whether a model server responds at each address, within a moment; probes all at once."""
     if not places:
         return []
     with ThreadPoolExecutor(len(places)) as pool:
@@ -194,7 +191,7 @@ def _answers(preset: Preset, base_url: str) -> bool:
     try:
         server_models(preset, base_url, "", seconds=PROBE_SECONDS)
     except ModelError as error:
-        # One that wants a key is there all the same.
+        # A server that asks for a key is there.
         return error.kind == "key"
     return True
 
@@ -202,7 +199,7 @@ def _answers(preset: Preset, base_url: str) -> bool:
 def _request(preset: Preset, base_url: str, key: str) -> urllib.request.Request:
     if not base_url.startswith(("http://", "https://")):
         raise ModelError(
-            f"{base_url!r} is no address of a server; give one that begins with http:// or https://: "
+            f"{base_url!r} is not an address; use one that starts with http:// or https://: "
             "`toolcrib setup --base-url URL`",
             kind="bad_request",
         )
@@ -214,7 +211,7 @@ def _request(preset: Preset, base_url: str, key: str) -> urllib.request.Request:
 
 
 def _names(answer: Any) -> list[str]:
-    """The names in an answer, which some servers give as a bare list. Raises ValueError."""
+    """The names in a response, which some servers send as a bare list. Raises ValueError."""
     rows = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(rows, list):
         raise ValueError("no list")
@@ -225,24 +222,24 @@ def _names(answer: Any) -> list[str]:
 def _refused(preset: Preset, base_url: str, status: int) -> ModelError:
     if status in (401, 403):
         return ModelError(
-            f"{preset.title} refuses to list its models without a valid key (HTTP {status}); "
+            f"{preset.title} does not list its models without a valid key (HTTP {status}); "
             "set one with `toolcrib setup`",
             kind="key",
         )
     if status in (404, 405):
         return ModelError(
-            f"{preset.title} has no list of models at {base_url}; take a name from its documentation: "
+            f"{preset.title} does not list its models at {base_url}; find a name in its documentation: "
             f"`toolcrib model use {preset.name}/NAME`",
             kind="unknown_model",
         )
-    return ModelError(f"{preset.title} answers with HTTP {status} at {base_url}; try again in a minute", kind="server")
+    return ModelError(f"{preset.title} returned HTTP {status} at {base_url}; try again in a minute", kind="server")
 
 
 def _unreachable(preset: Preset, base_url: str, error: Exception) -> ModelError:
     reason = error.reason if isinstance(error, URLError) else error
     if is_on_this_machine(base_url):
         return ModelError(
-            f"nothing answers at {base_url}, where {preset.name} should be; start the server, or set another address "
+            f"nothing responds at {base_url}, the address of {preset.name}; start the server, or set another address "
             "with `toolcrib setup`",
             kind="network",
         )

@@ -67,7 +67,7 @@ def unknown_toolsets(runtime: Runtime) -> list[tuple[str, str]]:
     return found
 
 
-def refuse_unknown_toolsets(runtime: Runtime, named: Iterable[str] = ()) -> None:
+def require_known_toolsets(runtime: Runtime, named: Iterable[str] = ()) -> None:
     """Raises for a toolset that does not exist, in the config or among `named`."""
     problems = unknown_toolsets(runtime)
     if problems:

@@ -1,4 +1,4 @@
-"""Tables as a terminal shows them, with Rich."""
+"""Tables drawn with Rich, for a terminal."""
 
 from __future__ import annotations
 

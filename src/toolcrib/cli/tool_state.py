@@ -1,4 +1,4 @@
-"""What commands know about the tools that are here: the loaded runtime, and what becomes of each tool."""
+"""The state of each tool: who provides it, whether it is available, and why not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnknownTool(UnknownName):
 
 
 class ToolState(msgspec.Struct, frozen=True):
-    """One tool and whether it can be used now. `entry` is None for a tool that nothing here provides."""
+    """One tool and whether it is available. `entry` is None for a tool that nothing installed provides."""
 
     name: str
     entry: ToolEntry | None
@@ -56,7 +56,7 @@ class ToolState(msgspec.Struct, frozen=True):
 
 
 def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[ToolState]:
-    """What becomes of each tool; a check that several share is asked once."""
+    """The state of each tool; a check that several tools share runs once."""
     asked = list(entries)
     with stdout_reserved():
         outcomes = registry.availability.ask([entry.check_fn for entry in asked if entry.check_fn is not None])
@@ -71,41 +71,41 @@ def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[To
 
 
 def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
-    """Why a tool that is not registered is missing; None when nothing here knows the name."""
+    """Why a tool that is not registered is missing; None for a name that nothing mentions."""
     of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
     for loaded in [*runtime.loaded_files, *of_plugins]:
         if loaded.problem and name in declared_names(loaded):
             reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
-            return ToolState(name, None, Outcome(False, reason, f"type {lint_command(loaded.path)}"))
+            return ToolState(name, None, Outcome(False, reason, f"run {lint_command(loaded.path)}"))
     for sentence in runtime.registry.rejections:
         if f"tool {name!r}" in sentence:
-            return ToolState(name, None, Outcome(False, sentence, "`toolcrib doctor` shows all that was refused"))
+            return ToolState(name, None, Outcome(False, sentence, "run `toolcrib doctor` to see all rejected tools"))
     if name in runtime.toolsets.resolve("all"):
-        reason = "toolsets name it, but no tool file, plugin or server here provides it"
-        remedy = f"enable a plugin that brings it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
+        reason = "toolsets list it, but no tool file, plugin or MCP server provides it"
+        remedy = f"enable a plugin that provides it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
         return ToolState(name, None, Outcome(False, reason, remedy))
     return None
 
 
 def lint_command(path: Path) -> str:
-    """What to type to see all that is wrong with a tool file."""
+    """The command that shows all problems of a tool file."""
     return f"`toolcrib tools lint {shlex.quote(str(path))}`"
 
 
 def example_command(entry: ToolEntry) -> str:
-    """What to type to call a tool, with arguments that its schema accepts where they are known."""
+    """The command that calls a tool, with example arguments that match its schema if there are any."""
     checker = ArgumentChecker(entry)
     _, problem = checker.prepare({})
     example = None
     if problem is not None:
-        # What is not an object at all is answered with an example of the whole call.
+        # The error for something that is no object includes an example of the whole call.
         _, problem = checker.prepare("[]")
         example = problem.example if problem is not None else None
     return f"toolcrib tools run {entry.name} {shlex.quote(json.dumps(example or {}, ensure_ascii=False))}"
 
 
 def declared_names(loaded: LoadedFile) -> set[str]:
-    """The tools that a file would have declared, as far as its text tells; else the name of the file."""
+    """The tools that a broken file declares, as far as its text shows; else the name of the file."""
     try:
         source = read_source(Path(loaded.path).read_text(encoding="utf-8-sig"))
     except (OSError, SyntaxError, ValueError):
@@ -119,18 +119,18 @@ def declared_names(loaded: LoadedFile) -> set[str]:
 
 
 def require_tool(runtime: Runtime, name: str) -> ToolEntry:
-    """The tool of that name, or that a server calls so; raises UnknownTool with the nearest names, or why not."""
+    """The tool with this name, ours or its server's; raises UnknownTool with the nearest names or the reason."""
     entry = find_tool(runtime, name)
     if entry is not None:
         return entry
     missing = missing_tool(runtime, name)
     if missing is not None:
-        raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; type `toolcrib tools explain {name}`")
-    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` shows all of them")
+        raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; run `toolcrib tools explain {name}`")
+    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="run `toolcrib tools list` to see them all")
 
 
 def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:
-    """The tool of that name, else the one that its MCP server calls so: `tool`, `server: tool` or `server/tool`."""
+    """The tool with this name, or with this name on its MCP server: `tool`, `server: tool` or `server/tool`."""
     entry = runtime.registry.get_entry(name)
     if entry is not None:
         return entry
@@ -143,5 +143,5 @@ def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:
     ]
     if len(meant) > 1:
         names = ", ".join(entry.name for entry in meant)
-        raise UsageError(f"several MCP servers have a tool {name!r}; type one of {names}")
+        raise UsageError(f"several MCP servers have a tool {name!r}; use one of {names}")
     return meant[0] if meant else None

@@ -34,7 +34,7 @@ def register(ctx):
         ("/toolsets", ("terminal", "in use")),
         ("/model", ("scripted answers", "/model NAME switches")),
         ("/todo", ("no plan",)),
-        ("/memory", ("What the agent noted", "memories")),
+        ("/memory", ("Agent's notes", "memories")),
         ("/approvals", ("Nothing is allowed for this session alone.",)),
         ("/processes", ("No background process",)),
         ("/mcp", ("No MCP server is configured",)),

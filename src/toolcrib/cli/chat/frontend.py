@@ -1,4 +1,4 @@
-"""What the chat needs of the place where it happens: a terminal with a live input line, or plain lines."""
+"""What the chat needs of a frontend, and the frontend for plain lines: pipes and simple terminals."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from rich.text import Text
 from toolcrib.cli.chat.renderer import THEME
 from toolcrib.cli.chat.status import Status
 
+ENDING = ("SIGTERM", "SIGHUP")
+CHUNK_BYTES = 65536
+PLAIN_COLUMNS = 80
 
-class Listener(Protocol):
-    """Who is told what the person does."""
+
+class InputListener(Protocol):
+    """Receives what the person does."""
 
     def submit(self, text: str) -> None:
-        """A line was entered."""
+        """The person entered a line."""
         ...
 
     @property
     def is_working(self) -> bool: ...
 
     async def settled(self) -> None:
-        """Returns when nothing is being worked on."""
+        """Wait until nothing is running."""
         ...
 
     def interrupt(self) -> None:
@@ -38,56 +42,53 @@ class Listener(Protocol):
         ...
 
     def leave(self) -> None:
-        """Ctrl-D, or nobody types any more."""
+        """Ctrl-D, or the end of the input."""
         ...
 
     def end(self, signal_number: int) -> None:
-        """The process is asked to end."""
+        """A signal asks the process to end."""
         ...
 
 
-class Front(Protocol):
-    """One way to talk to a person."""
+class Frontend(Protocol):
+    """Shows the chat to a person and reads the input."""
 
     is_live: bool
-    """Whether something can move: without that, the end of each thing is all that is shown."""
+    """Whether it can redraw: if not, only finished things are shown."""
 
     @property
     def columns(self) -> int: ...
 
     def show(self, *renderables: RenderableType, gap: bool = False) -> None:
-        """Print for good; `gap` puts an empty line in front."""
+        """Print permanently; `gap` adds an empty line before it."""
         ...
 
     def show_answer(self, text: str) -> None:
-        """Print a block of an answer, in Markdown."""
+        """Print a block of an answer, which is Markdown."""
         ...
 
     def refresh(self) -> None:
-        """What moves has changed."""
+        """Redraw the status."""
         ...
 
     def prefill(self, text: str) -> None:
-        """Give the person a text back to work on, where he has not begun to type something else."""
+        """Put text into the input line, if it is empty."""
         ...
 
     def suspended(self) -> AbstractAsyncContextManager[None]:
-        """Leaves the terminal to a dialogue of somebody else; what is printed meanwhile comes afterwards."""
+        """Hand the terminal to another dialogue; output is held back until it ends."""
         ...
 
-    async def run(self, listener: Listener) -> None:
-        """Take what the person types until `stop` is called."""
+    async def run(self, listener: InputListener) -> None:
+        """Read the input until `stop` is called."""
         ...
 
     def stop(self) -> None: ...
 
 
-ENDING = ("SIGTERM", "SIGHUP")
-
-
 @contextmanager
-def signals_to(listener: Listener, *, interrupt: bool) -> Iterator[None]:
-    """While this lasts, a closed window or a polite `kill` ends the chat in order; `interrupt`: Ctrl-C is told too."""
+def forward_signals(listener: InputListener, *, interrupt: bool) -> Iterator[None]:
+    """Forward SIGTERM and SIGHUP to the listener, so that the chat ends cleanly; with `interrupt`, Ctrl-C too."""
     if sys.platform == "win32":
         yield
         return
@@ -95,7 +96,7 @@ def signals_to(listener: Listener, *, interrupt: bool) -> Iterator[None]:
     before = {}
     for name in ENDING:
         number = getattr(signal, name)
-        # Whoever started us with `nohup` wants us to go on.
+        # With `nohup`, the process should continue.
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.getsignal(number)
             loop.add_signal_handler(number, listener.end, int(number))
@@ -110,12 +111,8 @@ def signals_to(listener: Listener, *, interrupt: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-CHUNK_BYTES = 65536
-PLAIN_COLUMNS = 80
-
-
-class LineFront:
-    """Reads lines and prints lines. Answers go to stdout; so does the rest where a person sees both, else to stderr."""
+class LineFrontend:
+    """Reads and prints plain lines. Answers go to stdout; the rest too on a terminal, else to stderr."""
 
     is_live = False
 
@@ -124,7 +121,7 @@ class LineFront:
         self._at_terminal = sys.stdin.isatty()
         self._asides = sys.stdout if self._at_terminal and sys.stdout.isatty() else sys.stderr
         self._typed: deque[str] = deque()
-        self._news = asyncio.Event()
+        self._notifications = asyncio.Event()
         self._ended = False
         self._stopped = False
         self._asked = False
@@ -157,7 +154,7 @@ class LineFront:
         self._asked = self._status.asking
 
     def prefill(self, text: str) -> None:
-        self.show(Text(f"not asked: {text}"))
+        self.show(Text(f"not sent: {text}"))
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
@@ -167,8 +164,8 @@ class LineFront:
         finally:
             self._attach()
 
-    async def run(self, listener: Listener) -> None:
-        with signals_to(listener, interrupt=True):
+    async def run(self, listener: InputListener) -> None:
+        with forward_signals(listener, interrupt=True):
             self._attach()
             try:
                 while not self._stopped:
@@ -178,28 +175,28 @@ class LineFront:
 
     def stop(self) -> None:
         self._stopped = True
-        self._news.set()
+        self._notifications.set()
 
-    async def _hand_on(self, listener: Listener) -> None:
-        """Give the listener the next line. From a pipe, a question follows when the last one is done with."""
+    async def _hand_on(self, listener: InputListener) -> None:
+        """Submit the next line. From a pipe, each question waits for the one before."""
         if self._at_terminal:
             await self._prompt_when_idle(listener)
         else:
             await listener.settled()
         if not self._typed and not self._ended:
-            await self._news.wait()
-        self._news.clear()
+            await self._notifications.wait()
+        self._notifications.clear()
         if self._stopped:
             return
         if self._typed:
             listener.submit(self._typed.popleft())
         elif self._ended:
             listener.leave()
-            await self._news.wait()
+            await self._notifications.wait()
 
-    async def _prompt_when_idle(self, listener: Listener) -> None:
-        """Shows the prompt as soon as nothing is worked on, unless something was typed before."""
-        waits = [asyncio.ensure_future(self._news.wait()), asyncio.ensure_future(listener.settled())]
+    async def _prompt_when_idle(self, listener: InputListener) -> None:
+        """Show the prompt when nothing is running, unless input is waiting."""
+        waits = [asyncio.ensure_future(self._notifications.wait()), asyncio.ensure_future(listener.settled())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -217,7 +214,7 @@ class LineFront:
                 asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
                 return
         except PermissionError:
-            # A file, or a device such as /dev/null, is always ready, which event loops do not understand.
+            # Event loops cannot wait for files and devices such as /dev/null, which are always ready.
             pass
         while not self._ended:
             self._read()
@@ -238,7 +235,7 @@ class LineFront:
             self._ended = True
             lines, self._rest = [*lines, self._rest] if self._rest else lines, ""
         self._typed += lines
-        self._news.set()
+        self._notifications.set()
 
 
 def _write(stream: TextIO, text: str) -> None:

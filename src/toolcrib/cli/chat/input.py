@@ -1,4 +1,4 @@
-"""What Tab offers in the input line: commands, what may follow them, and paths behind an @."""
+"""The input line: completion, key bindings, and the external editor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prompt_toolkit.filters import has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from toolcrib.cli.chat.frontend import Listener
+from toolcrib.cli.chat.frontend import InputListener
 from toolcrib.cli.chat.slash import Chat, SlashCommand
 from toolcrib.cli.output import one_line
 from toolcrib.config.environment import environment
@@ -32,10 +32,12 @@ MAX_LOOKED_AT = 5_000
 _PATH = re.compile(r"""(?:^|\s)@(?:"([^"\n]*)|((?:\\.|[^\s"\\])*))$""")
 _WORD = re.compile(r"/([\w?-]*)$")
 _ARGUMENT = re.compile(r"/([\w?-]+)\s+(\S*)$")
+Tell = Callable[[Callable[[InputListener], None]], None]
+FALLBACK = "vi"
 
 
 class ChatCompleter(Completer):
-    """Looks at the text before the cursor. Cheap enough for every key."""
+    """Completes commands, their arguments, and paths after an @. Fast enough for every key press."""
 
     def __init__(self, chat: Callable[[], Chat | None], folder: Callable[[], Path]) -> None:
         self._chat = chat
@@ -57,10 +59,10 @@ class ChatCompleter(Completer):
         written = match[1] if match[1] is not None else match[2]
         start = -len(written) - (1 if match[1] is not None else 0)
         head, begun = os.path.split(typed)
-        # An unknown user stays as he was typed, and nothing is found.
+        # `~user` of an unknown user stays as typed, and nothing is found.
         folder = self._folder() / os.path.expanduser(head)  # noqa: PTH111
         for name, is_folder in _entries(folder, begun):
-            whole = os.path.join(head, name) + (os.sep if is_folder else "")  # noqa: PTH118 - text as it was typed
+            whole = os.path.join(head, name) + (os.sep if is_folder else "")  # noqa: PTH118 - keep the text as typed
             text = f'"{whole}' + ("" if is_folder else '"') if " " in whole else whole
             yield Completion(text, start_position=start, display=name + (os.sep if is_folder else ""))
 
@@ -72,11 +74,11 @@ def _arguments(chat: Chat, name: str) -> Iterable[str]:
     try:
         return list(command.complete(chat))
     except (ToolcribError, OSError):
-        return ()  # there is no place for a message while somebody is typing
+        return ()  # completion cannot show an error
 
 
 def _entries(folder: Path, begun: str) -> list[tuple[str, bool]]:
-    """What is in the folder and begins so, folders first; nothing where it cannot be read."""
+    """The matching entries of a folder, folders first; none if it cannot be read."""
     try:
         with os.scandir(folder) as found:
             looked_at = list(islice(found, MAX_LOOKED_AT))
@@ -93,7 +95,7 @@ def _entries(folder: Path, begun: str) -> list[tuple[str, bool]]:
 def _commands(commands: Iterable[SlashCommand], begun: str) -> Iterator[Completion]:
     for one in commands:
         if one.name.startswith(begun):
-            # A command that takes something leaves room for it.
+            # Leave room for an argument.
             text = f"{one.name} " if one.complete is not None else one.name
             display = f"/{one.name} {one.arguments}".rstrip()
             yield Completion(text, start_position=-len(begun), display=display, display_meta=one.summary)
@@ -105,11 +107,8 @@ def _words(words: Iterable[str], begun: str) -> Iterator[Completion]:
             yield Completion(word, start_position=-len(begun), display=one_line(word))
 
 
-Tell = Callable[[Callable[[Listener], None]], None]
-
-
 def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindings:
-    """The bindings; `tell` hands on what was meant, `edit` opens the editor."""
+    """The key bindings; `tell` notifies the listener, `edit` opens the editor."""
     keys = KeyBindings()
     typing = has_focus(buffer)
 
@@ -119,7 +118,7 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
             return
         text = buffer.text
         if text.strip():
-            with suppress(OSError):  # a full disk keeps nobody from asking
+            with suppress(OSError):  # a full disk must not prevent a question
                 buffer.append_to_history()
         buffer.reset()
         tell(lambda listener: listener.submit(text))
@@ -153,7 +152,7 @@ def chat_keys(buffer: Buffer, tell: Tell, edit: Callable[[], None]) -> KeyBindin
 
 
 def _continues(buffer: Buffer) -> bool:
-    """A backslash at the end of the line asks for another one."""
+    """A backslash at the end of the line continues on a new line."""
     if not buffer.document.is_cursor_at_the_end or not buffer.text.endswith("\\"):
         return False
     buffer.delete_before_cursor(1)
@@ -162,7 +161,7 @@ def _continues(buffer: Buffer) -> bool:
 
 
 def _takes_completion(buffer: Buffer) -> bool:
-    """Enter on a completion that was walked to keeps it; a command is complete with it and runs at once."""
+    """Enter on a selected completion accepts it; a completed command runs at once."""
     state = buffer.complete_state
     if state is None:
         return False
@@ -171,11 +170,8 @@ def _takes_completion(buffer: Buffer) -> bool:
     return chosen is not None and not buffer.text.startswith("/")
 
 
-FALLBACK = "vi"
-
-
 async def edit_in_editor(text: str, terminal: TextIO) -> str:
-    """The text as it was saved in $VISUAL or $EDITOR; as it was given where the editor fails. Needs the terminal."""
+    """The text as saved in $VISUAL or $EDITOR; unchanged if the editor fails. Needs the terminal."""
     command = shlex.split(environment().get("VISUAL") or environment().get("EDITOR") or FALLBACK)
     with tempfile.TemporaryDirectory(prefix="toolcrib-") as folder:
         file = Path(folder, "message.md")
@@ -185,7 +181,7 @@ async def edit_in_editor(text: str, terminal: TextIO) -> str:
                 *command, str(file), stdin=sys.stdin, stdout=terminal.fileno(), stderr=terminal.fileno()
             )
         except OSError as error:
-            terminal.write(f"{command[0]} cannot be started: {error.strerror}; set EDITOR to an editor of yours\n")
+            terminal.write(f"cannot start {command[0]}: {error.strerror}; set EDITOR to an editor\n")
             return text
         failed = await editor.wait() != 0
         return text if failed else _read(file)

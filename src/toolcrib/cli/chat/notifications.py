@@ -1,4 +1,4 @@
-"""What happens beside the talk and is told between two turns: background processes, tool files that were changed."""
+"""Notifications between two turns: events of background processes, and reloaded tool files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ READER = "chat"
 SHOWN_OUTPUT_LINES = 5
 
 
-class News:
-    """Prints news while nothing is worked on; what comes earlier waits."""
+class Notifications:
+    """Prints notifications while the chat is idle; holds them back while the agent works."""
 
     def __init__(self, workshop: Workshop, screen: Screen, idle: asyncio.Event) -> None:
         self._workshop = workshop
@@ -26,23 +26,23 @@ class News:
         self._changed = asyncio.Event()
 
     def session_changed(self) -> None:
-        """Another session is talked to now."""
+        """The chat has switched to another session."""
         self._changed.set()
 
     async def before_turn(self) -> None:
-        """Load the tool files that were saved since the last turn, and say so."""
-        # A tool file may do anything while it is imported.
+        """Reload the tool files that changed since the last turn."""
+        # Importing a tool file may block.
         for one in await asyncio.to_thread(self._tools.refresh):
             for line in reload_lines(one):
                 self._screen.note(line)
         self._changed.set()
 
     async def watch(self, session_id: Callable[[], str]) -> None:
-        """Tell of the background processes of the session, for as long as the chat lasts."""
+        """Print the events of the session's background processes until cancelled."""
         while True:
             self._changed.clear()
             if not self._workshop.runtime.has_terminal:
-                # Nothing can have been started before the first turn.
+                # No process can have started before the first turn.
                 await self._changed.wait()
                 await self._idle.wait()
                 continue
@@ -69,14 +69,14 @@ class News:
 
 
 def event_lines(event: ProcessEvent) -> list[str]:
-    """An event in words, with the end of the output that belongs to it."""
+    """An event as text, with the last lines of its output."""
     head, *output = event.in_words().splitlines()
     shown = [line for line in output if line.strip()][-SHOWN_OUTPUT_LINES:]
     return [one_line(head), *(f"  {one_line(line)}" for line in shown)]
 
 
 def reload_lines(one: Reloaded) -> list[str]:
-    """What became of a tool file that was saved."""
+    """The result of reloading a tool file."""
     if one.problem:
         return [f"tool file {one.path.name} was not reloaded: {one.problem}"]
     lines = [f"tool {name} reloaded" for name in one.tools_added]

@@ -1,4 +1,4 @@
-"""Cuts Markdown that is still being written into blocks that are complete and the one that still grows."""
+"""Markdown on a terminal: splits streamed text into blocks, and renders them with Rich."""
 
 from __future__ import annotations
 
@@ -21,103 +21,6 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _LIST_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?: |$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?: |$)")
 _INDENTED = re.compile(r"(?: {2,}|\t)\S")
-
-
-class BlockStream:
-    """Takes text as it arrives. A block is a paragraph, a list, a table, a quote, a heading or a piece of code."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        """The complete lines of the block that grows."""
-        self._tail: list[str] = []
-        """What has arrived of the line that is being written, in pieces: it may become as long as a book."""
-        self._fence = ""
-        """What closes the piece of code that we are in."""
-
-    @property
-    def is_growing(self) -> bool:
-        return bool(self._lines or self._tail)
-
-    @property
-    def growing(self) -> str:
-        """What has arrived of the block that is not complete yet."""
-        self._tail = ["".join(self._tail)] if self._tail else []
-        return "\n".join([*self._lines, *self._tail]).strip("\n")
-
-    def feed(self, text: str) -> list[str]:
-        """Take a piece of text; returns the blocks that it completes."""
-        finished: list[str] = []
-        if "\n" not in text:
-            self._tail += [text] if text else []
-            return finished
-        *lines, tail = "".join([*self._tail, text]).split("\n")
-        self._tail = [tail] if tail else []
-        for line in lines:
-            self._take(line, finished)
-        return finished
-
-    def finish(self) -> list[str]:
-        """No more text comes; returns what is left."""
-        finished: list[str] = []
-        if self._tail:
-            self._take("".join(self._tail), finished)
-        self._tail = []
-        self._end_block(finished)
-        return finished
-
-    def discard(self) -> None:
-        """Forget the block that grows."""
-        self._lines, self._tail, self._fence = [], [], ""
-
-    def _take(self, line: str, finished: list[str]) -> None:
-        if self._fence:
-            self._lines.append(line)
-            if _closes(line, self._fence):
-                self._end_block(finished)
-            return
-        opening = _FENCE.match(line)
-        if opening and not (opening[1][0] == "`" and "`" in opening[2]):
-            # In a list a piece of code belongs to its item, and the list goes on behind it.
-            self._end_block(finished)
-            self._lines, self._fence = [line], opening[1]
-        elif not line.strip():
-            self._take_blank(finished)
-        elif self._lines and not self._lines[-1].strip() and not (_LIST_ITEM.match(line) or _INDENTED.match(line)):
-            # A list that had a blank line behind it is over.
-            self._end_block(finished)
-            self._take(line, finished)
-        elif _HEADING.match(line):
-            self._end_block(finished)
-            finished.append(line)
-        elif self._lines and _is_row(self._lines[0]) != _is_row(line):
-            self._end_block(finished)
-            self._lines.append(line)
-        else:
-            self._lines.append(line)
-
-    def _take_blank(self, finished: list[str]) -> None:
-        if self._lines and _LIST_ITEM.match(self._lines[0]):
-            # What is indented below, or the next item, still belongs to the list.
-            self._lines.append("")
-        else:
-            self._end_block(finished)
-
-    def _end_block(self, finished: list[str]) -> None:
-        block = "\n".join(self._lines).strip("\n")
-        if block.strip():
-            finished.append(block)
-        self._lines, self._fence = [], ""
-
-
-def _closes(line: str, fence: str) -> bool:
-    bare = line.strip()
-    return len(bare) >= len(fence) and not bare.strip(fence[0]) and len(line) - len(line.lstrip()) <= 3
-
-
-def _is_row(line: str) -> bool:
-    return line.lstrip().startswith("|")
-
-
 THEME = Theme(
     {
         "markdown.code": "cyan",
@@ -138,11 +41,112 @@ THEME = Theme(
 )
 CODE_THEME = "ansi_dark"
 COLOURED_CHARS = 50_000
-"""Colouring so much takes half a second, in which no key is heard; what is longer stays plain."""
+"""Highlighting more takes half a second, during which the input blocks; longer code stays plain."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+MIN_COLUMNS = 20
+
+
+class BlockStream:
+    """Splits streamed Markdown into complete blocks and one that still grows.
+
+    A block is a paragraph, a list, a table, a quote, a heading or a code block.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        """The complete lines of the growing block."""
+        self._tail: list[str] = []
+        """The pieces of the incomplete line, which may become very long."""
+        self._fence = ""
+        """The fence that closes the current code block; empty outside of one."""
+
+    @property
+    def is_growing(self) -> bool:
+        return bool(self._lines or self._tail)
+
+    @property
+    def growing(self) -> str:
+        """The text of the growing block."""
+        self._tail = ["".join(self._tail)] if self._tail else []
+        return "\n".join([*self._lines, *self._tail]).strip("\n")
+
+    def feed(self, text: str) -> list[str]:
+        """Add text; returns the blocks that it completes."""
+        finished: list[str] = []
+        if "\n" not in text:
+            self._tail += [text] if text else []
+            return finished
+        *lines, tail = "".join([*self._tail, text]).split("\n")
+        self._tail = [tail] if tail else []
+        for line in lines:
+            self._take(line, finished)
+        return finished
+
+    def finish(self) -> list[str]:
+        """End the text; returns the remaining blocks."""
+        finished: list[str] = []
+        if self._tail:
+            self._take("".join(self._tail), finished)
+        self._tail = []
+        self._end_block(finished)
+        return finished
+
+    def discard(self) -> None:
+        """Discard the growing block."""
+        self._lines, self._tail, self._fence = [], [], ""
+
+    def _take(self, line: str, finished: list[str]) -> None:
+        if self._fence:
+            self._lines.append(line)
+            if _closes(line, self._fence):
+                self._end_block(finished)
+            return
+        opening = _FENCE.match(line)
+        if opening and not (opening[1][0] == "`" and "`" in opening[2]):
+            # In a list, a code block belongs to its item, and the list continues after it.
+            self._end_block(finished)
+            self._lines, self._fence = [line], opening[1]
+        elif not line.strip():
+            self._take_blank(finished)
+        elif self._lines and not self._lines[-1].strip() and not (_LIST_ITEM.match(line) or _INDENTED.match(line)):
+            # A blank line ended the list.
+            self._end_block(finished)
+            self._take(line, finished)
+        elif _HEADING.match(line):
+            self._end_block(finished)
+            finished.append(line)
+        elif self._lines and _is_row(self._lines[0]) != _is_row(line):
+            self._end_block(finished)
+            self._lines.append(line)
+        else:
+            self._lines.append(line)
+
+    def _take_blank(self, finished: list[str]) -> None:
+        if self._lines and _LIST_ITEM.match(self._lines[0]):
+            # The next item, or indented text, still belongs to the list.
+            self._lines.append("")
+        else:
+            self._end_block(finished)
+
+    def _end_block(self, finished: list[str]) -> None:
+        block = "\n".join(self._lines).strip("\n")
+        if block.strip():
+            finished.append(block)
+        self._lines, self._fence = [], ""
+
+
+def _closes(line: str, fence: str) -> bool:
+    bare = line.strip()
+    return len(bare) >= len(fence) and not bare.strip(fence[0]) and len(line) - len(line.lstrip()) <= 3
+
+
+def _is_row(line: str) -> bool:
+    return line.lstrip().startswith("|")
 
 
 class _Code(CodeBlock):
-    """Code without a background and without padding, so that it can be copied; its fences stay where colour is off."""
+    """Code without background and padding, so that it can be copied; without colour, it keeps its fences."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip("\n")
@@ -163,7 +167,7 @@ class _Heading(Heading):
 
 
 class ChatMarkdown(Markdown):
-    """One block. Line breaks are kept, HTML is shown as it is written, and a link shows where it leads."""
+    """One block. Keeps line breaks, shows HTML as text, and shows the target of each link."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -188,7 +192,7 @@ def _readable(token: Token) -> Token:
 def _plain_inlines(children: Iterable[Token]) -> Iterator[Token]:
     inside_address = False
     for token in children:
-        # An entity may stand for a character that steers the terminal.
+        # An entity may encode a terminal control character.
         token.content = clean(token.content)
         if token.type == "softbreak":
             yield Token("hardbreak", "br", 0)
@@ -196,7 +200,7 @@ def _plain_inlines(children: Iterable[Token]) -> Iterator[Token]:
             source = str(token.attrs.get("src", ""))
             yield Token("text", "", 0, content=f"{token.content} ({source})" if token.content else source)
         elif token.type == "link_open" and token.info == "auto":
-            # Text and address are the same.
+            # The text of the link is its address.
             inside_address = True
         elif token.type == "link_close" and inside_address:
             inside_address = False
@@ -204,13 +208,8 @@ def _plain_inlines(children: Iterable[Token]) -> Iterator[Token]:
             yield token
 
 
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_PADDING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
-MIN_COLUMNS = 20
-
-
-class Paper:
-    """Draws without printing. Rows carry no padding, so that a terminal that changes its width leaves them alone."""
+class TerminalRenderer:
+    """Renders Rich objects to text. Lines have no padding, so that resizing the terminal does not wrap them."""
 
     def __init__(self, *, colour: bool) -> None:
         self._console = Console(
@@ -226,7 +225,7 @@ class Paper:
         )
 
     def draw(self, renderable: RenderableType, columns: int) -> str:
-        """The lines, each with its end."""
+        """The rendered lines, each with its line break."""
         with self._console.capture() as capture:
             self._console.print(renderable, width=max(columns, MIN_COLUMNS))
         lines = [_PADDING.sub(r"\1", line) for line in capture.get().split("\n")]

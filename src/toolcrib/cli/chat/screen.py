@@ -1,4 +1,4 @@
-"""What of a run is printed, and when: finished blocks of the answer, finished calls, and what one has to know."""
+"""Prints the events of a run: finished blocks of the answer, finished calls with their diffs, and notices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from toolcrib.agent.events import (
     TextStreamed,
     TurnStarted,
 )
-from toolcrib.cli.chat.frontend import Front
+from toolcrib.cli.chat.frontend import Frontend
 from toolcrib.cli.chat.status import RunningCall, Status
-from toolcrib.cli.chat.symbols import Symbols, count_in_words, fitted, seconds_in_words
+from toolcrib.cli.chat.symbols import Symbols, fitted, short_count, short_duration
 from toolcrib.cli.output import cell_width, clean, one_line, plural
 from toolcrib.core.messages import Image, Message
 from toolcrib.core.types import JsonObject
@@ -38,17 +38,20 @@ MAX_OUTPUT_LINES = 20
 MAX_ERROR_CHARS = 400
 MIN_SUMMARY_COLUMNS = 12
 WRAPPED = "Tool execution failed: "
-"""What the error of a tool begins with for the model, and a person need not read."""
+"""The prefix of tool errors, which is meant for the model."""
 _DIFF_KEYS = ("diff", "patch")
 _TEXT_KEYS = ("output", "content", "text", "result")
-_WORDS = {"ok": "", "error": "failed", "blocked": "blocked", "cancelled": "stopped", "timeout": "out of time"}
+_WORDS = {"ok": "", "error": "failed", "blocked": "blocked", "cancelled": "stopped", "timeout": "timed out"}
+THINKING = "thinking"
+ANSWERING = "answering"
+MAX_ECHOED_LINES = 20
 
 
 def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols: Symbols) -> list[RenderableType]:
-    """Emoji, name, main argument, duration and how it ended; an error that does not fit follows below."""
+    """Emoji, name, main argument, duration and outcome; an error that does not fit goes on the next line."""
     ok = event.status == "ok"
     sign = symbols.done if ok else symbols.failed
-    time_taken = seconds_in_words(event.duration_ms / 1000)
+    time_taken = short_duration(event.duration_ms / 1000)
     word = _WORDS[event.status]
     ending = f"{symbols.dot}{time_taken}" + (f"{symbols.dot}{word}" if word else "")
     head = f"{sign} {call.label}"
@@ -61,7 +64,7 @@ def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols
         (symbols.dot + time_taken, "dim"),
         (f"{symbols.dot}{word}" if word else "", "red"),
     )
-    # Whoever stopped it knows why.
+    # The person who stopped it knows why.
     problem = "" if ok or event.status == "cancelled" else _problem(event)
     if not problem:
         return [line]
@@ -76,13 +79,13 @@ def _problem(event: CallFinished) -> str:
 
 
 def diff_of(text: str) -> str:
-    """The unified diff in a tool's result; empty when there is none."""
+    """The unified diff in a tool's result; empty if there is none."""
     found = _member(_object(text), _DIFF_KEYS)
     return found if "@@" in found or found.startswith(("---", "diff ")) else ""
 
 
 def output_of(text: str) -> str:
-    """What a tool printed or found, without the JSON around it."""
+    """The output in a tool's result, without the JSON around it."""
     result = _object(text)
     if not result:
         return text
@@ -105,7 +108,7 @@ def _member(result: JsonObject, keys: tuple[str, ...]) -> str:
 
 
 def coloured_diff(diff: str, symbols: Symbols) -> Text:
-    """A diff with its added and removed lines in colour; a long one is cut."""
+    """The diff in colour; cuts a long one."""
     lines = clean(diff.replace("\r\n", "\n")).rstrip("\n").split("\n")
     shown = Text()
     for line in lines[:MAX_DIFF_LINES]:
@@ -125,7 +128,7 @@ def _diff_style(line: str) -> str:
 
 
 def shown_output(text: str, symbols: Symbols) -> Text:
-    """The beginning of a tool's output, indented."""
+    """The first lines of a tool's output, indented."""
     lines = clean(output_of(text).replace("\r\n", "\n")).strip("\n").split("\n")
     shown = Text("\n".join(f"  {line}" for line in lines[:MAX_OUTPUT_LINES]), "dim")
     if len(lines) > MAX_OUTPUT_LINES:
@@ -133,20 +136,15 @@ def shown_output(text: str, symbols: Symbols) -> Text:
     return shown
 
 
-THINKING = "thinking"
-ANSWERING = "answering"
-MAX_ECHOED_LINES = 20
-
-
 class Screen:
-    """Shows one run after another."""
+    """Shows the runs of the agent and the messages of the chat."""
 
-    def __init__(self, front: Front, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]) -> None:
+    def __init__(self, front: Frontend, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]) -> None:
         self.front = front
         self.status = status
         self.shows_reasoning = False
         self.shows_output = False
-        """Each tool's output is shown, because the model is too small to be trusted with retelling it."""
+        """Whether to show each tool's output, because the model is too small to repeat it reliably."""
         self._keep_images = keep_images
         self._blocks = status.blocks
         self._has_streamed = False
@@ -156,10 +154,10 @@ class Screen:
         self._last_problem = ""
         self._after_answer = False
 
-    # What the chat says itself
+    # Messages of the chat
 
     def echo(self, text: str) -> None:
-        """What the person entered, where the terminal does not keep it."""
+        """Show what the person entered, if the frontend does not keep it on screen."""
         if self.front.is_live:
             symbols = self.status.symbols
             rows = clean(text).strip("\n").split("\n")
@@ -169,18 +167,18 @@ class Screen:
             self.front.show(Text(symbols.prompt + f"\n{symbols.more}".join(rows), "bold"), gap=True)
 
     def say(self, text: str, style: str = "", *, gap: bool = False) -> None:
-        """A sentence of the chat's own."""
+        """Print a message of the chat."""
         self.front.show(Text(clean(text), style), gap=gap)
 
     def note(self, text: str) -> None:
-        """One dim line."""
+        """Print a dim line."""
         self.say(text, "dim")
 
     def problem(self, text: str) -> None:
-        """What went wrong and what to do."""
+        """Print an error and how to fix it."""
         self.say(text, "red")
 
-    # What the agent does
+    # Events of the agent
 
     def handle(self, event: AnyEvent) -> None:
         """Show one event of a run."""
@@ -226,7 +224,7 @@ class Screen:
         if self.shows_reasoning and "\n\n" in self._reasoning:
             done, _, self._reasoning = self._reasoning.rpartition("\n\n")
             self._show_thought(done)
-        # The line that is being thought, as far as there is room for it.
+        # The current line of the reasoning.
         self.status.activity.detail = one_line(self._reasoning.rstrip().rpartition("\n")[2])
 
     def _take_message(self, message: Message) -> None:
@@ -252,7 +250,7 @@ class Screen:
         self._after_answer = True
 
     def _fold_reasoning(self) -> None:
-        """Thoughts are over: all that remains of them is a line, unless the person wants to read them."""
+        """The reasoning has ended: show it as one line, or in full if the person wants that."""
         thoughts, self._reasoning = self._reasoning.strip(), ""
         if not thoughts:
             return
@@ -285,30 +283,30 @@ class Screen:
             case Notified(kind="restart"):
                 self._blocks.discard()
                 self._has_streamed, self._reasoning = False, ""
-                self.note(event.message or "the answer begins anew")
+                self.note(event.message or "the partial answer is discarded")
             case Notified(kind="loading"):
                 self.status.activity.begin(one_line(event.message))
             case Notified():
                 self.note(event.message)
             case Compressed():
-                saved = f"{count_in_words(event.tokens_before)} to {count_in_words(event.tokens_after)} tokens"
+                saved = f"{short_count(event.tokens_before)} to {short_count(event.tokens_after)} tokens"
                 self.note(f"{plural(event.messages, 'older message')} replaced by a summary: {saved}")
             case Steered():
-                self.note(f"heard: {one_line(event.text)}")
+                self.note(f"steered: {one_line(event.text)}")
             case ChildProgressed():
-                self.status.activity.helper_progressed(event)
+                self.status.activity.subagent_progressed(event)
                 if event.state not in ("started", "working"):
-                    self.note(f"helper {event.state}: {one_line(event.goal)}")
+                    self.note(f"subagent {event.state}: {one_line(event.goal)}")
 
     def _show_end(self, result: RunResult) -> None:
         self._finish_text()
         if result.answer.strip() and result.answer != self._last_answer:
-            # A plugin has reworded it.
+            # A plugin has changed it.
             self._take_text(result.answer)
             self._finish_text()
         self.status.activity.end()
         if result.outcome == "interrupted":
-            self.say("stopped; what was done so far stays in the session", "yellow", gap=self._after_answer)
+            self.say("stopped; the session keeps what was done so far", "yellow", gap=self._after_answer)
         elif result.problem and result.problem != self._last_problem:
             self.problem(result.problem)
         self._has_streamed = False

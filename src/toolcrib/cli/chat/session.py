@@ -1,4 +1,4 @@
-"""The conversation: takes what the person enters, has it worked on, one thing after the other."""
+"""An interactive chat session: takes what the person enters and works on it, one thing after the other."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ from toolcrib.agent.workshop import Workshop
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.entries import suggest
-from toolcrib.cli.chat.frontend import Front, LineFront
+from toolcrib.cli.chat.frontend import Frontend, LineFrontend
 from toolcrib.cli.chat.images import save_images, with_images
 from toolcrib.cli.chat.input import ChatCompleter
-from toolcrib.cli.chat.notifications import News
+from toolcrib.cli.chat.notifications import Notifications
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as MCP_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as STATE_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as TALK_COMMANDS
+from toolcrib.cli.chat.slash_commands import COMMANDS
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
 from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
-from toolcrib.cli.chat.summary import farewell, greeting, resumed, warnings
-from toolcrib.cli.chat.symbols import cost_in_words, symbols_for
-from toolcrib.cli.chat.terminal import TerminalFront, stray_output_to
+from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
+from toolcrib.cli.chat.symbols import short_cost, symbols_for
+from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
 from toolcrib.cli.output import clean
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
@@ -47,16 +44,16 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 WIND_DOWN_SECONDS = 10.0
-"""How long work that is left may take to put everything in order."""
+"""How long running work may take to stop."""
 
 Job = Callable[[], Awaitable[None]]
 
 
-class Talk:
-    """One chat from the greeting to the farewell; the sessions in it may change."""
+class ChatSession:
+    """One interactive chat. The agent's session may change during it."""
 
     def __init__(
-        self, options: ChatOptions, workshop: Workshop, front: Front, screen: Screen, asker: ChatAsker, agent: Agent
+        self, options: ChatOptions, workshop: Workshop, front: Frontend, screen: Screen, asker: ChatAsker, agent: Agent
     ) -> None:
         self.workshop = workshop
         self.agent = agent
@@ -73,23 +70,23 @@ class Talk:
         self._tasks: asyncio.TaskGroup | None = None
         self._job: asyncio.Future[Attempt[None]] | None = None
         self._asides: set[asyncio.Task[None]] = set()
-        """Commands that run beside whatever is worked on."""
+        """Commands that run while the agent works."""
         self._interrupted_at = -HINT_SECONDS
         self._interrupted_work = False
-        self._news = News(workshop, screen, self._idle)
+        self._notifications = Notifications(workshop, screen, self._idle)
         self._commands: dict[str, SlashCommand] = {}
         self.status.bar = lambda: self._bar
         self._bar = ""
         self._refresh_bar()
 
-    # From beginning to end
+    # Running
 
     async def run(self) -> None:
-        """Talk until the person leaves."""
+        """Run the chat until the person leaves."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             worker = tasks.create_task(self._work())
-            watcher = tasks.create_task(self._news.watch(lambda: self.agent.session_id))
+            watcher = tasks.create_task(self._notifications.watch(lambda: self.agent.session_id))
             try:
                 await self._front.run(self)
             finally:
@@ -106,7 +103,7 @@ class Talk:
             async with asyncio.timeout(WIND_DOWN_SECONDS):
                 await self._idle.wait()
         except TimeoutError:
-            self.screen.problem("what was running did not stop in time")
+            self.screen.problem("the running work did not stop in time")
 
     async def _work(self) -> None:
         while True:
@@ -118,15 +115,15 @@ class Talk:
             if isinstance(error, ToolcribError | OSError):
                 self.screen.problem(str(error))
             elif error is not None:
-                logger.error("the chat could not do something", exc_info=error)
+                logger.error("a job of the chat failed", exc_info=error)
                 log = self.workshop.settings.home.log_file
-                self.screen.problem(f"something went wrong inside toolcrib: {error!r}; see {log}")
+                self.screen.problem(f"internal error: {error!r}; see {log}")
             self.status.activity.end()
             self._refresh_bar()
             self._front.refresh()
 
     async def _do(self, job: Job) -> BaseException | None:
-        """What the job failed with; None when it is done, or was stopped."""
+        """The error of the job; None if it succeeded or was stopped."""
         self._job = asyncio.ensure_future(attempt_async(job()))
         try:
             await asyncio.wait([self._job])
@@ -138,7 +135,7 @@ class Talk:
             self._job.cancel()
             self._job = None
 
-    # What the person does
+    # Input
 
     def submit(self, text: str) -> None:
         if self._asker.is_waiting:
@@ -172,11 +169,11 @@ class Talk:
             self._leave(INTERRUPTED if self._interrupted_work else 0)
         elif self.is_working:
             self._interrupted_work = True
-            self._hint("stopping; Ctrl-C again leaves")
+            self._hint("stopping; press Ctrl-C again to exit")
             self.stop_work()
         else:
             self._interrupted_work = False
-            self._hint("Ctrl-C again leaves; so does Ctrl-D")
+            self._hint("press Ctrl-C again or Ctrl-D to exit")
         self._front.refresh()
 
     def _hint(self, text: str) -> None:
@@ -193,18 +190,18 @@ class Talk:
 
     def _leave(self, exit_code: int) -> None:
         self.exit_code = exit_code
-        # An open question of the run would keep the terminal.
+        # An open question would hold the terminal.
         self.stop_work()
         self._front.stop()
 
-    # What commands use
+    # Used by commands
 
     @property
     def is_working(self) -> bool:
         return not self._idle.is_set() or not self._jobs.empty()
 
     def ask_agent(self, text: str) -> None:
-        """Ask now, or behind what is worked on."""
+        """Ask now, or after the current work."""
         if self.is_working:
             self.queue(text)
             return
@@ -221,7 +218,7 @@ class Talk:
         self._front.refresh()
 
     def stop_work(self) -> None:
-        """Stop what is worked on; what waits behind it goes back to the input line."""
+        """Stop the current work; queued questions go back to the input line."""
         waiting, self.status.queued = self.status.queued, []
         while self.agent.next_queued() is not None:
             continue
@@ -243,14 +240,13 @@ class Talk:
         self.status.queued.clear()
         await before.close(reason)
         self._refresh_bar()
-        self._news.session_changed()
+        self._notifications.session_changed()
 
     def commands(self) -> dict[str, SlashCommand]:
-        """All commands by name; a plugin cannot take the place of one of ours."""
+        """All commands by name; a plugin cannot replace one of ours."""
         if not self._commands:
             declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
-            ours = (*SESSION_COMMANDS, *TALK_COMMANDS, *STATE_COMMANDS, *MCP_COMMANDS)
-            offered = [*plugin_commands(declared), *ours]
+            offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = dict(sorted({one.name: one for one in offered}.items()))
         return self._commands
 
@@ -262,15 +258,15 @@ class Talk:
 
     def _run_command(self, command: SlashCommand, rest: str) -> None:
         if command.while_working and self._tasks is not None:
-            aside = self._tasks.create_task(self._beside(command, rest))
+            aside = self._tasks.create_task(self._run_aside(command, rest))
             self._asides.add(aside)
             aside.add_done_callback(self._asides.discard)
         elif not self.is_working:
             self._put(lambda: command.run(self, rest))
         else:
-            self.screen.say(f"/{command.name} has to wait until the work is done; /stop stops it.")
+            self.screen.say(f"/{command.name} has to wait until the agent is done; type /stop to stop it.")
 
-    async def _beside(self, command: SlashCommand, rest: str) -> None:
+    async def _run_aside(self, command: SlashCommand, rest: str) -> None:
         _, error = await attempt_async(command.run(self, rest))
         if error is not None:
             self.screen.problem(str(error))
@@ -285,13 +281,13 @@ class Talk:
         return True
 
     def _begin(self, text: str) -> None:
-        # Shown at once: the first request loads a library, during which nothing can be drawn.
+        # Shown at once: the first request imports an SDK, and nothing is drawn meanwhile.
         self.status.activity.begin(THINKING)
         self.screen.echo(text)
         self._put(lambda: self._ask(text))
 
     async def _ask(self, text: str) -> None:
-        await self._news.before_turn()
+        await self._notifications.before_turn()
         message, notes = with_images(text, Path(self.folder))
         for line in notes:
             self.screen.note(line)
@@ -306,18 +302,18 @@ class Talk:
     def _refresh_bar(self) -> None:
         agent = self.agent
         parts = [agent.model or agent.provider.name, f"{agent.context_share:.0%} of context"]
-        cost = cost_in_words(agent.usage.cost_usd)
+        cost = short_cost(agent.usage.cost_usd)
         self._bar = self.status.symbols.dot.join([*parts, cost, "/help"] if cost else [*parts, "/help"])
 
 
 async def run_interactive(options: ChatOptions, settings: Settings) -> int:
-    """Talk with the person until he leaves; returns the exit code."""
+    """Run an interactive chat; returns the exit code."""
     with ExitStack() as undo:
-        return await _Opening(options, settings, undo).run()
+        return await _ChatBuilder(options, settings, undo).run()
 
 
-class _Opening:
-    """Puts a chat together, in the order in which the parts need each other."""
+class _ChatBuilder:
+    """Builds a chat: frontend, screen, host, agent and session, in this order."""
 
     def __init__(self, options: ChatOptions, settings: Settings, undo: ExitStack) -> None:
         self._options = options
@@ -325,24 +321,24 @@ class _Opening:
         self._colour = wants_colour(environment())
         symbols = symbols_for(sys.stdout.encoding or "")
         self._status = Status(symbols, Activity(symbols))
-        self._talk: Talk | None = None
+        self._session: ChatSession | None = None
         self._terminal: TextIO = sys.stderr
         self._attended = sys.stdin.isatty()
         self._front = self._make_front(undo)
         home = self._settings.home
         self._screen = Screen(self._front, self._status, lambda images: save_images(images, home))
 
-    def _make_front(self, undo: ExitStack) -> Front:
+    def _make_front(self, undo: ExitStack) -> Frontend:
         if not (self._attended and sys.stdout.isatty() and environment().get("TERM", "dumb") not in ("", "dumb")):
-            return LineFront(self._status)
+            return LineFrontend(self._status)
         loop = asyncio.get_running_loop()
 
         def hand_over(line: str) -> None:
             loop.call_soon_threadsafe(self._show_stray, line)
 
-        self._terminal = undo.enter_context(stray_output_to(hand_over))
-        completer = ChatCompleter(lambda: self._talk, lambda: Path(self._talk.folder if self._talk else "."))
-        return TerminalFront(
+        self._terminal = undo.enter_context(capture_stray_output(hand_over))
+        completer = ChatCompleter(lambda: self._session, lambda: Path(self._session.folder if self._session else "."))
+        return TerminalFrontend(
             self._terminal, self._status, completer, self._settings.home.chat_history_file, colour=self._colour
         )
 
@@ -358,32 +354,32 @@ class _Opening:
         workshop = open_workshop(self._options, approver, asker, self._settings)
         try:
             agent = open_agent(workshop, self._options)
-            talk = self._talk = Talk(self._options, workshop, self._front, self._screen, asker, agent)
-            self._greet(talk)
+            session = self._session = ChatSession(self._options, workshop, self._front, self._screen, asker, agent)
+            self._greet(session)
             try:
-                await talk.run()
-                rows = [] if self._options.quiet else await farewell(talk)
+                await session.run()
+                rows = [] if self._options.quiet else await chat_summary(session)
                 if rows:
                     self._front.show(*rows, gap=True)
             finally:
-                await talk.agent.close()
+                await session.agent.close()
         finally:
             await workshop.close()
-        return talk.exit_code
+        return session.exit_code
 
-    def _greet(self, talk: Talk) -> None:
+    def _greet(self, session: ChatSession) -> None:
         if not self._options.quiet and self._attended:
-            self._front.show(*greeting(talk.agent, talk.folder, self._status.symbols, self._front.columns))
-        if is_default_model(talk.agent.provider, self._options, talk.workshop) and not self._options.quiet:
+            self._front.show(*greeting(session.agent, session.folder, self._status.symbols, self._front.columns))
+        if is_default_model(session.agent.provider, self._options, session.workshop) and not self._options.quiet:
             self._screen.say(DEFAULT_MODEL_LINE, "yellow")
         if self._options.resume is not None:
-            self._front.show(*resumed(talk.agent, self._status.symbols), gap=True)
+            self._front.show(*resumed_lines(session.agent, self._status.symbols), gap=True)
         else:
-            self._front.show(*warnings(talk.agent))
+            self._front.show(*warnings(session.agent))
 
     def _stop(self) -> None:
-        if self._talk is not None:
-            self._talk.stop_work()
+        if self._session is not None:
+            self._session.stop_work()
 
     def _console_approver(self) -> ConsoleApprover:
         return ConsoleApprover(

@@ -1,4 +1,4 @@
-"""The table of slash commands: finding the one that is meant, those of plugins included."""
+"""Slash commands: what one is, how it is found, and those of plugins. `slash_commands` holds ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnknownCommand(UnknownName):
 
 
 class Chat(Protocol):
-    """What a command may use of the chat."""
+    """The part of the chat that commands use."""
 
     workshop: Workshop
     agent: Agent
@@ -37,7 +37,7 @@ class Chat(Protocol):
     def is_working(self) -> bool: ...
 
     def ask_agent(self, text: str) -> None:
-        """Put a question to the agent, behind what it works on."""
+        """Ask the agent, after its current work."""
         ...
 
     def queue(self, text: str) -> None: ...
@@ -47,15 +47,15 @@ class Chat(Protocol):
     def leave(self) -> None: ...
 
     async def use(self, agent: Agent, reason: str) -> None:
-        """Go on with another agent; the present one is closed."""
+        """Switch to another agent; closes the current one."""
         ...
 
     def new_agent(self, session_id: str | None = None) -> Agent:
-        """An agent as the chat was started with, with a new session or with one that is there."""
+        """An agent with the options of the chat, for a new session or an existing one."""
         ...
 
     async def choose(self, question: str, choices: tuple[str, ...]) -> str:
-        """What the person answers."""
+        """Ask the person to choose."""
         ...
 
     def commands(self) -> dict[str, SlashCommand]: ...
@@ -69,37 +69,37 @@ class SlashCommand:
     summary: str
     run: Callable[[Chat, str], Awaitable[None]]
     arguments: str = ""
-    """As the help shows them: NAME, [TOPIC]."""
+    """As shown in the help: NAME, [TOPIC]."""
     while_working: bool = False
-    """Whether it makes sense while the agent works."""
+    """Whether it can run while the agent works."""
     complete: Callable[[Chat], Iterable[str]] | None = None
-    """The words that may stand behind it."""
+    """The possible arguments, for completion."""
     aliases: tuple[str, ...] = ()
     of_plugin: str = ""
 
 
 def split_command(text: str) -> tuple[str, str] | None:
-    """The name of the command in a text, and what follows it; None for a text that is no command."""
+    """The command's name and its arguments; None if the text is not a command."""
     found = _COMMAND.match(text.strip())
     return (found[1].lower(), (found[2] or "").strip()) if found else None
 
 
 def find_command(commands: dict[str, SlashCommand], name: str) -> SlashCommand:
-    """The command of that name, or whose name alone begins so; raises UnknownCommand with the nearest names."""
+    """The command with this name or unique prefix; raises UnknownCommand with the nearest names."""
     by_any_name = dict(commands) | {alias: one for one in commands.values() for alias in one.aliases}
     if name in by_any_name:
         return by_any_name[name]
     begun = {one.name: one for known, one in by_any_name.items() if known.startswith(name)}
     if len(begun) == 1:
         return next(iter(begun.values()))
-    advice = "/help shows all of them"
+    advice = "type /help to see them all"
     if begun:
         advice = f"it may mean {' or '.join(f'/{one}' for one in sorted(begun))}; type more of it"
     raise UnknownCommand(f"/{name}", () if begun else [f"/{one}" for one in by_any_name], advice=advice)
 
 
 def is_path(text: str) -> bool:
-    """Whether a text that begins with a slash names a file rather than a command."""
+    """Whether a text that starts with a slash is a path and not a command."""
     first = text.split(maxsplit=1)[0]
     try:
         return "/" in first[1:] or Path(first).exists()
@@ -108,7 +108,7 @@ def is_path(text: str) -> bool:
 
 
 def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:
-    """The commands that plugins offer."""
+    """The commands of plugins."""
     return [
         SlashCommand(
             name=one.name.lstrip("/").lower(),
@@ -124,7 +124,7 @@ def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:
 
 def _description(one: Declaration) -> str:
     said = one.options.get("description") or (one.arguments[2] if len(one.arguments) > 2 else "")
-    return one_line(str(said)) or f"of the plugin {one.source.name}"
+    return one_line(str(said)) or f"from the plugin {one.source.name}"
 
 
 def _runner(one: Declaration) -> Callable[[Chat, str], Awaitable[None]]:

@@ -1,4 +1,4 @@
-"""Slash commands about conversations: a new one, an earlier one, a copy of this one."""
+"""The slash commands of the chat. To add one: write its function, and add a row to `COMMANDS` at the end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from toolcrib.agent.hook_calls import tell
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.entries import Grant
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command
-from toolcrib.cli.chat.summary import resumed, running_processes, short_path
-from toolcrib.cli.chat.symbols import cost_in_words, count_in_words, seconds_in_words
+from toolcrib.cli.chat.summary import resumed_lines, running_processes, short_path
+from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
 from toolcrib.cli.commands.approvals import open_log, outcome, short_command
 from toolcrib.cli.model_choice import chosen_model, model_choices
 from toolcrib.cli.output import local_time, one_line, plural
@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 
 
 SHOWN_SESSIONS = 15
+SHOWN_DECISIONS = 8
+PRESET = "hermes-"
+"""The prefix of presets for whole frontends, which are not listed here."""
+MEMORIES: dict[Target, str] = {"memory": "Agent's notes", "user": "Notes about you"}
+KEYS = (
+    ("Enter", "send; queue while the agent works"),
+    ("Alt-Enter, Ctrl-J, \\ Enter", "new line"),
+    ("Up, Ctrl-R", "history"),
+    ("Tab", "complete a command, a name, an @file"),
+    ("Ctrl-X Ctrl-E", "open your editor"),
+    ("Ctrl-C", "stop the agent; twice: exit"),
+    ("Ctrl-D", "exit"),
+    ("Ctrl-Z", "suspend; `fg` resumes"),
+)
+RESTORE, KEEP = "Restore the files", "Keep the files as they are"
+RELOAD, RECONNECT = "reload", "reconnect"
+NO_SERVERS = "No MCP servers are configured; run `toolcrib mcp add` to add one, then type /mcp reload."
+SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
+RECONNECT_SECONDS = 10.0
 
 
 async def start_new(chat: Chat, _: str) -> None:
@@ -45,32 +64,32 @@ async def start_new(chat: Chat, _: str) -> None:
         old_session_id=before,
         new_session_id=chat.agent.session_id,
     )
-    chat.screen.say(f"A new session, {chat.agent.session_id}. The last one: /resume {before}")
+    chat.screen.say(f"Started session {chat.agent.session_id}. To go back: /resume {before}")
 
 
 async def resume(chat: Chat, wanted: str) -> None:
     if not wanted:
         await list_sessions(chat, "")
-        chat.screen.note("/resume ID goes on with one of them; a part of its title is enough.")
+        chat.screen.note("Type /resume ID to resume one; part of its title is enough.")
         return
     session = _find_session(chat, wanted)
     if session.id == chat.agent.session_id:
-        chat.screen.say("That is this session.")
+        chat.screen.say("This is the current session.")
         return
     await chat.use(chat.new_agent(session.id), "resume")
-    chat.screen.front.show(*resumed(chat.agent, chat.status.symbols), gap=True)
+    chat.screen.front.show(*resumed_lines(chat.agent, chat.status.symbols), gap=True)
 
 
 async def branch(chat: Chat, _: str) -> None:
     before = chat.agent.session_id
     await chat.use(chat.agent.branch(), "branch")
-    chat.screen.say(f"A copy of the conversation, {chat.agent.session_id}; back to the original: /resume {before}")
+    chat.screen.say(f"Branched to session {chat.agent.session_id}. To go back: /resume {before}")
 
 
 async def list_sessions(chat: Chat, words: str) -> None:
     found = _matching_sessions(chat, words)
     if not found:
-        chat.screen.say("There is no such session." if words else "There are no sessions yet.")
+        chat.screen.say("No session matches." if words else "There are no sessions yet.")
         return
     chat.screen.front.show(
         table([_session_row(chat, one) for one in found], heading=("session", "last used", "messages", "title")),
@@ -80,10 +99,10 @@ async def list_sessions(chat: Chat, words: str) -> None:
 
 async def set_title(chat: Chat, title: str) -> None:
     if not title:
-        chat.screen.say(chat.agent.session.title or "This session has no title yet; /title TEXT gives it one.")
+        chat.screen.say(chat.agent.session.title or "This session has no title; set one with /title TEXT.")
         return
     chat.workshop.store.update(chat.agent.session_id, title=one_line(title))
-    chat.screen.say(f"This session is called {one_line(title)!r} now.")
+    chat.screen.say(f"Renamed this session to {one_line(title)!r}.")
 
 
 def complete_sessions(chat: Chat) -> Iterable[str]:
@@ -91,7 +110,7 @@ def complete_sessions(chat: Chat) -> Iterable[str]:
 
 
 def _find_session(chat: Chat, wanted: str) -> Session:
-    """The session with that id, or the one whose title alone has these words."""
+    """The session with this id, or the only one whose title contains these words."""
     try:
         return chat.workshop.store.get(wanted)
     except SessionError:
@@ -114,28 +133,8 @@ def _matching_sessions(chat: Chat, words: str) -> list[Session]:
 
 
 def _session_row(chat: Chat, one: Session) -> tuple[str, str, str, str]:
-    title = f"{one_line(one.title)} (this one)" if one.id == chat.agent.session_id else one_line(one.title)
+    title = f"{one_line(one.title)} (current)" if one.id == chat.agent.session_id else one_line(one.title)
     return one.id, local_time(one.updated_at)[:16], str(one.message_count), title.strip()
-
-
-SESSION_COMMANDS = (
-    SlashCommand(name="new", summary="Begin a new session", run=start_new, aliases=("reset", "clear")),
-    SlashCommand(
-        name="resume", arguments="[ID]", summary="Go on with an earlier session", run=resume, complete=complete_sessions
-    ),
-    SlashCommand(name="branch", summary="Go on in a copy of this conversation", run=branch, aliases=("fork",)),
-    SlashCommand(
-        name="sessions", arguments="[WORDS]", summary="Earlier sessions, the latest first", run=list_sessions,
-        while_working=True,
-    ),
-    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
-)  # fmt: skip
-
-
-SHOWN_DECISIONS = 8
-PRESET = "hermes-"
-"""How the toolsets that stand for a whole front end are called; nobody picks from those here."""
-MEMORIES: dict[Target, str] = {"memory": "What the agent noted", "user": "What it noted about you"}
 
 
 async def show_tools(chat: Chat, toolset: str) -> None:
@@ -153,14 +152,14 @@ async def show_tools(chat: Chat, toolset: str) -> None:
         said = _first_sentence(state.entry.description) if state.outcome.available else reason
         rows.append((state.name, state.entry.toolset, one_line(said)))
     if not rows:
-        chat.screen.say("This session has no tools; /toolsets shows what there is.")
+        chat.screen.say("This session has no tools; type /toolsets to see all toolsets.")
         return
     chat.screen.front.show(table(rows, heading=("tool", "toolset", "")), gap=True)
-    chat.screen.note(f"{plural(len(offered), 'tool')} offered; `toolcrib tools explain NAME` says all about one.")
+    chat.screen.note(f"{plural(len(offered), 'tool')} offered; run `toolcrib tools explain NAME` for details.")
 
 
 async def _offered(chat: Chat) -> set[str]:
-    # Availability checks may look at the disk or start a program.
+    # Availability checks may read files or start programs.
     return set(await asyncio.to_thread(lambda: chat.agent.tools))
 
 
@@ -178,7 +177,9 @@ async def show_toolsets(chat: Chat, _: str) -> None:
         used = len(offered.intersection(info.resolved))
         rows.append((name, f"{used} of {len(info.resolved)}" if used else "-", one_line(info.description)))
     chat.screen.front.show(table(rows, heading=("toolset", "in use", "")), gap=True)
-    chat.screen.note("`toolcrib chat --toolsets NAMES` starts with others; `toolcrib config set toolsets` keeps them.")
+    chat.screen.note(
+        "Start with others: `toolcrib chat --toolsets NAMES`; to keep them: `toolcrib config set toolsets NAMES`."
+    )
 
 
 def complete_toolsets(chat: Chat) -> Iterable[str]:
@@ -200,28 +201,30 @@ async def show_memory(chat: Chat, _: str) -> None:
         front.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
             front.show(table(("-", one_line(entry)) for entry in entries))
-    chat.screen.note(f"Kept in {chat.workshop.settings.home.memories_dir}; you may edit the files.")
+    chat.screen.note(f"Stored in {chat.workshop.settings.home.memories_dir}; you can edit the files.")
 
 
 async def show_approvals(chat: Chat, _: str) -> None:
     session, front = chat.agent.session_id, chat.screen.front
     grants = _session_grants(chat, session)
     front.show(
-        Text("Allowed in this session" if grants else "Nothing is allowed for this session alone.", "bold"), gap=True
+        Text("Allowed in this session" if grants else "This session has no grants of its own.", "bold"), gap=True
     )
     if grants:
         front.show(table(("-", grant.text) for grant in grants))
     permanent = chat.workshop.settings.command_allowlist
     if permanent:
-        front.show(Text("Allowed for good", "bold"), table(("-", text) for text in permanent), gap=True)
+        front.show(Text("Always allowed", "bold"), table(("-", text) for text in permanent), gap=True)
     records = await asyncio.to_thread(open_log(chat.workshop.settings.home).last, SHOWN_DECISIONS)
     if records:
         rows = [
             (local_time(one.request.asked_at)[11:16], outcome(one), one.request.tool, short_command(one.request))
             for one in records
         ]
-        front.show(Text("Decided last", "bold"), table(rows), gap=True)
-    chat.screen.note("`toolcrib approvals explain last` says why; `toolcrib approvals revoke GRANT` takes one back.")
+        front.show(Text("Latest decisions", "bold"), table(rows), gap=True)
+    chat.screen.note(
+        "Run `toolcrib approvals explain last` for the reason, `toolcrib approvals revoke GRANT` to revoke a grant."
+    )
 
 
 def _session_grants(chat: Chat, session: str) -> tuple[Grant, ...]:
@@ -232,13 +235,13 @@ def _session_grants(chat: Chat, session: str) -> tuple[Grant, ...]:
 async def show_processes(chat: Chat, _: str) -> None:
     found = await running_processes(chat, everything=True)
     if not found:
-        chat.screen.say("No background process was started in this session.")
+        chat.screen.say("This session has no background processes.")
         return
     rows = [
-        (one["session_id"], _process_state(one), seconds_in_words(one["uptime_seconds"]), one_line(one["command"]))
+        (one["session_id"], _process_state(one), short_duration(one["uptime_seconds"]), one_line(one["command"]))
         for one in found
     ]
-    chat.screen.front.show(table(rows, heading=("process", "state", "for", "command")), gap=True)
+    chat.screen.front.show(table(rows, heading=("process", "state", "uptime", "command")), gap=True)
 
 
 def _process_state(one: JsonObject) -> str:
@@ -249,48 +252,15 @@ async def show_cost(chat: Chat, _: str) -> None:
     session = chat.agent.session
     usage = session.usage
     cached = f" ({usage.cached_tokens / usage.input_tokens:.0%} from the cache)" if usage.input_tokens else ""
-    thought = f" ({count_in_words(usage.reasoning_tokens)} of it thoughts)" if usage.reasoning_tokens else ""
+    thought = f" ({short_count(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
     rows = [
-        ("sent", f"{count_in_words(usage.input_tokens)} tokens{cached}"),
-        ("answered", f"{count_in_words(usage.output_tokens)} tokens{thought}"),
+        ("input", f"{short_count(usage.input_tokens)} tokens{cached}"),
+        ("output", f"{short_count(usage.output_tokens)} tokens{thought}"),
         ("tool calls", str(session.call_count)),
         ("context", f"{chat.agent.context_share:.0%} of the model's window"),
-        ("cost", cost_in_words(usage.cost_usd) or "not known; model.prices in the config sets prices"),
+        ("cost", short_cost(usage.cost_usd) or "unknown; set model.prices in the config"),
     ]
     chat.screen.front.show(table(rows), gap=True)
-
-
-STATE_COMMANDS = (
-    SlashCommand(
-        name="tools", arguments="[TOOLSET]", summary="The tools of this session", run=show_tools, while_working=True,
-        complete=complete_toolsets,
-    ),
-    SlashCommand(name="toolsets", summary="The toolsets, and which are in use", run=show_toolsets, while_working=True),
-    SlashCommand(name="todo", summary="The agent's plan", run=show_plan, while_working=True, aliases=("plan",)),
-    SlashCommand(name="memory", summary="What the agent remembers", run=show_memory, while_working=True),
-    SlashCommand(
-        name="approvals", summary="What is allowed, and what was decided", run=show_approvals, while_working=True
-    ),
-    SlashCommand(
-        name="processes", summary="Background processes", run=show_processes, while_working=True, aliases=("ps",)
-    ),
-    SlashCommand(
-        name="cost", summary="Tokens and cost of this session", run=show_cost, while_working=True, aliases=("usage",)
-    ),
-)  # fmt: skip
-
-
-KEYS = (
-    ("Enter", "send; while the agent works: queue"),
-    ("Alt-Enter, Ctrl-J, \\ Enter", "new line"),
-    ("Up, Ctrl-R", "what was entered before"),
-    ("Tab", "complete a command, a name, an @file"),
-    ("Ctrl-X Ctrl-E", "write in your editor"),
-    ("Ctrl-C", "stop the work; twice: leave"),
-    ("Ctrl-D", "leave"),
-    ("Ctrl-Z", "suspend; `fg` comes back"),
-)
-RESTORE, KEEP = "Put them back as they were", "Leave the files as they are"
 
 
 async def show_help(chat: Chat, name: str) -> None:
@@ -306,21 +276,23 @@ async def show_help(chat: Chat, name: str) -> None:
     if added:
         front.show(Text("From plugins", "bold"), table(added), gap=True)
     front.show(Text("Keys", "bold"), table(KEYS), gap=True)
-    chat.screen.say("A message may name image files; they are sent along. @ completes paths.", "dim", gap=True)
+    chat.screen.say("Image files named in a message are attached. @ completes paths.", "dim", gap=True)
 
 
 async def switch_model(chat: Chat, wanted: str) -> None:
     agent, settings = chat.agent, chat.workshop.settings
     if not wanted:
         choices = model_choices(settings)
-        chat.screen.say(f"{agent.model or 'a model of its own'} answers ({agent.provider.name}).")
+        chat.screen.say(f"Using {agent.model or 'the default model'} (provider: {agent.provider.name}).")
         if choices:
             chat.screen.front.show(table((one.name, one.about) for one in choices))
-        chat.screen.note("/model NAME switches for this session; `toolcrib model use NAME` for good.")
+        chat.screen.note(
+            "Type /model NAME to switch for this session; run `toolcrib model use NAME` to change the default."
+        )
         return
     choice = chosen_model(settings, wanted)
     agent.use_model(choice.model, choice.provider)
-    chat.screen.say(f"{agent.model} ({agent.provider.name}) answers from now on in this session.")
+    chat.screen.say(f"Now using {agent.model} (provider: {agent.provider.name}) in this session.")
 
 
 def complete_models(chat: Chat) -> Iterable[str]:
@@ -329,10 +301,10 @@ def complete_models(chat: Chat) -> Iterable[str]:
 
 async def steer(chat: Chat, text: str) -> None:
     if not text:
-        chat.screen.say("/steer TEXT says something to the agent while it works.")
+        chat.screen.say("Type /steer TEXT to guide the agent while it works.")
     elif chat.is_working:
         chat.agent.steer(text)
-        chat.screen.note(f"will be heard before the next step: {one_line(text)}")
+        chat.screen.note(f"the agent sees this before its next step: {one_line(text)}")
     else:
         chat.ask_agent(text)
 
@@ -343,7 +315,7 @@ async def queue(chat: Chat, text: str) -> None:
     elif chat.status.queued:
         chat.screen.front.show(table((f"{at}.", one_line(one)) for at, one in enumerate(chat.status.queued, 1)))
     else:
-        chat.screen.say("Nothing waits. /queue TEXT asks something when the present work is done.")
+        chat.screen.say("The queue is empty. Type /queue TEXT to ask something after the current work.")
 
 
 async def stop(chat: Chat, _: str) -> None:
@@ -358,40 +330,40 @@ async def leave(chat: Chat, _: str) -> None:
 
 
 async def compress(chat: Chat, topic: str) -> None:
-    chat.status.activity.begin("summing up the older messages")
+    chat.status.activity.begin("summarising older messages")
     try:
         done = await chat.agent.compress(topic)
     finally:
         chat.status.activity.end()
     if done is None:
-        chat.screen.say("The conversation is too short for a summary.")
+        chat.screen.say("The session is too short to compress.")
         return
-    saved = f"{count_in_words(done.tokens_before)} to {count_in_words(done.tokens_after)} tokens"
+    saved = f"{short_count(done.tokens_before)} to {short_count(done.tokens_after)} tokens"
     chat.screen.say(f"{plural(done.messages, 'older message')} replaced by a summary: {saved}.")
 
 
 async def undo(chat: Chat, _: str) -> None:
     history, session_id = chat.workshop.file_history, chat.agent.session_id
-    taken = _take_back(chat)
-    if taken is None:
-        chat.screen.say("There is nothing to take back.")
+    undone = _undo_last_exchange(chat)
+    if undone is None:
+        chat.screen.say("There is nothing to undo.")
         return
     chat.workshop.todo.restore(session_id, chat.agent.messages)
-    said = f"Taken back: {one_line(taken.question)!r} and what followed ({plural(taken.count, 'message')})."
+    said = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
     chat.screen.say(said)
-    changed = [one for one in history.changed(session_id) if taken.call_ids.intersection(one.call_ids)]
+    changed = [one for one in history.changed(session_id) if undone.call_ids.intersection(one.call_ids)]
     if not changed:
         return
     names = ", ".join(f"{short_path(one.path)} ({one.kind})" for one in changed)
-    answer = await chat.choose(f"It also touched {names}.", (RESTORE, KEEP))
+    answer = await chat.choose(f"It also changed {names}.", (RESTORE, KEEP))
     if answer == RESTORE:
-        for done in await asyncio.to_thread(history.undo, session_id, turn_id=taken.turn_id):
+        for done in await asyncio.to_thread(history.undo, session_id, turn_id=undone.turn_id):
             chat.screen.note(f"{short_path(done.path)}: {done.reason if done.what == 'refused' else done.what}")
 
 
 @dataclass(frozen=True)
-class _TakenBack:
-    """The last exchange, which is no longer part of the conversation."""
+class _UndoneExchange:
+    """The last exchange, after its removal from the session."""
 
     question: str
     turn_id: str
@@ -399,8 +371,8 @@ class _TakenBack:
     count: int
 
 
-def _take_back(chat: Chat) -> _TakenBack | None:
-    """Take back the last question with all that was said to the agent while it worked on it."""
+def _undo_last_exchange(chat: Chat) -> _UndoneExchange | None:
+    """Remove the last question, with everything that was said while the agent worked on it."""
     stored = chat.workshop.store.messages(chat.agent.session_id)
     asked = [one for one in stored if one.message.role == "user"]
     if not asked:
@@ -409,57 +381,21 @@ def _take_back(chat: Chat) -> _TakenBack | None:
     first = next(one for one in asked if one is asked[-1] or (turn and one.turn_id == turn))
     calls = frozenset(call.id for one in stored[stored.index(first) :] for call in one.message.tool_calls)
     count = sum(chat.agent.undo() for _ in range(asked.index(first), len(asked)))
-    return _TakenBack(first.message.text, turn, calls, count)
+    return _UndoneExchange(first.message.text, turn, calls, count)
 
 
 async def retry(chat: Chat, _: str) -> None:
-    taken = _take_back(chat)
-    if taken is None:
-        chat.screen.say("There is nothing to ask again.")
+    undone = _undo_last_exchange(chat)
+    if undone is None:
+        chat.screen.say("There is nothing to retry.")
         return
-    chat.ask_agent(taken.question)
+    chat.ask_agent(undone.question)
 
 
 async def toggle_reasoning(chat: Chat, _: str) -> None:
     chat.screen.shows_reasoning = not chat.screen.shows_reasoning
     now = "shown in full" if chat.screen.shows_reasoning else "folded to one line"
-    chat.screen.say(f"What the model thinks is {now} from now on.")
-
-
-CONVERSATION_COMMANDS = (
-    SlashCommand(
-        name="help", arguments="[COMMAND]", summary="What can be typed here", run=show_help, while_working=True,
-        aliases=("?",), complete=lambda chat: chat.commands(),
-    ),
-    SlashCommand(
-        name="model", arguments="[NAME]", summary="Show the models, or let another one answer", run=switch_model,
-        complete=complete_models,
-    ),
-    SlashCommand(
-        name="queue", arguments="[TEXT]", summary="Ask something when the present work is done", run=queue,
-        while_working=True,
-    ),
-    SlashCommand(
-        name="steer", arguments="TEXT", summary="Say something to the agent while it works", run=steer,
-        while_working=True,
-    ),
-    SlashCommand(name="stop", summary="Stop the work and keep the session", run=stop, while_working=True),
-    SlashCommand(name="undo", summary="Take back the last exchange, and what it did to files", run=undo),
-    SlashCommand(name="retry", summary="Take back the last answer and ask again", run=retry),
-    SlashCommand(
-        name="compress", arguments="[TOPIC]", summary="Replace the older messages by a summary", run=compress
-    ),
-    SlashCommand(
-        name="reasoning", summary="Show or fold what the model thinks", run=toggle_reasoning, while_working=True
-    ),
-    SlashCommand(name="exit", summary="Leave the chat", run=leave, while_working=True, aliases=("quit", "bye")),
-)  # fmt: skip
-
-
-RELOAD, RECONNECT = "reload", "reconnect"
-NO_SERVERS = "No MCP server is configured; `toolcrib mcp add` adds one, and /mcp reload starts it."
-SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
-RECONNECT_SECONDS = 10.0
+    chat.screen.say(f"The model's reasoning is now {now}.")
 
 
 async def mcp(chat: Chat, rest: str) -> None:
@@ -477,7 +413,7 @@ async def mcp(chat: Chat, rest: str) -> None:
 async def _reconnect(chat: Chat, name: str) -> None:
     hub = chat.workshop.runtime.mcp
     before = {status.name: status.since for status in hub.servers()}
-    # It waits for what goes on in a thread of its own, and this one draws the screen.
+    # In a thread, because it blocks and this loop draws the screen.
     await asyncio.to_thread(hub.reconnect, name)
     end = asyncio.get_running_loop().time() + RECONNECT_SECONDS
     while asyncio.get_running_loop().time() < end:
@@ -498,18 +434,18 @@ async def _show_servers(chat: Chat) -> None:
         for one in servers
     ]
     chat.screen.front.show(table(rows, heading=("server", "state", "")), gap=True)
-    chat.screen.note("/mcp reload reads the config again; /mcp reconnect NAME connects one anew.")
+    chat.screen.note("Type /mcp reload to read the config again, /mcp reconnect NAME to reconnect a server.")
 
 
 def _about(one: ServerStatus, offered: int) -> str:
     if one.state != "ready":
         return one_line(one.last_error) or "-"
-    hidden = f", {len(one.set_aside)} not offered" if one.set_aside else ""
+    hidden = f", {len(one.set_aside)} hidden" if one.set_aside else ""
     return f"{plural(offered, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
 
 
 def _servers(chat: Chat) -> list[ServerStatus]:
-    """How the servers are; without any, nothing of MCP is loaded."""
+    """The states of the servers; imports nothing for MCP if none is configured."""
     return chat.workshop.runtime.mcp.servers() if chat.workshop.servers.are_configured else []
 
 
@@ -517,11 +453,84 @@ def complete_mcp(chat: Chat) -> Iterable[str]:
     return [RELOAD, *(f"{RECONNECT} {one.name}" for one in _servers(chat))]
 
 
-MCP_COMMANDS = (
+COMMANDS = (
+    SlashCommand(name="new", summary="Start a new session", run=start_new, aliases=("reset", "clear")),
+    SlashCommand(name="resume", arguments="[ID]", summary="Resume a session", run=resume, complete=complete_sessions),
+    SlashCommand(name="branch", summary="Continue in a copy of this session", run=branch, aliases=("fork",)),
+    SlashCommand(
+        name="sessions",
+        arguments="[WORDS]",
+        summary="List sessions, newest first",
+        run=list_sessions,
+        while_working=True,
+    ),
+    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
+    SlashCommand(
+        name="help",
+        arguments="[COMMAND]",
+        summary="Show this help",
+        run=show_help,
+        while_working=True,
+        aliases=("?",),
+        complete=lambda chat: chat.commands(),
+    ),
+    SlashCommand(
+        name="model",
+        arguments="[NAME]",
+        summary="List the models, or switch to another",
+        run=switch_model,
+        complete=complete_models,
+    ),
+    SlashCommand(
+        name="queue",
+        arguments="[TEXT]",
+        summary="Ask something after the current work",
+        run=queue,
+        while_working=True,
+    ),
+    SlashCommand(
+        name="steer",
+        arguments="TEXT",
+        summary="Guide the agent while it works",
+        run=steer,
+        while_working=True,
+    ),
+    SlashCommand(name="stop", summary="Stop the agent; the session stays", run=stop, while_working=True),
+    SlashCommand(name="undo", summary="Undo the last exchange and its file changes", run=undo),
+    SlashCommand(name="retry", summary="Ask the last question again", run=retry),
+    SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
+    SlashCommand(
+        name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
+    ),
+    SlashCommand(name="exit", summary="Exit the chat", run=leave, while_working=True, aliases=("quit", "bye")),
+    SlashCommand(
+        name="tools",
+        arguments="[TOOLSET]",
+        summary="List the tools of this session",
+        run=show_tools,
+        while_working=True,
+        complete=complete_toolsets,
+    ),
+    SlashCommand(
+        name="toolsets", summary="List the toolsets and which are in use", run=show_toolsets, while_working=True
+    ),
+    SlashCommand(name="todo", summary="Show the agent's plan", run=show_plan, while_working=True, aliases=("plan",)),
+    SlashCommand(name="memory", summary="Show the agent's memory", run=show_memory, while_working=True),
+    SlashCommand(name="approvals", summary="Show grants and recent decisions", run=show_approvals, while_working=True),
+    SlashCommand(
+        name="processes", summary="List background processes", run=show_processes, while_working=True, aliases=("ps",)
+    ),
+    SlashCommand(
+        name="cost",
+        summary="Show tokens and cost of this session",
+        run=show_cost,
+        while_working=True,
+        aliases=("usage",),
+    ),
     SlashCommand(
         name="mcp",
         arguments="[reload | reconnect NAME]",
-        summary="MCP servers, and how each is",
+        summary="List MCP servers and their states",
         run=mcp,
         while_working=True,
         complete=complete_mcp,

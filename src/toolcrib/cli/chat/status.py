@@ -1,4 +1,4 @@
-"""All that moves at the bottom of the chat: the answer as it grows, what runs, what waits, the bar."""
+"""The status at the bottom of the chat: what is running, what is queued, and the status bar."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass, field
 
 from toolcrib.agent.events import CallStarted, ChildProgressed
 from toolcrib.cli.chat.renderer import BlockStream
-from toolcrib.cli.chat.symbols import Symbols, fitted, seconds_in_words
+from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
 from toolcrib.cli.output import one_line
 
 MAX_ROWS = 5
 FRAMES_PER_SECOND = 10
 MAX_STATUS_COLUMNS = 100
-"""A wider row would be folded, and so left behind, by a terminal that is made narrower."""
+"""A wider row would wrap and leave traces when the terminal becomes narrower."""
 MAX_NAME_COLUMNS = 60
-"""Servers name their tools as they like."""
+"""MCP servers choose the names of their tools."""
+HINT_SECONDS = 2.0
+MAX_QUEUED_ROWS = 3
 
 
 @dataclass(slots=True)
 class RunningCall:
-    """A call that has no result yet."""
+    """A call without a result."""
 
     id: str
     label: str
@@ -33,17 +35,17 @@ class RunningCall:
 
 @dataclass(slots=True)
 class Activity:
-    """Follows the events of a run. Knows the time, but not the terminal."""
+    """What the agent is doing now, from the events of a run."""
 
     symbols: Symbols
     clock: Callable[[], float] = time.monotonic
     phase: str = ""
-    """What is going on while no tool runs; empty when nothing is."""
+    """The current phase while no tool runs; empty if idle."""
     detail: str = ""
-    """What more is known about the phase, in a line."""
+    """Details about the phase, on one line."""
     calls: dict[str, RunningCall] = field(default_factory=dict)
-    helpers: dict[str, str] = field(default_factory=dict)
-    """What the helpers that the agent sent out are doing, by their ids."""
+    subagents: dict[str, str] = field(default_factory=dict)
+    """What the subagents are doing, by their ids."""
     _began_at: float = 0.0
 
     @property
@@ -51,15 +53,15 @@ class Activity:
         return not self.phase and not self.calls
 
     def begin(self, phase: str) -> None:
-        """Something is being waited for; saying it again does not start its time anew."""
+        """Start a phase; starting the current phase again does not reset its time."""
         if phase != self.phase:
             self.phase, self.detail, self._began_at = phase, "", self.clock()
 
     def end(self) -> None:
-        """Nothing is going on any more."""
+        """The run has ended."""
         self.phase = self.detail = ""
         self.calls.clear()
-        self.helpers.clear()
+        self.subagents.clear()
 
     def call_started(self, event: CallStarted) -> None:
         name = fitted(one_line(event.shown_name), MAX_NAME_COLUMNS, self.symbols.ellipsis)
@@ -73,20 +75,20 @@ class Activity:
             call.progress = one_line(message)
 
     def call_finished(self, call_id: str) -> RunningCall | None:
-        """The call, which runs no longer; None for one that nobody saw starting."""
+        """Remove and return a call; None if its start was not seen."""
         call = self.calls.pop(call_id, None)
         if not self.calls:
             self._began_at = self.clock()
         return call
 
-    def helper_progressed(self, event: ChildProgressed) -> None:
+    def subagent_progressed(self, event: ChildProgressed) -> None:
         if event.state in ("started", "working"):
-            self.helpers[event.child_id] = one_line(f"{event.goal}: {event.what}" if event.what else event.goal)
+            self.subagents[event.child_id] = one_line(f"{event.goal}: {event.what}" if event.what else event.goal)
         else:
-            self.helpers.pop(event.child_id, None)
+            self.subagents.pop(event.child_id, None)
 
     def rows(self, columns: int) -> list[str]:
-        """What to show, one row for each thing that goes on, each fitting into so many columns."""
+        """One row for each running thing, cut to this many columns."""
         if self.is_idle:
             return []
         room = min(columns, MAX_STATUS_COLUMNS) - 1
@@ -100,39 +102,35 @@ class Activity:
         rows = [self._call_row(frame, call, room) for call in shown]
         if len(calls) > len(shown):
             rows.append(fitted(f"{frame} and {len(calls) - len(shown)} more ({len(calls)} tools)", room))
-        helpers = list(self.helpers.values())
-        rows += [fitted(f"    {what}", room, self.symbols.ellipsis) for what in helpers[:MAX_ROWS]]
+        subagents = list(self.subagents.values())
+        rows += [fitted(f"    {what}", room, self.symbols.ellipsis) for what in subagents[:MAX_ROWS]]
         return rows
 
     def _call_row(self, frame: str, call: RunningCall, room: int) -> str:
-        # The time comes last and is never cut: it is what shows that something still happens.
+        # The time comes last and is never cut: it shows that something is still happening.
         passed = f"{self.symbols.dot}{self._since(call.started_at)}"
         said = self.symbols.dot.join(part for part in (call.summary, call.progress) if part)
         head = f"{frame} {call.label}  {said}".rstrip()
         return fitted(head, room - len(passed), self.symbols.ellipsis) + passed
 
     def _since(self, started_at: float) -> str:
-        return seconds_in_words(self.clock() - started_at)
-
-
-HINT_SECONDS = 2.0
-MAX_QUEUED_ROWS = 3
+        return short_duration(self.clock() - started_at)
 
 
 @dataclass(slots=True)
 class Status:
-    """Written by the chat, read by whoever draws it."""
+    """Written by the chat session, read by the frontend."""
 
     symbols: Symbols
     activity: Activity
     bar: Callable[[], str] = str
-    """Model, share of the context, cost."""
+    """Model, context usage, cost."""
     blocks: BlockStream = field(default_factory=BlockStream)
-    """The answer as it is written; what is not complete yet is shown as it grows."""
+    """The answer as it streams in; the incomplete block is shown while it grows."""
     queued: list[str] = field(default_factory=list)
-    """Questions that wait for the present one to be done with."""
+    """Questions that wait for the current one."""
     asking: bool = False
-    """What is typed next answers a question of the agent."""
+    """The next input answers a question of the agent."""
     _hint: str = ""
     _hint_until: float = 0.0
 
@@ -140,7 +138,7 @@ class Status:
         return f"answer {self.symbols.prompt}" if self.asking else self.symbols.prompt
 
     def hint(self, text: str) -> None:
-        """Say something in the bar for a moment."""
+        """Show a message in the status bar for a moment."""
         self._hint, self._hint_until = text, self.activity.clock() + HINT_SECONDS
 
     @property
@@ -148,7 +146,7 @@ class Status:
         return bool(self._hint) and self.activity.clock() < self._hint_until
 
     def moves(self) -> bool:
-        """Whether what is shown changes with time; once more after a hint has run out, to take it away."""
+        """Whether the display changes with time; true once more after a hint expires, to remove it."""
         if self._hint and not self.has_hint:
             self._hint = ""
             return True

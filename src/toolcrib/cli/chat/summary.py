@@ -1,4 +1,4 @@
-"""The first and the last lines of a chat."""
+"""The first and last lines of a chat: the greeting, a resumed session, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.cli.chat.slash import Chat
-from toolcrib.cli.chat.symbols import Symbols, cost_in_words, count_in_words, fitted, seconds_in_words
+from toolcrib.cli.chat.symbols import Symbols, fitted, short_cost, short_count, short_duration
 from toolcrib.cli.output import clean, one_line, plural
 from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject
@@ -19,26 +19,26 @@ SHOWN_ANSWER_LINES = 12
 
 
 def greeting(agent: Agent, folder: str, symbols: Symbols, columns: int) -> list[Text]:
-    """Which model, which tools, which folder, and how to get help."""
+    """The model, the tools, the folder, and how to get help."""
     dot = symbols.dot
-    model = f"{agent.model or 'its own model'} ({agent.provider.name})"
+    model = f"{agent.model or 'default model'} ({agent.provider.name})"
     most = agent.provider.profile(agent.model).max_tools
-    tools = f"up to {most} tools for each question" if most else plural(len(agent.tools), "tool")
+    tools = f"up to {most} tools per question" if most else plural(len(agent.tools), "tool")
     return [
         Text(fitted(f"toolcrib {__version__}{dot}{model}", columns, symbols.ellipsis), "bold"),
         Text(fitted(f"{tools}{dot}{short_path(folder)}", columns, symbols.ellipsis), "dim"),
         Text(
-            fitted(f"/help shows what can be typed{dot}Ctrl-C stops{dot}Ctrl-D leaves", columns, symbols.ellipsis),
+            fitted(f"/help for help{dot}Ctrl-C to stop{dot}Ctrl-D to exit", columns, symbols.ellipsis),
             "dim",
         ),
     ]
 
 
-def resumed(agent: Agent, symbols: Symbols) -> list[Text]:
-    """Where the conversation stood when it was left."""
+def resumed_lines(agent: Agent, symbols: Symbols) -> list[Text]:
+    """The last question and answer of a resumed session."""
     session = agent.session
     rows = [Text(clean(f"Resumed {session.id}: {session.title} ({plural(session.message_count, 'message')})"), "bold")]
-    # The last thing that was said, and what it was said to.
+    # The last answer, and the question before it.
     said = [one for one in agent.messages if one.text and one.role != "tool"]
     asked = max((at for at, one in enumerate(said) if one.role == "user"), default=None)
     if asked is not None:
@@ -48,19 +48,19 @@ def resumed(agent: Agent, symbols: Symbols) -> list[Text]:
 
 
 def warnings(agent: Agent) -> list[Text]:
-    """What one has to know before one goes on: calls whose outcome nobody knows, memories that were left out."""
+    """Warnings before the first turn: calls with an unknown outcome, memories left out of the prompt."""
     return [Text(clean(one), "yellow") for one in agent.warnings]
 
 
-async def farewell(chat: Chat) -> list[Text]:
-    """How to come back, what it cost, which files were changed, what still runs."""
+async def chat_summary(chat: Chat) -> list[Text]:
+    """How to resume, the cost, the changed files, and what is still running."""
     session = chat.agent.session
     if not session.message_count:
         return []
     usage = session.usage
-    used = [f"{count_in_words(usage.input_tokens)} tokens sent, {count_in_words(usage.output_tokens)} answered"]
+    used = [f"{short_count(usage.input_tokens)} tokens in, {short_count(usage.output_tokens)} out"]
     if usage.cost_usd is not None:
-        used.append(cost_in_words(usage.cost_usd))
+        used.append(short_cost(usage.cost_usd))
     rows = [
         Text(f"Resume with: toolcrib chat --resume {session.id}", "bold"),
         Text(chat.status.symbols.dot.join(used), "dim"),
@@ -69,15 +69,15 @@ async def farewell(chat: Chat) -> list[Text]:
     if files:
         more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
         rows.append(Text(clean(f"Changed: {', '.join(map(short_path, files[:SHOWN_FILES]))}{more}")))
-        rows.append(Text("To take that back: resume the session and type /undo", "dim"))
+        rows.append(Text("To undo that, resume the session and type /undo.", "dim"))
     for one in await running_processes(chat):
-        about = f"{one['session_id']} ({seconds_in_words(one['uptime_seconds'])}): {one_line(one['command'])}"
-        rows.append(Text(clean(f"Ends with the chat: {about}"), "yellow"))
+        about = f"{one['session_id']} ({short_duration(one['uptime_seconds'])}): {one_line(one['command'])}"
+        rows.append(Text(clean(f"Ending background process {about}"), "yellow"))
     return rows
 
 
 def short_path(path: str) -> str:
-    """A path as people write it, with ~ for their home."""
+    """The path with ~ for the home folder."""
     try:
         home = str(Path.home())
     except RuntimeError:
@@ -93,7 +93,7 @@ def _ending(message: Message, symbols: Symbols) -> str:
 
 
 async def running_processes(chat: Chat, *, everything: bool = False) -> list[JsonObject]:
-    """The background processes of this session; those that have ended only with `everything`."""
+    """The background processes of this session; with `everything`, also those that have ended."""
     if not chat.workshop.runtime.has_terminal:
         return []
     answer = await chat.workshop.runtime.terminal.processes.act({"action": "list"}, chat.agent.session_id)

@@ -1,4 +1,4 @@
-"""The record of approvals as the commands show it: finding one request, and saying in words what became of it."""
+"""`toolcrib approvals`: the record of requests and answers, and the permanent grants."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SHOWN_COMMAND_CHARS = 60
 DECIDED = {
     "once": "allowed once",
     "session": "allowed for the session",
-    "always": "allowed for good",
+    "always": "always allowed",
     "deny": "denied",
     "timeout": "not answered in time",
     "cancelled": "cancelled",
 }
-# Who or what decided, by the words that the gate and the approvers put on record.
+# By `decided_by`, as the gate and the approvers record it.
 REASONS = {
-    "block": "it is catastrophic: nothing and nobody can allow it",
-    "user_rule": "a rule in your config speaks about it (approvals.rules, approvals.deny)",
-    "sensitive_path": "it would change a file that no tool may change: keys, shell profiles, toolcrib's own settings",
-    "grant": "you allowed this kind in this scope before; `toolcrib approvals list` shows what you allowed",
-    "yolo": "questions were switched off for that process (--yolo or TOOLCRIB_YOLO=1)",
+    "block": "it is catastrophic, and nothing can allow it",
+    "user_rule": "a rule in your config matches it (approvals.rules, approvals.deny)",
+    "sensitive_path": "it would change a protected file: keys, shell profiles, toolcrib's own settings",
+    "grant": "you allowed this kind in this scope before; run `toolcrib approvals list` to see your grants",
+    "yolo": "approvals were switched off for that process (--yolo or TOOLCRIB_YOLO=1)",
     "mode": "approvals.mode is off in your config",
-    "backend": "it ran in an isolated backend, and what it does cannot leave that",
-    "entry_point": "approvals.policies in your config says so for where the call came from",
-    "nobody": "nobody could be asked where the call came from",
-    "policy": "the policy of that session decided it",
+    "backend": "it ran in an isolated backend, and its effects cannot leave it",
+    "entry_point": "approvals.policies in your config decides it for this entry point",
+    "nobody": "nobody could be asked at this entry point",
+    "policy": "the session's policy decided it",
     "user": "a person answered",
-    "smart": "a model looked at it and found it harmless, which approvals.mode smart lets it say",
+    "smart": "approvals.mode is smart, and a model found it harmless",
     "timeout": "nobody answered within approvals.timeout seconds",
 }
 
@@ -57,53 +57,55 @@ def open_log(home: Home | None = None) -> ApprovalLog:
 
 
 def find_record(log: ApprovalLog, wanted: str) -> Record:
-    """The record with that id, or whose id alone starts so; `last` is the newest. Raises UnknownRequest."""
+    """The record with this id or unique prefix of an id; `last` is the newest. Raises UnknownRequest."""
     found = log.last() if wanted == LAST else log.find(wanted)
     exact = [record for record in found if record.id == wanted]
     if len(exact or found) == 1:
         return (exact or found)[0]
     if found:
-        advice = f"{len(found)} ids start so: {', '.join(record.id for record in found[:3])} …; type more of it"
+        advice = (
+            f"{len(found)} ids start with that: {', '.join(record.id for record in found[:3])} …; type more of the id"
+        )
         raise UnknownRequest(wanted, (), advice=advice)
     known = [record.id for record in log.records()]
     if not known:
-        raise UsageError("nothing was asked or denied here so far; `toolcrib approvals test CMD` tries a command")
-    raise UnknownRequest(wanted, known, advice="`toolcrib approvals list` shows all of them")
+        raise UsageError("there are no requests yet; run `toolcrib approvals test CMD` to try a command")
+    raise UnknownRequest(wanted, known, advice="run `toolcrib approvals list` to see them all")
 
 
 def outcome(record: Record) -> str:
-    """What became of a request, in two or three words."""
+    """The outcome of a request in two or three words."""
     if record.answer is None:
         return "not answered yet"
     return "blocked" if record.answer.decided_by == "block" else DECIDED[record.answer.choice]
 
 
 def explanation(record: Record) -> list[str]:
-    """Why a call was asked about, allowed, denied or blocked, a sentence each."""
+    """Why a call needed approval, and why it was allowed, denied or blocked, as sentences."""
     request, answer = record.request, record.answer
     lines = [f"{request.title or request.tool} wanted to {_wanted(request)}."]
-    lines += [f"That is {in_words(danger)}: {danger.reason}." for danger in request.dangers]
+    lines += [f"That is {describe_danger(danger)}: {danger.reason}." for danger in request.dangers]
     if answer is None:
-        return [*lines, "It was asked about and is still waiting for an answer; nothing has run."]
+        return [*lines, "It is waiting for your approval; nothing has run."]
     lines.append(f"It was {outcome(record)}: {_because(answer)}.")
     if answer.reason and answer.reason not in _because(answer):
         lines.append(f"The reason given: {answer.reason}")
     if not answer.allows:
-        lines.append("Nothing of it has run.")
+        lines.append("Nothing ran.")
     return lines
 
 
-def in_words(danger: Danger) -> str:
+def describe_danger(danger: Danger) -> str:
     return f"{danger.description} ({danger.scope})" if danger.scope else danger.description
 
 
 def short_command(request: ApprovalRequest) -> str:
-    """The command on one line, with nothing in it that a terminal would obey."""
+    """The command on one line, with control characters made visible."""
     return visible(shortened(request.command, SHOWN_COMMAND_CHARS))
 
 
 def record_as_json(record: Record) -> JsonObject:
-    """The object that the commands print for programs; keys are only ever added."""
+    """The object that the commands print as JSON; keys may be added, never removed."""
     request, answer = record.request, record.answer
     return {
         "id": record.id,
@@ -141,7 +143,7 @@ def danger_as_json(danger: Danger) -> JsonObject:
 
 
 def complete_requests(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of requests for the shell, newest first."""
+    """Request ids for the shell, newest first."""
     return matching_names(lambda: [LAST, *(record.id for record in reversed(open_log().records()))], incomplete)
 
 
@@ -159,14 +161,17 @@ def _because(answer: Answer) -> str:
 
 
 @group.command("list")
-@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=0), help="How many requests.")
-@click.option("--pending", is_flag=True, help="Only requests that wait for an answer.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option(
+    "-n", "--count", default=20, show_default=True, type=click.IntRange(min=0), help="How many requests to show."
+)
+@click.option("--pending", is_flag=True, help="Only requests without an answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def list_approvals(count: int, pending: bool, as_json: bool) -> None:
-    """List what you allowed for good, and the latest requests.
+    """List permanent grants and recent requests.
 
-    The object of --json has the keys grants (lines of `command_allowlist` in the config) and requests (newest first;
-    each with id, asked_at, tool, command, sha256, dangers, session_key, cwd, backend, entry_point, outcome, answer).
+    --json prints an object with the keys grants (the lines of `command_allowlist` in the config) and requests (newest
+    first; each with id, asked_at, tool, command, sha256, dangers, session_key, cwd, backend, entry_point, outcome and
+    answer).
     """
     settings = load_settings()
     records = [record for record in reversed(open_log(settings.home).records()) if not pending or record.answer is None]
@@ -175,12 +180,12 @@ def list_approvals(count: int, pending: bool, as_json: bool) -> None:
         print_json({"grants": settings.command_allowlist, "requests": [record_as_json(record) for record in records]})
         return
     if not pending:
-        print_line("Allowed for good:" if settings.command_allowlist else "Nothing is allowed for good.")
+        print_line("Always allowed:" if settings.command_allowlist else "Nothing is always allowed.")
         for text in settings.command_allowlist:
             print_line(f"  {text}")
         print_line()
     if not records:
-        print_line("Nothing waits for an answer." if pending else "Nothing was asked or denied so far.")
+        print_line("No request is waiting for an answer." if pending else "There are no requests yet.")
         return
     print_table(
         ["id", "when", "tool", "outcome", "danger", "command"],
@@ -196,17 +201,17 @@ def list_approvals(count: int, pending: bool, as_json: bool) -> None:
             for record in records
         ],
     )
-    hint("`toolcrib approvals explain ID` says why; `toolcrib approvals revoke GRANT` takes a permission back.")
+    hint("Run `toolcrib approvals explain ID` for the reason, or `toolcrib approvals revoke GRANT` to revoke a grant.")
 
 
 @group.command("show")
 @click.argument("request_id", metavar="ID", shell_complete=complete_requests)
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show_request(request_id: str, as_json: bool) -> None:
-    """Show one request and its answer.
+    """Show a request and its answer.
 
-    ID is that of `toolcrib approvals list`, or its beginning; `last` is the newest. Secrets are masked in the record;
-    sha256 is that of the exact command. The object of --json is one of `approvals list --json`.
+    ID is an id from `toolcrib approvals list` or the start of one; `last` is the newest request. The record masks
+    secrets; sha256 is the hash of the exact command. --json prints one object of `approvals list --json`.
     """
     record = find_record(open_log(), request_id)
     if as_json:
@@ -219,11 +224,11 @@ def show_request(request_id: str, as_json: bool) -> None:
         ("tool", request.tool),
         ("command", visible(request.command) or "-"),
         ("sha256", record.digest),
-        ("dangers", [f"{in_words(danger)}: {danger.reason}" for danger in request.dangers] or "-"),
-        ("would touch", [path for danger in request.dangers for path in danger.paths] or "-"),
+        ("dangers", [f"{describe_danger(danger)}: {danger.reason}" for danger in request.dangers] or "-"),
+        ("affects", [path for danger in request.dangers for path in danger.paths] or "-"),
         ("folder", request.cwd or "-"),
         ("backend", request.backend),
-        ("came from", request.entry_point),
+        ("entry point", request.entry_point),
         ("session", request.session_key or "-"),
         ("outcome", outcome(record)),
     ]
@@ -238,12 +243,12 @@ def show_request(request_id: str, as_json: bool) -> None:
 
 @group.command("explain")
 @click.argument("request_id", metavar="[ID]", default="last", shell_complete=complete_requests)
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def explain_request(request_id: str, as_json: bool) -> None:
-    """Say why a call was asked about, allowed, denied or blocked.
+    """Explain why a call needed approval, and why it was allowed, denied or blocked.
 
-    ID is that of `toolcrib approvals list`, or its beginning; without one, or with `last`, the newest is meant. The
-    object of --json is one of `approvals list --json` with the key explanation, a list of sentences.
+    ID is an id from `toolcrib approvals list` or the start of one; the default, `last`, is the newest request. --json
+    prints one object of `approvals list --json` with the key explanation, a list of sentences.
     """
     record = find_record(open_log(), request_id)
     if as_json:
@@ -251,20 +256,20 @@ def explain_request(request_id: str, as_json: bool) -> None:
         return
     for sentence in explanation(record):
         print_line(sentence)
-    hint(f"`toolcrib approvals suggest {record.id}` says what would allow it for good.")
+    hint(f"Run `toolcrib approvals suggest {record.id}` to see how to always allow it.")
 
 
 @group.command("suggest")
 @click.argument("request_id", metavar="[ID]", default="last", shell_complete=complete_requests)
-@click.option("--add", is_flag=True, help="Write the lines to the config, as the answer `always` does.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--add", is_flag=True, help="Add the grants to the config, as answering `always` does.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def suggest_grants(request_id: str, add: bool, as_json: bool) -> int:
-    """Say what would allow a call, and others like it, for good.
+    """Suggest grants that would always allow a call and others like it.
 
-    Prints one line for each danger of the call, as `command_allowlist` in the config holds them. Exit code 1 means
-    that it cannot be allowed for good.
+    Prints one line for each danger of the call, in the form that `command_allowlist` in the config takes. Exit code 1
+    if the call cannot always be allowed.
 
-    The object of --json has the keys id, grants (the lines), added and why_not.
+    --json prints an object with the keys id, grants (the lines), added and why_not.
     """
     settings = load_settings()
     record = find_record(open_log(settings.home), request_id)
@@ -278,25 +283,25 @@ def suggest_grants(request_id: str, add: bool, as_json: bool) -> int:
             {"id": record.id, "grants": list(grants), "added": add and bool(grants), "why_not": _why_not(record)}
         )
     elif not grants:
-        note(f"This call cannot be allowed for good: {_why_not(record)}.")
+        note(f"This call cannot always be allowed: {_why_not(record)}.")
     else:
         for text in grants:
             print_line(text)
-        done = "They are in the config now." if add else f"`toolcrib approvals suggest {record.id} --add` allows it."
+        done = "Added to the config." if add else f"Run `toolcrib approvals suggest {record.id} --add` to add them."
         note(done)
     return 0 if grants else 1
 
 
 def _why_not(record: Record) -> str:
-    """Why no grant would help; empty when one would."""
+    """Why no grant can allow it; empty if one can."""
     decided_by = record.answer.decided_by if record.answer else ""
     if decided_by in ("block", "sensitive_path"):
-        return "nothing lifts a block"
+        return "nothing overrides a block"
     if decided_by == "user_rule" and record.answer is not None and not record.answer.allows:
         return "a rule in your config denies it; change approvals.rules or approvals.deny"
     if not record.request.dangers:
-        return "nothing about it was dangerous"
-    return "" if suggest(record.request) else "what it does may be something else the next time"
+        return "it was not dangerous"
+    return "" if suggest(record.request) else "it may do something else next time"
 
 
 class UnknownGrant(UnknownName):
@@ -306,9 +311,9 @@ class UnknownGrant(UnknownName):
 @group.command("revoke")
 @click.argument("grant", metavar="GRANT", shell_complete=complete_grants)
 def revoke_grant(grant: str) -> None:
-    """Take back what you allowed for good.
+    """Revoke a permanent grant.
 
-    GRANT is a line of `toolcrib approvals list`. Sessions that run already keep what they know; new ones ask again.
+    GRANT is a line of `toolcrib approvals list`. Running sessions keep the grant; new ones ask again.
 
     \b
     Example:
@@ -316,8 +321,8 @@ def revoke_grant(grant: str) -> None:
     """
     settings = load_settings()
     if not Grants(settings.home, settings.command_allowlist).revoke(grant):
-        raise UnknownGrant(grant, settings.command_allowlist, advice="`toolcrib approvals list` shows all of them")
-    print_line(f"Took back {grant!r}; new sessions ask about it again.")
+        raise UnknownGrant(grant, settings.command_allowlist, advice="run `toolcrib approvals list` to see them all")
+    print_line(f"Revoked {grant!r}; new sessions ask again.")
 
 
 group.lazy("test", "approvals_test:test_command", "Show what would happen to a command, without running any of it.")

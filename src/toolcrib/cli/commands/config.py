@@ -1,4 +1,4 @@
-"""The keys of the config file: looked up for the commands, completed for the shell."""
+"""`toolcrib config`: reads, changes and checks the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.mcp_secrets import without_secrets
-from toolcrib.cli.output import as_sentence, error_line, hint, note, print_json, print_line, print_table
+from toolcrib.cli.output import as_config_text, error_line, hint, note, print_json, print_line, print_table
 from toolcrib.cli.runtime import open_runtime, unknown_toolsets
 from toolcrib.config.edit import get_value, set_value, unset_value
 from toolcrib.config.load import BOM, check_settings, load_settings, read_text
@@ -27,23 +27,23 @@ class UnknownKey(UnknownName):
 
 
 def require_key(key: str) -> Setting:
-    """The setting under a dotted key; raises UnknownKey with the nearest ones."""
+    """The setting with this dotted key; raises UnknownKey with the nearest keys."""
     try:
         return find_setting(key)
     except ConfigError:
-        raise UnknownKey(key, known_keys(), advice="`toolcrib config show` lists all of them") from None
+        raise UnknownKey(key, known_keys(), advice="run `toolcrib config show` to see them all") from None
 
 
 def complete_keys(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Every key without a part that the user chooses."""
+    """Config keys for the shell, except those with a part that the user names."""
     return [key for key in known_keys() if key.startswith(incomplete) and ".NAME" not in key]
 
 
 @group.command("get")
 @click.argument("key", metavar="KEY", shell_complete=complete_keys)
-@click.option("--json", "as_json", is_flag=True, help="Print the value as JSON, text in quotes too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the value as JSON.")
 def get_setting(key: str, as_json: bool) -> None:
-    """Print the value of a setting that is in force.
+    """Print the effective value of a setting.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def get_setting(key: str, as_json: bool) -> None:
     if as_json:
         print_json(value)
     else:
-        print_line(as_sentence(value))
+        print_line(as_config_text(value))
 
 
 @group.command("set", context_settings={"ignore_unknown_options": True})
@@ -64,7 +64,7 @@ def get_setting(key: str, as_json: bool) -> None:
 def set_setting(key: str, value: str) -> None:
     """Write a setting to the config file.
 
-    The value is checked first; comments and everything else in the file stay as they are.
+    Checks the value first, and keeps comments and everything else in the file.
 
     \b
     Examples:
@@ -79,14 +79,14 @@ def set_setting(key: str, value: str) -> None:
     except ConfigError as error:
         said = str(error)
         if not said.startswith(repr(key)):
-            raise  # not about this value, but about what stands in the file
+            raise  # about something else in the file
         reason = said.partition(";")[0]
-        raise ConfigError(f"{reason}; type `toolcrib config set {key} VALUE` with such a value") from error
-    note(f"Wrote {key} to {home.config_file}; `toolcrib config get {key}` shows it.")
+        raise ConfigError(f"{reason}; run `toolcrib config set {key} VALUE` with such a value") from error
+    note(f"Wrote {key} to {home.config_file}.")
 
 
 def _refuse_unknown_toolsets(key: str, value: str) -> None:
-    """Raises UnknownToolset for a name that nothing answers to, where the setting is a list of toolsets."""
+    """Raises UnknownToolset if the setting is a list of toolsets and names one that does not exist."""
     path = require_key(key).path
     names_toolsets = ".".join(path) in ("toolsets", "agent.disabled_toolsets") or (
         path[0] == "custom_toolsets" and path[-1] == "includes"
@@ -97,14 +97,14 @@ def _refuse_unknown_toolsets(key: str, value: str) -> None:
     try:
         runtime = open_runtime()
     except ConfigError:
-        return  # while the file is broken nobody knows which toolsets it defines; `config check` comes back to it
+        return  # a broken file defines no toolsets; `config check` reports it
     runtime.toolsets.require(name for name in names if name)
 
 
 @group.command("unset")
 @click.argument("key", metavar="KEY", shell_complete=complete_keys)
 def unset_setting(key: str) -> None:
-    """Remove a setting from the config file, so that its default holds again.
+    """Remove a setting from the config file; its default applies again.
 
     \b
     Example:
@@ -113,24 +113,24 @@ def unset_setting(key: str) -> None:
     require_key(key)
     home = find_home()
     unset_value(home, key)
-    note(f"{key} has its default again; `toolcrib config get {key}` shows it.")
+    note(f"Removed {key}; its default applies again.")
 
 
 @group.command("path")
 def print_path() -> None:
-    """Print where the config file is.
+    """Print the path of the config file.
 
-    The file need not exist. TOOLCRIB_HOME moves the folder that it stands in.
+    The file may not exist. TOOLCRIB_HOME moves its folder.
     """
     print_line(str(find_home().config_file))
 
 
 @group.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Print one object with all settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print all settings as a JSON object.")
 def show_settings(as_json: bool) -> None:
-    """Print every setting in force, and where it comes from.
+    """Print all effective settings and where each comes from.
 
-    Secrets that are written out in `mcp_servers` are masked; `config get` prints them.
+    Masks secrets written in `mcp_servers`; `config get` prints them.
     """
     settings = load_settings()
     tree = {known.name: get_value(settings, known.name) for known in file_fields(Settings)}
@@ -141,10 +141,11 @@ def show_settings(as_json: bool) -> None:
     written = parse(read_text(settings.home).removeprefix(BOM), str(settings.home.config_file)).data or {}
     defaults = Settings(home=settings.home)
     rows = [
-        [key, as_sentence(value), _origin(key.split("."), value, written, defaults)] for key, value in _leaves(tree, "")
+        [key, as_config_text(value), _origin(key.split("."), value, written, defaults)]
+        for key, value in _leaves(tree, "")
     ]
     print_table(["key", "value", "from"], rows)
-    hint("`toolcrib config set KEY VALUE` changes one.")
+    hint("Run `toolcrib config set KEY VALUE` to change a setting.")
 
 
 def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -159,7 +160,7 @@ def _origin(path: list[str], value: Any, written: Any, defaults: Settings) -> st
     inside: Any = written
     for part in path:
         if not isinstance(inside, dict):
-            break  # a shorthand: the whole section is written as one value
+            break  # a shorthand: one value stands for the whole section
         inside = inside.get(part)
     if inside is not None:
         return "config.yaml"
@@ -171,15 +172,15 @@ def _origin(path: list[str], value: Any, written: Any, defaults: Settings) -> st
 
 @group.command("check")
 def check_config() -> int:
-    """Say what is wrong with the config file.
+    """Check the config file for problems.
 
-    One line for each problem, on stderr, with exit code 2. Names of toolsets are checked too.
+    Prints each problem as a line on stderr and exits with code 2. Also checks the names of toolsets.
     """
     home = find_home()
     problems = check_settings(home)
     if not problems:
         problems = [
-            f"{home.config_file}: {key}: {problem}; correct it with `toolcrib config set {key} NAME,NAME`"
+            f"{home.config_file}: {key}: {problem}; fix it with `toolcrib config set {key} NAME,NAME`"
             for key, problem in unknown_toolsets(open_runtime())
         ]
     for problem in problems:
@@ -187,7 +188,7 @@ def check_config() -> int:
     if problems:
         return ConfigError.exit_code
     if home.config_file.exists():
-        print_line(f"{home.config_file}: nothing is wrong")
+        print_line(f"{home.config_file}: no problems found")
     else:
-        print_line(f"{home.config_file}: there is no such file, so all settings have their defaults")
+        print_line(f"{home.config_file}: no such file; all settings have their defaults")
     return 0

@@ -1,4 +1,4 @@
-"""What the commands about scheduled jobs share: the store, finding one job, options, and jobs as text."""
+"""`toolcrib cron`: lists and manages scheduled jobs; `cron_edit` writes them, `cron_run` runs them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import (
     Pairs,
     hint,
+    is_interactive,
     note,
     one_line,
-    person_present,
     print_json,
     print_line,
     print_pairs,
@@ -36,14 +36,48 @@ from toolcrib.cron.zones import zone_label
 
 group = CommandGroup("cron")
 
-NO_JOBS = "There are no jobs yet; `toolcrib cron create 'every 2h' 'PROMPT'` makes one."
-NO_SCHEDULER = "No scheduler is running, so nothing runs by itself; `toolcrib cron serve` starts one."
+NO_JOBS = "There are no jobs yet; run `toolcrib cron create 'every 2h' 'PROMPT'` to create one."
+NO_SCHEDULER = "No scheduler is running, so no job will run; start one with `toolcrib cron serve`."
 COMMAND = TypeVar("COMMAND", bound=Callable[..., Any])
+_OPTIONS = (
+    click.option("--name", metavar="NAME", help="A short name."),
+    click.option("--tz", "timezone", metavar="ZONE", help="Time zone, such as Europe/Berlin."),
+    click.option("--toolsets", metavar="NAME,NAME", help="Toolsets for its runs; default: those of the config."),
+    click.option("--workdir", metavar="FOLDER", help="The folder to work in; default: the current one."),
+    click.option("--model", metavar="NAME", help="The model; default: the configured one."),
+    click.option("--provider", metavar="NAME", help="The provider; default: the configured one."),
+    click.option(
+        "--deliver",
+        metavar="WHERE",
+        help="Where to send results: local (only stored), file:PATH or command:COMMAND.",
+    ),
+    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="Run at most N times; 0 means no limit."),
+    click.option(
+        "--missed",
+        type=click.Choice(["once", "skip", "all"]),
+        help="What to do about runs that were missed.",
+    ),
+    click.option(
+        "--skill", "skills", metavar="NAME", multiple=True, help="A skill to put before the prompt; repeatable."
+    ),
+    click.option("--script", metavar="COMMAND", help="A shell command to run first; the agent sees its output."),
+    click.option(
+        "--no-agent/--agent", "no_agent", default=None, help="Do not call a model: the script's output is the result."
+    ),
+    click.option(
+        "--context-from",
+        metavar="JOB",
+        multiple=True,
+        help="A job whose latest result goes before the prompt; repeatable.",
+    ),
+    click.option("--session", "attach_to_session", metavar="ID", help="Continue this session in every run."),
+)
+EVERYTHING = 10_000_000
 
 
 @contextmanager
-def opened_jobs(settings: Settings | None = None) -> Iterator[JobStore]:
-    """The jobs of this home. Looking at them creates nothing."""
+def open_jobs(settings: Settings | None = None) -> Iterator[JobStore]:
+    """The job store of this home; opening it creates no file."""
     store = JobStore((settings or load_settings()).home.cron_file)
     try:
         yield store
@@ -52,57 +86,28 @@ def opened_jobs(settings: Settings | None = None) -> Iterator[JobStore]:
 
 
 def complete_jobs(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names and ids of jobs for the shell."""
+    """Job names and ids for the shell."""
     return matching_names(_job_names, incomplete)
 
 
 def _job_names() -> list[str]:
-    with opened_jobs() as store:
+    with open_jobs() as store:
         return [name for job in store.jobs() for name in (job.name, job.id)]
 
 
 job_argument = click.argument("wanted", metavar="JOB", shell_complete=complete_jobs)
 
-_OPTIONS = (
-    click.option("--name", metavar="NAME", help="A short name."),
-    click.option("--tz", "timezone", metavar="ZONE", help="The time zone, as Europe/Berlin."),
-    click.option("--toolsets", metavar="NAME,NAME", help="The toolsets of its runs; without it, those of the config."),
-    click.option("--workdir", metavar="FOLDER", help="The folder to work in; without it, the current one."),
-    click.option("--model", metavar="NAME", help="Another model than the usual one."),
-    click.option("--provider", metavar="NAME", help="Another provider than the usual one."),
-    click.option(
-        "--deliver",
-        metavar="WHERE",
-        help="Where results go besides being kept: local (nowhere), file:PATH, command:COMMAND.",
-    ),
-    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="Run N times at most; 0 is without end."),
-    click.option(
-        "--missed",
-        type=click.Choice(["once", "skip", "all"]),
-        help="What happens to times that passed while nobody could run it.",
-    ),
-    click.option("--skill", "skills", metavar="NAME", multiple=True, help="A skill to put before the prompt."),
-    click.option("--script", metavar="COMMAND", help="A shell command that runs first; the agent gets its output."),
-    click.option(
-        "--no-agent/--agent", "no_agent", default=None, help="Ask no model: the output of the script is the result."
-    ),
-    click.option(
-        "--context-from", metavar="JOB", multiple=True, help="A job whose latest result is put before the prompt."
-    ),
-    click.option("--session", "attach_to_session", metavar="ID", help="Let runs go on with this conversation."),
-)
-
 
 def job_options(command: COMMAND) -> COMMAND:
-    """The options that say what a job is."""
+    """Add the options that define a job."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def wish_of(schedule: str | None, prompt: str | None, options: dict[str, Any]) -> Wish:
-    """What was typed; what was not typed is left open."""
-    # An empty name takes the list away.
+def job_draft(schedule: str | None, prompt: str | None, options: dict[str, Any]) -> Wish:
+    """The draft of a job from the command line; options that were not given stay open."""
+    # An empty name clears the list.
     lists: dict[str, Any] = {
         name: tuple(filter(None, given)) for name in ("skills", "context_from") if (given := options.pop(name))
     }
@@ -112,16 +117,18 @@ def wish_of(schedule: str | None, prompt: str | None, options: dict[str, Any]) -
     return Wish(schedule=schedule, prompt=prompt, **lists, **options)
 
 
-def person() -> Author:
-    """Whoever types: his jobs work where he is, with all tools."""
+def job_author() -> Author:
+    """The person at the terminal, whose jobs run in the current folder with all tools."""
     try:
         return Author(folder=str(Path.cwd()))
     except FileNotFoundError as error:
-        raise UsageError("the current folder is gone; go to another one, as with `cd ~`, and try again") from error
+        raise UsageError(
+            "the current folder no longer exists; go to another one, as with `cd ~`, and try again"
+        ) from error
 
 
-def moments_text(job: Job, now: float) -> tuple[list[str], str]:
-    """The next moments of a job as people read them, and what its schedule means, with its zone."""
+def next_runs_text(job: Job, now: float) -> tuple[list[str], str]:
+    """The next runs of a job as text, and its schedule in words with the time zone."""
     moments, zone, meaning = next_moments(job, now)
     shown = [datetime.fromtimestamp(one, zone).strftime("%a %Y-%m-%d %H:%M:%S") for one in moments]
     return shown, f"{meaning} ({zone_label(zone, now)})" if zone is not None else meaning
@@ -134,14 +141,14 @@ def run_text(run: Run, now: float) -> str:
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_at)),
         run.state.replace("_", " "),
         "" if run.state == "skipped" else f"{max(0.0, ended - run.started_at):.0f} s",
-        "asked for" if run.trigger == "manual" else "",
+        "manual" if run.trigger == "manual" else "",
         f"session {run.session_id}" if run.session_id else "",
     ]
     return ", ".join(word for word in words if word)
 
 
 def warn_without_scheduler(store: JobStore, jobs: list[Job], now: float) -> None:
-    """Say so when jobs wait for a scheduler that is not there."""
+    """Warn if jobs are waiting and no scheduler is running."""
     if not any(job.state == "active" or job.asked_at is not None for job in jobs) or store.scheduler():
         return
     late = [job for job in jobs if job.next_run is not None and job.next_run <= now]
@@ -150,15 +157,15 @@ def warn_without_scheduler(store: JobStore, jobs: list[Job], now: float) -> None
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_jobs(as_json: bool) -> None:
-    """List the scheduled jobs, and when each runs next.
+    """List the jobs and when each runs next.
 
     Each object of --json has the keys job_id, name, state (active, paused or done), schedule, meaning, timezone,
-    next_runs, prompt, deliver, workdir, runs and last_run, and those options of the job that were given.
+    next_runs, prompt, deliver, workdir, runs and last_run, and the options that were set.
     """
     now = time.time()
-    with opened_jobs() as store:
+    with open_jobs() as store:
         jobs = store.jobs()
         latest = store.latest_runs()
         if as_json:
@@ -172,7 +179,7 @@ def list_jobs(as_json: bool) -> None:
             [[job.id, job.name, job.schedule, _next(job), _last(latest.get(job.id))] for job in jobs],
         )
         warn_without_scheduler(store, jobs, now)
-    hint("`toolcrib cron show JOB` shows one and its runs.")
+    hint("Run `toolcrib cron show JOB` to see a job and its runs.")
 
 
 def _run_facts(run: Run | None) -> dict[str, object] | None:
@@ -182,7 +189,7 @@ def _run_facts(run: Run | None) -> dict[str, object] | None:
 def _next(job: Job) -> str:
     if job.state != "active" or job.next_run is None:
         return job.state
-    # In the time of this machine, whatever the zones of the jobs are: a column is read from top to bottom.
+    # In local time, whatever the time zone of the job, so that the rows can be compared.
     return time.strftime("%a %Y-%m-%d %H:%M", time.localtime(job.next_run))
 
 
@@ -192,24 +199,21 @@ def _last(run: Run | None) -> str:
     return f"{run.state.replace('_', ' ')} {time.strftime('%Y-%m-%d %H:%M', time.localtime(run.started_at))}"
 
 
-EVERYTHING = 10_000_000
-
-
 @group.command("show")
 @job_argument
-@click.option("-n", "--count", default=5, show_default=True, type=click.IntRange(min=1), help="How many runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("-n", "--count", default=5, show_default=True, type=click.IntRange(min=1), help="How many runs to show.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show_job(wanted: str, count: int, as_json: bool) -> None:
-    """Show one job and its latest runs.
+    """Show a job and its latest runs.
 
-    JOB is a name or an id of `toolcrib cron list`, or enough of its beginning. A run whose process died is lost: nobody
-    knows how far it came, and it is not run again by itself.
+    JOB is a name or id from `toolcrib cron list`, or a unique prefix of one. A run whose process died is marked as
+    lost; it is not repeated automatically.
 
-    The object of --json has the keys of `cron list --json`, and run_list: run, state, due, started, finished,
-    asked_for, session_id, output, error and note of each.
+    --json prints an object with the keys of `cron list --json` and run_list: run, state, due, started, finished,
+    asked_for, session_id, output, error and note of each run.
     """
     now = time.time()
-    with opened_jobs() as store:
+    with open_jobs() as store:
         job = store.find(wanted)
         runs = store.runs(job, count)
         if as_json:
@@ -222,7 +226,7 @@ def show_job(wanted: str, count: int, as_json: bool) -> None:
 
 
 def _job_lines(job: Job, now: float, names: dict[str, str]) -> Pairs:
-    moments, meaning = moments_text(job, now)
+    moments, meaning = next_runs_text(job, now)
     facts: list[tuple[str, str | list[str]]] = [
         ("job", f"{job.name} (id {job.id}), {job.state}"),
         ("prompt", job.prompt.splitlines()),
@@ -238,7 +242,7 @@ def _job_lines(job: Job, now: float, names: dict[str, str]) -> Pairs:
         ("skills", ", ".join(job.skills)),
         ("context from", ", ".join(names.get(one, one) for one in job.context_from)),
         ("session", job.attach_to_session),
-        ("asked for", "a run at once, which waits for a scheduler" if job.asked_at is not None else ""),
+        ("requested", "a run now, waiting for a scheduler" if job.asked_at is not None else ""),
     ]
     return [(label, text) for label, text in facts if text]
 
@@ -256,52 +260,52 @@ def _print_run(run: Run, now: float) -> None:
 @group.command("pause")
 @job_argument
 def pause_job(wanted: str) -> None:
-    """Let a job rest.
+    """Pause a job.
 
-    A run that has begun goes on to its end.
+    A run that has started continues.
     """
-    with opened_jobs() as store:
+    with open_jobs() as store:
         job = store.find(wanted)
         store.replace(paused(job, time.time()), job)
-    print_line(f"The job {job.name!r} rests; `toolcrib cron resume {job.id}` lets it run again.")
+    print_line(f"Paused the job {job.name!r}; run `toolcrib cron resume {job.id}` to resume it.")
 
 
 @group.command("resume")
 @job_argument
 def resume_job(wanted: str) -> None:
-    """Let a job run again.
+    """Resume a paused job.
 
-    What was due while it rested is not made up for.
+    Runs that were due while it was paused are skipped.
     """
     now = time.time()
-    with opened_jobs() as store:
+    with open_jobs() as store:
         before = store.find(wanted)
         job = store.replace(resumed(before, now), before)
-        moments, _ = moments_text(job, now)
-        print_line(f"The job {job.name!r} runs next: {moments[0]}.")
+        moments, _ = next_runs_text(job, now)
+        print_line(f"Resumed the job {job.name!r}; next run: {moments[0]}.")
         warn_without_scheduler(store, [job], now)
 
 
 @group.command("remove")
 @job_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove_job(wanted: str, yes: bool) -> None:
-    """Delete a job and what is kept of its runs.
+    """Delete a job and the results of its runs.
 
-    The conversations of its runs stay.
+    The sessions of its runs are kept.
     """
-    with opened_jobs() as store:
+    with open_jobs() as store:
         job = store.find(wanted)
-        if not yes and not _agreed(job.name):
+        if not yes and not _confirmed(job.name):
             note("Nothing was deleted.")
             return
         store.remove(job)
     print_line(f"Deleted the job {job.name!r}.")
 
 
-def _agreed(name: str) -> bool:
-    if not person_present():
-        raise UsageError("nothing was deleted, because nobody can be asked; add `--yes`")
+def _confirmed(name: str) -> bool:
+    if not is_interactive():
+        raise UsageError("nothing was deleted: there is no terminal to confirm at; add `--yes`")
     return click.confirm(f"Delete the job {name!r} and the results of its runs?", err=True)
 
 

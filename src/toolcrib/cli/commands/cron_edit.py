@@ -1,4 +1,4 @@
-"""What a person should know about a job before it runs: unknown toolsets and skills, and commands that are refused."""
+"""`toolcrib cron create` and `update`: write a job, and warn about what would be denied when it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolcrib.approval.command_reader import read_command
 from toolcrib.approval.entries import Grant
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import Action, decide
-from toolcrib.cli.commands.cron import job_argument, job_options, moments_text, opened_jobs, person, wish_of
+from toolcrib.cli.commands.cron import job_argument, job_author, job_draft, job_options, next_runs_text, open_jobs
 from toolcrib.cli.commands.skills import require_skill
 from toolcrib.cli.output import note, one_line, print_pairs
 from toolcrib.cli.runtime import open_runtime
@@ -28,13 +28,13 @@ from toolcrib.environments.specs import ON_THIS_MACHINE
 
 
 def require_toolsets(names: Sequence[str] | None) -> None:
-    """Raises for a toolset that nothing answers to."""
+    """Raises for a toolset that does not exist."""
     if names:
         open_runtime().toolsets.require(names)
 
 
 def require_skills(job: Job) -> None:
-    """Raises for a skill that is not there for a session in the job's folder."""
+    """Raises for a skill that a session in the job's folder would not find."""
     if job.skills:
         shelf = open_runtime().context().services.get("skills").shelf(job.workdir)
         for name in job.skills:
@@ -42,7 +42,7 @@ def require_skills(job: Job) -> None:
 
 
 def warn_of_refused_commands(job: Job, settings: Settings) -> None:
-    """Say now what would be denied when nobody watches; only of this machine is that known beforehand."""
+    """Warn about commands that would be denied during a run; only possible for backends on this machine."""
     if settings.terminal.backend not in ON_THIS_MACHINE:
         return
     destination = kept_destination(job.deliver)
@@ -55,8 +55,8 @@ def warn_of_refused_commands(job: Job, settings: Settings) -> None:
         if decision.outcome != "allow":
             why = "; ".join(decision.reasons)
             note(
-                f"Its command would be denied: {one_line(why)}. `toolcrib approvals suggest` and `approvals.rules` say "
-                "how to allow it."
+                f"Its command would be denied: {one_line(why)}. "
+                "See `toolcrib approvals suggest` and `approvals.rules` for how to allow it."
             )
 
 
@@ -65,44 +65,45 @@ def warn_of_refused_commands(job: Job, settings: Settings) -> None:
 @click.argument("prompt", required=False)
 @job_options
 def create_job(schedule: str, prompt: str | None, **options: Any) -> None:
-    """Let the agent do something at set times.
+    """Schedule a job for the agent.
 
-    SCHEDULE is a cron expression, or words; PROMPT says what to do in each run. Nobody can be asked during a run, so
-    what is dangerous is denied, unless `approvals.policies.cron` says otherwise. `toolcrib cron serve` runs the jobs.
+    SCHEDULE is a cron expression or words; PROMPT is what the agent does in each run. Nobody can approve anything
+    during a run, so dangerous calls are denied unless `approvals.policies.cron` allows them. `toolcrib cron serve` runs
+    the jobs.
 
     \b
     Examples:
       toolcrib cron create '0 9 * * 1-5' 'Sum up the new mail in ~/Mail' --name mail
-      toolcrib cron create 'every 2h' 'Look whether the tests pass' --toolsets terminal,file
+      toolcrib cron create 'every 2h' 'Check whether the tests pass' --toolsets terminal,file
       toolcrib cron create 'every monday at 9:00' 'Plan the week' --tz Europe/Berlin
       toolcrib cron create 'in 30m' 'Check that the upload is done'
       toolcrib cron create '2026-12-24 18:00' 'Wish me a merry Christmas'
       toolcrib cron create '@hourly' --script 'df -h /' --no-agent --name disk
     """
     settings, now = load_settings(), time.time()
-    wish = wish_of(schedule, prompt, options)
+    wish = job_draft(schedule, prompt, options)
     require_toolsets(wish.toolsets)
-    with opened_jobs(settings) as store:
-        wanted = new_job(wish, person(), settings, store, now)
+    with open_jobs(settings) as store:
+        wanted = new_job(wish, job_author(), settings, store, now)
         require_skills(wanted)
         job = store.add(wanted)
         has_scheduler = bool(store.scheduler())
-    moments, meaning = moments_text(job, now)
+    moments, meaning = next_runs_text(job, now)
     print_pairs([("job", f"{job.name} (id {job.id})"), ("runs", meaning), ("next", moments), ("in", job.workdir)])
     warn_of_refused_commands(job, settings)
     if not has_scheduler:
-        note(f"It runs while `toolcrib cron serve` is running; `toolcrib cron run {job.id}` runs it now.")
+        note(f"No scheduler is running: start `toolcrib cron serve`, or run it now with `toolcrib cron run {job.id}`.")
 
 
 @click.command(name="update")
 @job_argument
-@click.option("--schedule", metavar="SCHEDULE", help="When it runs.")
-@click.option("--prompt", metavar="PROMPT", help="What to do in each run.")
+@click.option("--schedule", metavar="SCHEDULE", help="The new schedule.")
+@click.option("--prompt", metavar="PROMPT", help="The new prompt.")
 @job_options
 def update_job(wanted: str, schedule: str | None, prompt: str | None, **options: Any) -> None:
     """Change a job.
 
-    What is not named stays as it is; an empty name after --skill or --context-from takes the list away.
+    Options that you leave out keep their values; an empty name after --skill or --context-from clears the list.
 
     \b
     Examples:
@@ -110,16 +111,16 @@ def update_job(wanted: str, schedule: str | None, prompt: str | None, **options:
       toolcrib cron update mail --deliver file:~/mail.txt
     """
     settings, now = load_settings(), time.time()
-    wish = wish_of(schedule, prompt, options)
+    wish = job_draft(schedule, prompt, options)
     if wish == Wish():
-        raise UsageError("say what to change, as in `toolcrib cron update JOB --schedule 'every 2h'`")
+        raise UsageError("nothing to change; name an option, as in `toolcrib cron update JOB --schedule 'every 2h'`")
     require_toolsets(wish.toolsets)
-    with opened_jobs(settings) as store:
+    with open_jobs(settings) as store:
         before = store.find(wanted)
-        changed = changed_job(before, wish, person(), settings, store, now)
+        changed = changed_job(before, wish, job_author(), settings, store, now)
         if wish.skills:
             require_skills(changed)
         job = store.replace(changed, before)
-    moments, meaning = moments_text(job, now)
+    moments, meaning = next_runs_text(job, now)
     print_pairs([("job", f"{job.name} (id {job.id}), {job.state}"), ("runs", meaning), ("next", moments or ["-"])])
     warn_of_refused_commands(job, settings)

@@ -1,4 +1,4 @@
-"""`toolcrib cron run JOB`."""
+"""`toolcrib cron run` and `serve`: run jobs, now or when they are due."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import time
 import click
 
 from toolcrib.agent.scheduled import ScheduledRuns
-from toolcrib.cli.chat.one_shot import Progress
-from toolcrib.cli.commands.cron import job_argument, opened_jobs
+from toolcrib.cli.chat.one_shot import ProgressPrinter
+from toolcrib.cli.commands.cron import job_argument, open_jobs
 from toolcrib.cli.output import clean, error_line, note, one_line, plural, stdout_reserved
 from toolcrib.config.load import load_settings
 from toolcrib.config.logs import configure_logging
@@ -29,15 +29,15 @@ INTERRUPTED = 130
 
 @click.command(name="run")
 @job_argument
-@click.option("-q", "--quiet", is_flag=True, help="Do not tell what the agent does.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print what the agent does.")
 def run_job(wanted: str, quiet: bool) -> int:
     """Run a job now.
 
-    Its result is printed. It runs as it would at its time: under the policy for scheduled jobs, so nobody is asked. Its
-    schedule stays as it is, and a job that is paused or done can be run, too. Exit code 0: it went well.
+    Prints its result. The job runs under the policy for scheduled jobs, so nobody is asked for approval. Its schedule
+    does not change; paused and finished jobs can be run too. Exit code 0 if it succeeded.
     """
     settings, cancel = load_settings(), CancelToken()
-    with opened_jobs(settings) as store, stdout_reserved():
+    with open_jobs(settings) as store, stdout_reserved():
         job = store.find(wanted)
         report = asyncio.run(_run(store, job, settings, cancel, quiet=quiet))
     if report.output:
@@ -46,37 +46,37 @@ def run_job(wanted: str, quiet: bool) -> int:
         note(f"The result was {report.note}.")
     if report.state == "ok":
         return 0
-    error_line(f"{report.error}; `toolcrib cron show {job.id}` shows its runs")
+    error_line(f"{report.error}; run `toolcrib cron show {job.id}` to see its runs")
     return INTERRUPTED if cancel.cancelled and report.state == "failed" else 1
 
 
 async def _run(store: JobStore, job: Job, settings: Settings, cancel: CancelToken, *, quiet: bool) -> Report:
-    # Before the run is on record: one that is interrupted ends there, too.
+    # Before the run is recorded, so that the record of an interrupted run is finished too.
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel.cancel, "it was interrupted")
     claim = store.claim_now(job, time.time())
-    runs = ScheduledRuns(store, load_settings, None if quiet else Progress(note).hear)
+    runs = ScheduledRuns(store, load_settings, None if quiet else ProgressPrinter(note).on_event)
     report = await run_in_time(runs.execute, claim, cancel, settings.cron.timeout)
     store.finish(claim.run, report, time.time(), keep_runs=settings.cron.keep_runs)
     return report
 
 
 @click.command(name="serve")
-@click.option("--once", is_flag=True, help="Run what is due now, and end.")
+@click.option("--once", is_flag=True, help="Run what is due now, then exit.")
 def serve_jobs(once: bool) -> None:
-    """Run the jobs at their times, until it is stopped.
+    """Run jobs when they are due, until you stop it.
 
-    One line is printed for each thing that happens. One scheduler is enough for a home; several do no harm, because
-    each run is begun by exactly one of them. Ctrl-C or SIGTERM ends it: runs get a moment to come to their end, and a
-    second signal takes that away from them.
+    Prints a line for each event. One scheduler per home is enough; more do no harm, because each run is started by
+    exactly one of them. Stop it with Ctrl-C or SIGTERM: running jobs get a moment to finish; a second signal stops them
+    at once.
     """
     settings = load_settings()
-    # For all runs together: each of them would end the log of the others.
+    # Once for all runs: each run would close the log of the others.
     stop_logging = configure_logging(settings.home, settings.logging.level, known_secrets)
-    printer = _Printer()
+    printer = _LinePrinter()
     try:
-        with opened_jobs(settings) as store, stdout_reserved():
+        with open_jobs(settings) as store, stdout_reserved():
             asyncio.run(_serve(store, settings, printer, once=once))
     finally:
         printer.close()
@@ -85,8 +85,8 @@ def serve_jobs(once: bool) -> None:
         raise printer.problem
 
 
-class _Printer:
-    """Writes lines to stdout as it was, also while what other code prints goes to stderr."""
+class _LinePrinter:
+    """Prints lines to the original stdout while the output of other code goes to stderr."""
 
     def __init__(self) -> None:
         self._stream = sys.stdout
@@ -113,22 +113,22 @@ class _Printer:
             self.stop.set()
 
 
-async def _serve(store: JobStore, settings: Settings, printer: _Printer, *, once: bool) -> None:
+async def _serve(store: JobStore, settings: Settings, printer: _LinePrinter, *, once: bool) -> None:
     stop, stop_now = printer.stop, asyncio.Event()
 
-    def told_to_stop() -> None:
+    def stop_requested() -> None:
         (stop_now if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told_to_stop)
+        loop.add_signal_handler(number, stop_requested)
     scheduler = Scheduler(store, ScheduledRuns(store, load_settings).execute, settings.cron, tell=printer)
     if once:
         await scheduler.run_due(stop)
         if not printer.lines:
-            printer("nothing is due")
+            printer("no job is due")
         return
     waiting = sum(job.state == "active" for job in store.jobs())
-    printer(f"serving {plural(waiting, 'job')} of {settings.home.root}")
+    printer(f"scheduling {plural(waiting, 'job')} of {settings.home.root}")
     await scheduler.serve(stop, stop_now)
     printer("stopped")

@@ -1,4 +1,4 @@
-"""What `toolcrib doctor` sees of the model: which one answers, and whether it can."""
+"""What `toolcrib doctor` reports about the agent: model, sessions, memory, approvals, terminal, processes, disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolcrib.cli.commands.model_check import Trial, try_answer
-from toolcrib.cli.models import PACKAGES, Lack, context_window, installed_version, lack_of, megabytes, missing_weights
+from toolcrib.cli.commands.model_check import ModelCheck, check_reply
+from toolcrib.cli.models import (
+    PACKAGES,
+    MissingRequirement,
+    context_window,
+    installed_version,
+    megabytes,
+    missing_requirement,
+    missing_weights,
+)
 from toolcrib.cli.output import note, plural
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
@@ -26,36 +34,40 @@ from toolcrib.sessions.memory import MemoryStore
 from toolcrib.sessions.memory_entries import size_of
 from toolcrib.sessions.memory_log import TARGETS
 
+LEAST_FREE_BYTES = 50_000_000
+SHOWN_SESSIONS = 3
+DO_SETUP = "`toolcrib setup`"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """The model that answers, and what it lacks."""
+    """The model in use, and what it needs before it can answer."""
 
     choice: Choice | None
-    lack: Lack | None
+    missing: MissingRequirement | None
     key_variable: str = ""
     has_key: bool = False
     package: str = ""
     package_version: str = ""
     context_window: int = 0
     weights: str = ""
-    """Of an embedded model: whether its weights are here."""
+    """For the embedded model: whether its weights are downloaded."""
     is_wanted: bool = False
-    """The config names it, so that it is broken when it cannot answer."""
-    trial: Trial | None = None
+    """The config names it, so it is a problem if it cannot answer."""
+    check: ModelCheck | None = None
     auxiliary_problem: str = ""
-    """What is wrong with the model for small jobs, as far as the config tells."""
+    """What is wrong with the auxiliary model in the config."""
 
     def lines(self) -> list[str]:
         if self.choice is None:
-            return ["none can answer"]
-        named = f"{self.choice.model or 'no model is named'} of {self.choice.provider}: {self.choice.why}"
+            return ["none available"]
+        named = f"{self.choice.model or 'no model'} (provider: {self.choice.provider}): {self.choice.why}"
         facts = [f"{self.key_variable} is {'set' if self.has_key else 'missing'}"] if self.key_variable else []
         if self.package:
             facts.append(f"package {self.package} {self.package_version or 'is not installed'}")
         facts += [self.weights] if self.weights else []
-        tried = [f"{self.trial}"] if self.trial is not None else []
-        lacks = [str(self.lack)] if self.lack is not None and not self.is_wanted else []
+        tried = [f"{self.check}"] if self.check is not None else []
+        lacks = [str(self.missing)] if self.missing is not None and not self.is_wanted else []
         return [line for line in (named, ", ".join(facts), *tried, *lacks) if line]
 
     def as_json(self) -> JsonObject:
@@ -66,48 +78,50 @@ class ModelState:
             "why": choice.why if choice else "",
             "base_url": choice.base_url if choice else "",
             "context_window": self.context_window,
-            "usable": self.lack is None,
-            "detail": self.lack.what if self.lack else "",
-            "remedy": self.lack.remedy if self.lack else "",
+            "usable": self.missing is None,
+            "detail": self.missing.what if self.missing else "",
+            "remedy": self.missing.remedy if self.missing else "",
             "key_variable": self.key_variable,
             "key_set": self.has_key,
             "package": self.package,
             "package_version": self.package_version,
             "weights": self.weights,
-            "trial": self.trial.as_json() if self.trial is not None else None,
+            "trial": self.check.as_json() if self.check is not None else None,
         }
 
 
-def examine_model(settings: Settings, *, online: bool) -> ModelState:
-    """Which model answers and what it lacks; `online` sends it one small request."""
+def inspect_model(settings: Settings, *, online: bool) -> ModelState:
+    """Which model is in use and what it needs; `online` sends it a small request."""
     is_wanted = bool(settings.model.provider or settings.model.default or settings.model.base_url)
     try:
         choice = explain_choice(settings)
     except UnknownProvider as error:
-        return ModelState(choice=None, lack=Lack(what=str(error), remedy="`toolcrib model use NAME`"), is_wanted=True)
+        return ModelState(
+            choice=None, missing=MissingRequirement(what=str(error), remedy="`toolcrib model use NAME`"), is_wanted=True
+        )
     places = Places(settings)
     preset = places.find(choice.provider)
     variable, key = places.key(preset)
     package = PACKAGES.get(preset.protocol, "")
-    lack = lack_of(settings, choice)
-    trial = None
-    if online and lack is None:
+    missing = missing_requirement(settings, choice)
+    check = None
+    if online and missing is None:
         try:
-            trial = try_answer(settings, choice, note)
+            check = check_reply(settings, choice, note)
         except ModelError as error:
             what, _, remedy = str(error).partition("; ")
-            lack, is_wanted = Lack(what=what, remedy=remedy), True
+            missing, is_wanted = MissingRequirement(what=what, remedy=remedy), True
     return ModelState(
         choice=choice,
-        lack=lack,
+        missing=missing,
         key_variable=variable,
         has_key=bool(key),
         package=package,
         package_version=installed_version(package) if package else "",
         context_window=context_window(settings, choice),
-        weights=_weights(settings, choice, lack),
+        weights=_weights(settings, choice, missing),
         is_wanted=is_wanted,
-        trial=trial,
+        check=check,
         auxiliary_problem=_auxiliary_problem(settings),
     )
 
@@ -121,30 +135,25 @@ def _auxiliary_problem(settings: Settings) -> str:
     return ""
 
 
-def _weights(settings: Settings, choice: Choice, lack: Lack | None) -> str:
-    if choice.provider != "embedded" or lack is not None:
+def _weights(settings: Settings, choice: Choice, missing: MissingRequirement | None) -> str:
+    if choice.provider != "embedded" or missing is not None:
         return ""
-    missing = missing_weights(settings, choice)
-    if missing is None:
-        return "its weights are here"
-    return f"its weights ({megabytes(missing.bytes)}) are fetched when it is first used"
-
-
-LEAST_FREE_BYTES = 50_000_000
-SHOWN_SESSIONS = 3
-DO_SETUP = "`toolcrib setup`"
+    weights = missing_weights(settings, choice)
+    if weights is None:
+        return "weights downloaded"
+    return f"weights ({megabytes(weights.bytes)}) will be downloaded on first use"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFile:
-    """One file of memories."""
+    """One memory file."""
 
     path: str
     entries: int
     chars: int
     limit: int
     left_out: tuple[str, ...]
-    """Entries that the model is not shown, each with the reason."""
+    """Entries that are hidden from the model, each with the reason."""
     problem: str = ""
 
     def lines(self) -> list[str]:
@@ -166,7 +175,7 @@ class MemoryFile:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentState:
-    """Everything around one agent of this home."""
+    """Everything that an agent of this home depends on."""
 
     model: ModelState
     sessions: DatabaseHealth
@@ -178,26 +187,26 @@ class AgentState:
     terminal: BackendStatus
     running_processes: int
     orphaned_processes: int
-    """Running on, though the process of ours that looked after them is dead."""
+    """Still running, although the toolcrib process that started them is dead."""
     free_bytes: int
     total_bytes: int
 
     def problems(self) -> list[tuple[str, str]]:
-        """What is broken, each with what to do."""
+        """What is broken, as pairs of problem and fix."""
         found = []
-        if self.model.lack is not None and self.model.is_wanted:
-            found.append((self.model.lack.what, self.model.lack.remedy or DO_SETUP))
+        if self.model.missing is not None and self.model.is_wanted:
+            found.append((self.model.missing.what, self.model.missing.remedy or DO_SETUP))
         if self.model.auxiliary_problem:
             found.append((self.model.auxiliary_problem, "`toolcrib config set auxiliary.provider NAME`"))
         if self.sessions.problem:
             path = self.sessions.path
-            found.append((self.sessions.problem, f"`mv {path} {path}.damaged` begins with an empty one"))
-        found += [(file.problem, "make it a file that you may read") for file in self.memory if file.problem]
+            found.append((self.sessions.problem, f"`mv {path} {path}.damaged` starts with an empty one"))
+        found += [(file.problem, "make the file readable") for file in self.memory if file.problem]
         if not self.terminal.usable:
             what = f"the terminal backend {self.terminal.kind!r} cannot be used: {self.terminal.detail}"
-            found.append((what, self.terminal.remedy or "`toolcrib env list` shows those that can"))
+            found.append((what, self.terminal.remedy or "run `toolcrib env list` to see the backends you can use"))
         if self.free_bytes < LEAST_FREE_BYTES:
-            found.append((f"the disk of the home has only {megabytes(self.free_bytes)} left", "make room on it"))
+            found.append((f"only {megabytes(self.free_bytes)} left on the disk of the home folder", "free some space"))
         return found
 
     def as_json(self) -> JsonObject:
@@ -231,29 +240,34 @@ class AgentState:
         }
 
     def pairs(self) -> list[tuple[str, str | list[str]]]:
-        """The same for people."""
-        approvals = f"{self.approval_mode}, {self.allowed_for_good} allowed for good, {plural(self.rules, 'rule')}"
+        """The report as labels and texts."""
+        approvals = (
+            f"{self.approval_mode}, {plural(self.allowed_for_good, 'permanent grant')}, {plural(self.rules, 'rule')}"
+        )
         state = "" if self.terminal.usable else "cannot be used: "
         processes = f"{self.running_processes} running" if self.running_processes else "none running"
-        orphans = [f"{self.orphaned_processes} left by a process that died; the next start takes care of them"]
+        orphans = [f"{self.orphaned_processes} orphaned by a process that died; the next start ends them"]
         return [
             ("model", self.model.lines()),
             ("sessions", _session_lines(self.sessions)),
             ("memory", [line for file in self.memory for line in file.lines()]),
-            ("approvals", f"{approvals}; TOOLCRIB_YOLO is set, so nobody is asked" if self.yolo else approvals),
+            (
+                "approvals",
+                f"{approvals}; TOOLCRIB_YOLO is set, so calls run without approval" if self.yolo else approvals,
+            ),
             ("terminal", f"{self.terminal.kind}: {state}{self.terminal.detail}"),
             ("processes", [processes, *(orphans if self.orphaned_processes else [])]),
-            ("disk", f"{megabytes(self.free_bytes)} free for the home"),
+            ("disk", f"{megabytes(self.free_bytes)} free in the home folder"),
         ]
 
 
-def examine_agent(settings: Settings, *, online: bool) -> AgentState:
-    """Look at all of it; nothing is changed, and nobody is asked over the network unless `online`."""
+def inspect_agent(settings: Settings, *, online: bool) -> AgentState:
+    """Inspect all of it; changes nothing, and uses the network only if `online`."""
     running = [record for record in Ledger(settings.home.processes_dir, own_identity()).records() if record.is_running]
     orphaned = [record for record in running if not is_alive(record.owner)]
     usage = shutil.disk_usage(_existing(settings.home.root))
     return AgentState(
-        model=examine_model(settings, online=online),
+        model=inspect_model(settings, online=online),
         sessions=examine_database(settings.home.sessions_file),
         memory=_memory(settings),
         approval_mode=settings.approvals.mode,
@@ -306,17 +320,17 @@ def _terminal(settings: Settings) -> BackendStatus:
 def _session_lines(found: DatabaseHealth) -> list[str]:
     if not found.exists:
         return ["none yet"]
-    checked = "" if found.is_checked else ", too large to be checked whole"
+    checked = "" if found.is_checked else ", too large for a full check"
     counts = f"{plural(found.sessions, 'session')}, {plural(found.messages, 'message')}"
     lines = [f"{counts}, {megabytes(found.size_bytes)} in {found.path}{checked}"]
     unknown = found.unknown_outcomes
     if unknown:
         shown = ", ".join(list(unknown)[:SHOWN_SESSIONS]) + (" …" if len(unknown) > SHOWN_SESSIONS else "")
         calls = plural(sum(unknown.values()), "call")
-        lines.append(f"the outcome of {calls} is unknown, in {shown}; `toolcrib sessions show ID` shows them")
+        lines.append(f"the outcome of {calls} is unknown, in {shown}; run `toolcrib sessions show ID` to see them")
     return lines
 
 
 def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there."""
+    """The folder, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,4 +1,4 @@
-"""What the commands about environments share: the settings with all keys, and a backend by its name."""
+"""`toolcrib env`: lists, enters and cleans up the environments where commands run."""
 
 from __future__ import annotations
 
@@ -55,23 +55,29 @@ group = CommandGroup("env")
 
 SESSION = "command line"
 SHORTEST_SECRET = 8
-"""What is shorter is found in many places by chance."""
+"""A shorter value may occur anywhere by chance."""
+# Replaces the shell that commands run under; `$BASH` is where that one was found.
+INTERACTIVE = 'exec "$BASH" -i'
+READ_BYTES = 65536
+IN_USE = "in use"
+REMOVED = "removed"
+FOUND = "would be removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """The settings, and the variables of this process with the keys of the .env file among them."""
+class BackendContext:
+    """What backends need: the settings, and the environment variables with those of .env."""
 
     settings: Settings
     environ: Mapping[str, str]
 
     @property
     def configured(self) -> str:
-        """The backend that the settings choose."""
+        """The backend named in the settings."""
         return self.settings.terminal.backend
 
     def maker(self, backend: str, **overrides: str) -> Callable[[], Environment]:
-        """Makes new environments of a backend, by its name or as `module:factory`; raises UnknownName at once."""
+        """A factory for environments of a backend, given by name or `module:factory`; raises UnknownName."""
         if ":" in backend:
             factory = _factory(backend)
             spec = EnvironmentSpec(backend=backend, session=SESSION, cwd=overrides.get("cwd", ""))
@@ -88,14 +94,14 @@ class Here:
             made = BashRunnerEngine(cast(BashRunner, made), spec.backend)
         if not hasattr(made, "spawn"):
             raise UsageError(
-                f"{spec.backend!r} made a {type(made).__name__}; it should give an Environment, an Engine, or a "
+                f"{spec.backend!r} returned a {type(made).__name__}; it should return an Environment, an Engine or a "
                 "BaseEnvironment"
             )
         order = Order(spec=spec, terminal=self.settings.terminal, environ=self.environ)
         return ShellEnvironment(cast(Engine, made), session_options(order))
 
     def secrets(self) -> dict[str, str]:
-        """The variables of this process that no command may see."""
+        """The secrets in the environment variables, which no command may see."""
         handed_on = child_environment(self.environ, passthrough=self.settings.terminal.env_passthrough)
         return {
             name: value
@@ -104,16 +110,16 @@ class Here:
         }
 
 
-def here() -> Here:
-    """What this process knows about backends."""
+def backend_context() -> BackendContext:
+    """The context of this process."""
     settings = load_settings()
     fill_environment(settings.home)
-    return Here(settings=settings, environ=environment())
+    return BackendContext(settings=settings, environ=environment())
 
 
 def _factory(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
-    # A backend that is being written lies in the folder that its author is in.
+    # The author of a backend runs this in the folder where it is.
     sys.path.insert(0, str(Path.cwd()))
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
@@ -127,21 +133,20 @@ def _factory(name: str) -> Callable[..., Any]:
 
 
 def complete_backends(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of backends for the shell."""
+    """Backend names for the shell."""
     return matching_names(lambda: [*BUILT_IN, *third_party()], incomplete)
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_backends(as_json: bool) -> None:
-    """List the backends for commands: which can be used here, and why one cannot.
+    """List the backends: which are usable, and what the others need.
 
-    The backend that the settings choose is marked with a star. Nothing is started for this; programs and services are
-    only asked whether they are there.
+    A star marks the configured backend. Starts nothing; only checks which programs and services are available.
 
     Each object of --json has the keys name, usable, configured, detail and remedy.
     """
-    found = here()
+    found = backend_context()
     chosen = backend_name(found.configured)
     statuses = asyncio.run(backend_statuses(found.settings, found.environ))
     if as_json:
@@ -159,7 +164,7 @@ def list_backends(as_json: bool) -> None:
         )
         return
     print_table(
-        ["backend", "usable", "what is here, or missing", "to do"],
+        ["backend", "usable", "details", "how to enable"],
         [
             [
                 f"{status.kind} *" if status.kind == chosen else status.kind,
@@ -170,32 +175,27 @@ def list_backends(as_json: bool) -> None:
             for status in statuses
         ],
     )
-    hint("* is in use; change it with `toolcrib config set terminal.backend NAME`.")
-
-
-# Replaces the shell that commands run under; `$BASH` is where that one was found.
-INTERACTIVE = 'exec "$BASH" -i'
-READ_BYTES = 65536
+    hint("* is in use; run `toolcrib config set terminal.backend NAME` to change it.")
 
 
 @group.command("shell")
 @click.argument("backend", required=False, shell_complete=complete_backends)
-@click.option("--image", default="", help="The image to use, where the backend has images.")
-@click.option("--cwd", default="", metavar="FOLDER", help="The folder to start in, as the backend names it.")
+@click.option("--image", default="", help="The image, for backends that use one.")
+@click.option("--cwd", default="", metavar="FOLDER", help="The folder to start in, as a path inside the environment.")
 def open_shell(backend: str | None, image: str, cwd: str) -> int:
-    """Open a shell where the commands of a backend run.
+    """Open a shell in an environment.
 
-    It is a new place, made as one for a session would be, and is given back when the shell ends. What you type goes
-    there, Ctrl-C too; `exit` or Ctrl-D ends it. The exit code is the shell's. Without BACKEND it is the one that the
-    settings choose.
+    Creates a new environment, as for a session, and closes it when the shell ends. Everything you type goes to the
+    shell, Ctrl-C too; `exit` or Ctrl-D ends it. The exit code is that of the shell. The default is the configured
+    backend.
 
     \b
     Example:
       toolcrib env shell docker --image debian:12
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("a shell needs a terminal; to run one command type `toolcrib tools run terminal …`")
-    found = here()
+        raise UsageError("a shell needs a terminal; to run a single command use `toolcrib tools run terminal …`")
+    found = backend_context()
     make = found.maker(backend or found.configured, image=image)
     return asyncio.run(_session(make(), cwd))
 
@@ -203,7 +203,7 @@ def open_shell(backend: str | None, image: str, cwd: str) -> int:
 async def _session(environment: Environment, cwd: str) -> int:
     await environment.open()
     try:
-        note(f"This is {environment.kind}; `exit` leaves it.")
+        note(f"Shell in {environment.kind}; type `exit` to leave.")
         return await _shell(environment, cwd)
     finally:
         await environment.close()
@@ -214,7 +214,9 @@ async def _shell(environment: Environment, cwd: str) -> int:
     if folder is not None:
         status = await environment.status(folder)
         if status is None or status.kind != "folder":
-            raise UsageError(f"the folder {cwd!r} does not exist there; leave out `--cwd` to start in the usual one")
+            raise UsageError(
+                f"the folder {cwd!r} does not exist in the environment; leave out `--cwd` to use the default"
+            )
     execution = await environment.start(CommandRequest(command=INTERACTIVE, terminal=_size(), cwd=folder), _show)
     with _raw_keys():
         async with asyncio.TaskGroup() as tasks:
@@ -224,7 +226,7 @@ async def _shell(environment: Environment, cwd: str) -> int:
             finally:
                 typing.cancel()
     if ended.reason == "lost":
-        error_line(f"the connection to the shell was lost: {ended.note or 'no reason was given'}")
+        error_line(f"the connection to the shell was lost: {ended.note or 'no reason given'}")
     return ended.exit_code
 
 
@@ -235,7 +237,7 @@ def _show(data: bytes) -> None:
 
 
 async def _forward(execution: Execution) -> None:
-    """Send what is typed, and each new size of the terminal, to the shell until this is cancelled."""
+    """Forward key presses and terminal resizes to the shell until cancelled."""
     loop = asyncio.get_running_loop()
     typed: asyncio.Queue[bytes | TerminalSize] = asyncio.Queue()
     keyboard = sys.stdin.fileno()
@@ -250,14 +252,14 @@ async def _forward(execution: Execution) -> None:
     loop.add_signal_handler(signal.SIGWINCH, lambda: typed.put_nowait(_size()))
     try:
         while True:
-            what = await typed.get()
-            if isinstance(what, TerminalSize):
-                await execution.resize(what)
-            elif what:
-                with contextlib.suppress(BrokenPipeError):  # it ended while the key was on its way
-                    await execution.write(what)
+            event = await typed.get()
+            if isinstance(event, TerminalSize):
+                await execution.resize(event)
+            elif event:
+                with contextlib.suppress(BrokenPipeError):  # the shell has just ended
+                    await execution.write(event)
             else:
-                await execution.terminate()  # our own terminal has gone
+                await execution.terminate()  # our terminal is gone
     finally:
         loop.remove_reader(keyboard)
         loop.remove_signal_handler(signal.SIGWINCH)
@@ -270,7 +272,7 @@ def _size() -> TerminalSize:
 
 @contextlib.contextmanager
 def _raw_keys() -> Iterator[None]:
-    """Every key goes to the shell as it is, until the block ends."""
+    """Put the terminal into raw mode, so that the shell gets every key."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     tty.setraw(keyboard, termios.TCSADRAIN)
@@ -280,77 +282,75 @@ def _raw_keys() -> Iterator[None]:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-IN_USE = "in use"
-REMOVED = "removed"
-FOUND = "would be removed"
-
-
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of something that was found."""
+class CleanupOutcome:
+    """What happened to a leftover."""
 
     leftover: Leftover
     state: str
 
 
 @group.command("clean")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def clean_environments(dry_run: bool, as_json: bool) -> int:
-    """Remove what processes of ours that died left behind.
+    """Remove environments left behind by dead toolcrib processes.
 
-    Containers, instances, sandboxes in the cloud and folders that toolcrib made are looked for in every backend that
-    can be used. What belongs to a process that still runs is listed and left alone. Exit code 1 when a backend could
-    not be asked, or something could not be removed.
+    Searches every usable backend for containers, instances, cloud sandboxes and folders that toolcrib created. Lists
+    those of running processes, but leaves them alone. Exit code 1 if a backend could not be searched or a removal
+    failed.
 
-    The object of --json has the keys leftovers (each with kind, name, detail, owner_alive and state, which is removed,
-    would be removed, in use or why it is still there) and problems.
+    --json prints an object with the keys leftovers (each with kind, name, detail, owner_alive and state: removed, would
+    be removed, in use, or why it is still there) and problems.
     """
-    fates, problems = asyncio.run(_clean(here(), dry_run=dry_run))
+    outcomes, problems = asyncio.run(_clean(backend_context(), dry_run=dry_run))
     if as_json:
-        print_json({"leftovers": [_as_json(fate) for fate in fates], "problems": problems})
-    elif not fates:
-        print_line("Nothing was left behind.")
+        print_json({"leftovers": [_as_json(outcome) for outcome in outcomes], "problems": problems})
+    elif not outcomes:
+        print_line("Nothing to clean up.")
     else:
-        rows = [[fate.leftover.kind, fate.leftover.name, fate.state, fate.leftover.detail] for fate in fates]
+        rows = [
+            [outcome.leftover.kind, outcome.leftover.name, outcome.state, outcome.leftover.detail]
+            for outcome in outcomes
+        ]
         print_table(["kind", "name", "state", "detail"], rows)
     if not as_json:
         for problem in problems:
-            note(f"could not be asked or removed: {problem}")
+            note(f"failed: {problem}")
     return 1 if problems else 0
 
 
-async def _clean(found: Here, *, dry_run: bool) -> tuple[list[Fate], list[str]]:
+async def _clean(found: BackendContext, *, dry_run: bool) -> tuple[list[CleanupOutcome], list[str]]:
     left, problems = await leftovers(found.settings, found.environ)
-    fates: list[Fate] = []
+    outcomes: list[CleanupOutcome] = []
     for leftover in left:
         if leftover.owner_alive:
-            fates.append(Fate(leftover, IN_USE))
+            outcomes.append(CleanupOutcome(leftover, IN_USE))
         elif dry_run:
-            fates.append(Fate(leftover, FOUND))
+            outcomes.append(CleanupOutcome(leftover, FOUND))
         else:
             state = await _removed(found, leftover)
-            fates.append(Fate(leftover, state))
+            outcomes.append(CleanupOutcome(leftover, state))
             if state != REMOVED:
                 problems.append(f"{leftover.kind} {leftover.name}: {state}")
-    return fates, problems
+    return outcomes, problems
 
 
-async def _removed(found: Here, leftover: Leftover) -> str:
+async def _removed(found: BackendContext, leftover: Leftover) -> str:
     try:
         await remove_leftover(leftover, found.settings, found.environ)
     except (ToolcribError, TimeoutError, OSError) as error:
-        return str(error) or "no answer"
+        return str(error) or "timed out"
     return REMOVED
 
 
-def _as_json(fate: Fate) -> JsonObject:
+def _as_json(outcome: CleanupOutcome) -> JsonObject:
     return {
-        "kind": fate.leftover.kind,
-        "name": fate.leftover.name,
-        "detail": fate.leftover.detail,
-        "owner_alive": fate.leftover.owner_alive,
-        "state": fate.state,
+        "kind": outcome.leftover.kind,
+        "name": outcome.leftover.name,
+        "detail": outcome.leftover.detail,
+        "owner_alive": outcome.leftover.owner_alive,
+        "state": outcome.state,
     }
 
 

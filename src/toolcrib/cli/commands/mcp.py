@@ -1,4 +1,4 @@
-"""The MCP servers of the config for the commands that look at them: by name, and as they are when connected."""
+"""`toolcrib mcp`: lists the MCP servers and their tools, removes servers, and serves our own tools over MCP."""
 
 from __future__ import annotations
 
@@ -52,9 +52,14 @@ group = CommandGroup("mcp")
 
 
 LIST_SECONDS = 20.0
-NO_SERVERS = "There are no MCP servers; `toolcrib mcp add NAME -- COMMAND` adds one."
+NO_SERVERS = "There are no MCP servers; run `toolcrib mcp add NAME -- COMMAND` to add one."
 STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
-"""States that people read as more than one word."""
+"""States that are shown as more than one word."""
+LIST_CONNECT_SECONDS = 10.0
+TOOLS_CONNECT_SECONDS = 30.0
+MAX_SUMMARY_CHARS = 100
+MIN_TOKEN_CHARS = 16
+LOOPBACK = "127.0.0.1"
 
 
 class UnknownServer(UnknownName):
@@ -62,22 +67,22 @@ class UnknownServer(UnknownName):
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool of a server, offered or not."""
+    """A tool of a server, offered or hidden."""
 
     server: str
     tool: str
-    """As the server calls it."""
+    """Its name on the server."""
     name: str = ""
-    """As we call it; empty when it is not offered."""
+    """Its name in toolcrib; empty if it is hidden."""
     description: str = ""
     reads_only: bool = False
     asks: bool = True
-    """Whether somebody is asked before each call."""
+    """Whether each call needs approval."""
     why_hidden: str = ""
 
 
 class ServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One server at one moment, with its tools."""
+    """The state of a server, with its tools."""
 
     status: ServerStatus
     tools: tuple[ToolView, ...] = ()
@@ -92,23 +97,23 @@ class ServerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_servers(settings: Settings, names: Iterable[str]) -> dict[str, McpServerSettings]:
-    """The servers of these names; raises UnknownServer with the nearest ones."""
+    """The servers with these names; raises UnknownServer with the nearest names."""
     known = settings.mcp_servers
     chosen = dict.fromkeys(names)
     for name in chosen:
         if name not in known:
-            advice = "`toolcrib mcp list --no-connect` shows all of them" if known else NO_SERVERS
+            advice = "run `toolcrib mcp list --no-connect` to see them all" if known else NO_SERVERS
             raise UnknownServer(name, known, advice=advice)
     return {name: known[name] for name in chosen}
 
 
 def complete_servers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of servers for the shell."""
+    """Server names for the shell."""
     return matching_names(lambda: load_settings().mcp_servers, incomplete)
 
 
-def look_at(settings: Settings, servers: Mapping[str, McpServerSettings], seconds: float) -> list[ServerView]:
-    """How these servers are, each tried once, all at the same time; one that takes longer is still starting."""
+def inspect_servers(settings: Settings, servers: Mapping[str, McpServerSettings], seconds: float) -> list[ServerView]:
+    """Connect to these servers once, all at the same time; one that takes longer is reported as starting."""
     registry = ToolRegistry()
     hub = McpHub(settings, registry)
     try:
@@ -126,13 +131,13 @@ async def _views(hub: McpHub, registry: ToolRegistry) -> list[ServerView]:
 
 
 def _as_tried(status: ServerStatus) -> ServerStatus:
-    """How the first try went, also if the next one has begun meanwhile."""
+    """The result of the first attempt, even if the second has started."""
     is_retrying = status.state == "starting" and bool(status.last_error)
     return msgspec.structs.replace(status, state="waiting") if is_retrying else status
 
 
 async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) -> tuple[ToolView, ...]:
-    """The tools of a server that is connected, those that are not offered with the reason."""
+    """The tools of a connected server; hidden ones with the reason."""
     if status.state != "ready":
         return ()
     listing, _ = await attempt_async(hub.use(status.name, _listing, LIST_SECONDS))
@@ -146,7 +151,7 @@ async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) ->
         why_hidden = ""
         if tool.name not in names:
             wanted = is_wanted(tool.name, settings.tools)
-            why_hidden = "another tool has its name" if wanted else "the config leaves it out (include, exclude)"
+            why_hidden = "another tool has the same name" if wanted else "excluded by the config (include, exclude)"
         found.append(
             ToolView(
                 server=status.name,
@@ -159,19 +164,19 @@ async def tools_of(hub: McpHub, registry: ToolRegistry, status: ServerStatus) ->
             )
         )
     listed = {tool.name for tool in listing.tools}
-    # Made here for its resources and prompts.
+    # Tools that toolcrib adds for the server's resources and prompts.
     for own, name in names.items():
         if own not in listed:
-            found.append(_made_here(registry, status.name, own, name))
+            found.append(_added_tool(registry, status.name, own, name))
     found += [ToolView(server=status.name, tool=one.tool, why_hidden=one.reason) for one in listing.set_aside]
     return tuple(found)
 
 
-def _made_here(registry: ToolRegistry, server: str, tool: str, name: str) -> ToolView:
+def _added_tool(registry: ToolRegistry, server: str, tool: str, name: str) -> ToolView:
     entry = registry.get_entry(name)
     description = entry.description.removeprefix(f"[{server}]").strip() if entry is not None else ""
     asks = _asks(registry, name)
-    # As it stands in our name, so that people can type it.
+    # As in our name for the tool, so that people can type it.
     tool = component(tool)
     return ToolView(server=server, tool=tool, name=name, description=description, reads_only=not asks, asks=asks)
 
@@ -185,28 +190,24 @@ async def _listing(connection: Connection) -> Listing:
     return await connection.list_tools()
 
 
-LIST_CONNECT_SECONDS = 10.0
-
-
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
-@click.option("--no-connect", is_flag=True, help="Only say what the config says; start and ask nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@click.option("--no-connect", is_flag=True, help="Show only the config; connect to nothing.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=LIST_CONNECT_SECONDS,
     show_default=True,
-    help="How many seconds to wait for servers that are slow to start.",
+    help="How many seconds to wait for slow servers.",
 )
 def list_servers(as_json: bool, no_connect: bool, timeout: float) -> None:
-    """List the MCP servers, and how each is.
+    """List the MCP servers and their states.
 
-    Connects to all of them at once, says how each is, and leaves them again; a chat that is running has connections of
-    its own. A server is starting, ready, degraded (it fails again and again), waiting to retry, disabled, or needs
-    login.
+    Connects to all servers at once and disconnects again; a running chat has its own connections. A server is starting,
+    ready, degraded (it keeps failing), waiting to retry, disabled, or needs login.
 
     Each object of --json has the keys name, state, transport, address, enabled, trust, protocol_version, tools, hidden
-    (how many are not offered), pid, last_error and next_retry (seconds since 1970, or null).
+    (how many tools are hidden), pid, last_error and next_retry (seconds since 1970, or null).
 
     \b
     Examples:
@@ -215,8 +216,8 @@ def list_servers(as_json: bool, no_connect: bool, timeout: float) -> None:
     """
     settings = load_settings()
     if settings.mcp_servers and not no_connect and not as_json:
-        hint(f"Asking {plural(len(settings.mcp_servers), 'server')}, for at most {timeout:g} seconds …")
-    views = _configured(settings) if no_connect else look_at(settings, settings.mcp_servers, timeout)
+        hint(f"Connecting to {plural(len(settings.mcp_servers), 'server')} (at most {timeout:g} seconds) …")
+    views = _configured(settings) if no_connect else inspect_servers(settings, settings.mcp_servers, timeout)
     if as_json:
         print_json([_server_as_json(view, settings, no_connect=no_connect) for view in views])
         return
@@ -233,18 +234,18 @@ def list_servers(as_json: bool, no_connect: bool, timeout: float) -> None:
         )
     else:
         print_table(["name", "state", "transport", "protocol", "tools"], [_server_row(view) for view in views])
-    # Too long for a column.
+    # Too long for a table.
     troubles = [(view.status.name, _trouble(view.status, no_connect=no_connect)) for view in views]
     if any(trouble for _, trouble in troubles):
         print_line()
         print_pairs([(name, trouble) for name, trouble in troubles if trouble])
     if settings.safe_mode:
-        note("Safe mode is on, so none of them is used; unset TOOLCRIB_SAFE_MODE to end it.")
-    hint("`toolcrib mcp test NAME` tries one and says what to do, `toolcrib mcp tools NAME` shows its tools.")
+        note("Safe mode is on, so no server is used; unset TOOLCRIB_SAFE_MODE to leave it.")
+    hint("Run `toolcrib mcp test NAME` to diagnose a server, or `toolcrib mcp tools NAME` to see its tools.")
 
 
 def _configured(settings: Settings) -> list[ServerView]:
-    """What the config says, without asking any server."""
+    """The servers in the config, without connecting to any."""
     environ = dict(environment())
     load_env_file(settings.home, environ)
     views = []
@@ -276,11 +277,11 @@ def _server_row(view: ServerView) -> list[str]:
 
 
 def _trouble(status: ServerStatus, *, no_connect: bool) -> str:
-    """What is wrong; empty when nothing is."""
+    """What is wrong with a server; empty if nothing is."""
     if status.state == "ready" and not no_connect:
         return ""
     if status.state == "starting" and not no_connect:
-        return status.last_error or "it has not answered yet; `--timeout` gives it more seconds"
+        return status.last_error or "no response yet; use `--timeout` to wait longer"
     return status.last_error
 
 
@@ -303,30 +304,26 @@ def _server_as_json(view: ServerView, settings: Settings, *, no_connect: bool) -
     }
 
 
-TOOLS_CONNECT_SECONDS = 30.0
-MAX_SUMMARY_CHARS = 100
-
-
 @group.command("tools")
 @click.argument("names", metavar="[NAME…]", nargs=-1, shell_complete=complete_servers)
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs; with the hidden ones.")
-@click.option("--all", "show_all", is_flag=True, help="Also show the tools that are not offered, and why.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, hidden tools included.")
+@click.option("--all", "show_all", is_flag=True, help="Also show hidden tools, and why they are hidden.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=TOOLS_CONNECT_SECONDS,
     show_default=True,
-    help="How many seconds to wait for servers that are slow to start.",
+    help="How many seconds to wait for slow servers.",
 )
 def list_server_tools(names: tuple[str, ...], as_json: bool, show_all: bool, timeout: float) -> int:
-    """List the tools of MCP servers, and why one is not offered.
+    """List the tools of MCP servers, and why a tool is hidden.
 
-    Connects to the servers that are named, or to all. Where our name of a tool is not the server's own, that one stands
-    before its description. A call of a tool that `asks` is asked about, unless you allowed it; `toolcrib mcp add
-    --trust` and the key trusted_tools of the server change that. Exit code 1 when a server could not be asked.
+    Connects to the named servers, or to all of them. If a tool has another name on its server, that name comes before
+    the description. A tool that `needs approval` asks before each call; change that with `toolcrib mcp add --trust` or
+    with trusted_tools in the server's config. Exit code 1 if a server could not be reached.
 
-    Each object of --json has the keys server, tool (the server's own name), name (ours, empty for a hidden one),
-    description, read_only, asks and why_hidden.
+    Each object of --json has the keys server, tool (its name on the server), name (ours; empty if hidden), description,
+    read_only, asks and why_hidden.
 
     \b
     Examples:
@@ -335,7 +332,7 @@ def list_server_tools(names: tuple[str, ...], as_json: bool, show_all: bool, tim
     """
     settings = load_settings()
     servers = require_servers(settings, names) if names else settings.mcp_servers
-    views = look_at(settings, servers, timeout)
+    views = inspect_servers(settings, servers, timeout)
     failed = [view for view in views if view.status.state != "ready" and (names or view.status.state != "disabled")]
     if as_json:
         print_json([_tool_as_json(tool) for view in views for tool in view.tools])
@@ -344,7 +341,7 @@ def list_server_tools(names: tuple[str, ...], as_json: bool, show_all: bool, tim
     else:
         _print_tools(views, show_all)
     for view in failed:
-        note(f"{view.status.name}: {_why_not(view)}; `toolcrib mcp test {view.status.name}` says more")
+        note(f"{view.status.name}: {_why_not(view)}; run `toolcrib mcp test {view.status.name}` for details")
     return 1 if failed else 0
 
 
@@ -353,23 +350,23 @@ def _print_tools(views: list[ServerView], show_all: bool) -> None:
     hidden = [tool for view in views for tool in view.hidden]
     if offered:
         print_table(
-            ["name", "call", "what it does"],
-            [[tool.name, "asks" if tool.asks else "runs", _summary(tool)] for tool in offered],
+            ["name", "calls", "description"],
+            [[tool.name, "needs approval" if tool.asks else "runs", _summary(tool)] for tool in offered],
         )
     elif any(view.status.state == "ready" for view in views):
-        print_line("None of these servers offers a tool.")
+        print_line("None of these servers offers any tools.")
     if hidden and show_all:
         print_line()
         print_table(
-            ["not offered", "server", "why"], [[one_line(tool.tool), tool.server, tool.why_hidden] for tool in hidden]
+            ["hidden", "server", "reason"], [[one_line(tool.tool), tool.server, tool.why_hidden] for tool in hidden]
         )
     elif hidden:
-        note(f"{plural(len(hidden), 'tool')} not offered; --all says why.")
-    hint("`toolcrib mcp test SERVER --call TOOL --args JSON` calls one.")
+        note(f"{plural(len(hidden), 'tool')} hidden; add --all to see why.")
+    hint("Run `toolcrib mcp test SERVER --call TOOL --args JSON` to call a tool.")
 
 
 def _summary(tool: ToolView) -> str:
-    """The first line of its description, after the server's own name of the tool where ours does not end in it."""
+    """The first line of its description, after its name on the server if ours does not end with that."""
     first = next((line.strip() for line in tool.description.splitlines() if line.strip()), "")
     if not tool.name.endswith(f"__{tool.tool}"):
         first = f"{tool.tool}: {first}" if first else tool.tool
@@ -378,7 +375,7 @@ def _summary(tool: ToolView) -> str:
 
 def _why_not(view: ServerView) -> str:
     if view.status.state == "starting":
-        return "it has not answered yet"
+        return "no response yet"
     return view.status.last_error or STATES.get(view.status.state, view.status.state)
 
 
@@ -399,8 +396,8 @@ def _tool_as_json(tool: ToolView) -> JsonObject:
 def remove_servers(names: tuple[str, ...]) -> None:
     """Remove MCP servers from the config.
 
-    The variables that `toolcrib mcp add` made for their keys and tokens go with them. Comments and everything else in
-    the config stay as they are.
+    Also removes the variables that `toolcrib mcp add` created for their keys and tokens. Keeps comments and everything
+    else in the config.
 
     \b
     Example:
@@ -418,7 +415,7 @@ def remove_servers(names: tuple[str, ...]) -> None:
     if variables:
         note(f"Removed {', '.join(variables)} from {settings.home.env_file}.")
     for name in logins:
-        note(f"The login at {name!r} is still kept; `toolcrib mcp logout {name}` forgets it.")
+        note(f"The login for {name!r} is still saved; run `toolcrib mcp logout {name}` to delete it.")
 
 
 def _has_login(settings: Settings, name: str, server: McpServerSettings) -> bool:
@@ -426,15 +423,11 @@ def _has_login(settings: Settings, name: str, server: McpServerSettings) -> bool
 
 
 def _variables_of(settings: Settings, going: set[str]) -> list[str]:
-    """The variables of `.env` that were made for these servers and that no other server names."""
+    """The variables in `.env` that were created for these servers and that no other server uses."""
     staying = [known for name, known in settings.mcp_servers.items() if name not in going]
     needed = {variable for known in staying for variable in variables_in(asdict(known))}
     made = {variable for name in going for variable in own_variables(name, asdict(settings.mcp_servers[name]))}
     return sorted((made - needed) & read_env_file(settings.home.env_file).keys())
-
-
-MIN_TOKEN_CHARS = 16
-LOOPBACK = "127.0.0.1"
 
 
 @group.command("serve")
@@ -442,10 +435,10 @@ LOOPBACK = "127.0.0.1"
     "--toolsets",
     metavar="NAMES",
     shell_complete=complete_toolsets,
-    help="Offer these toolsets, with commas between them; without it, those of the chat.",
+    help="Serve these toolsets, separated by commas; default: those of the chat.",
 )
-@click.option("--http", "port", type=click.IntRange(0, 65535), help="Serve HTTP on this port; 0 takes a free one.")
-@click.option("--host", help=f"With --http: the address to listen on; without it, {LOOPBACK}.")
+@click.option("--http", "port", type=click.IntRange(0, 65535), help="Serve over HTTP on this port; 0 picks a free one.")
+@click.option("--host", help=f"With --http: the address to listen on; default: {LOOPBACK}.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="With --http: read the token from this file.")
 @click.option("--token-env", metavar="NAME", help="With --http: read the token from this variable.")
 @click.option(
@@ -453,12 +446,12 @@ LOOPBACK = "127.0.0.1"
     type=click.Choice(["ask", "allow", "deny"]),
     default="deny",
     show_default=True,
-    help="What happens to a dangerous call when the client cannot ask its user; ask: at this terminal.",
+    help="What to do about a dangerous call if the client cannot ask its user; ask: ask at this terminal.",
 )
 @click.option(
     "--workspace",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder to work in; without it, this one.",
+    help="The folder to work in; default: the current one.",
 )
 def serve_tools(
     toolsets: str | None,
@@ -469,14 +462,14 @@ def serve_tools(
     policy: ServePolicy,
     workspace: Path | None,
 ) -> int:
-    """Offer our tools to any MCP client.
+    """Serve toolcrib's tools over MCP.
 
-    Over standard input and output, unless --http names a port. Before a dangerous call the client is asked to put the
-    question to its user; where it cannot, --policy answers. Each client has a session of its own.
+    Uses standard input and output, unless --http names a port. Before a dangerous call, the client is asked to get its
+    user's approval; if it cannot, --policy decides. Each client has its own session.
 
     \b
-    Over HTTP the address is http://127.0.0.1:PORT/mcp, and every request has to bring the token in the header
-    `Authorization: Bearer TOKEN`. Without --token-file and --token-env one is made and printed once.
+    Over HTTP the address is http://127.0.0.1:PORT/mcp, and every request must send the token in the header
+    `Authorization: Bearer TOKEN`. Without --token-file or --token-env, a new token is printed once.
 
     \b
     Examples:
@@ -484,17 +477,17 @@ def serve_tools(
       toolcrib mcp serve --http 8765 --token-env MCP_TOKEN
     """
     if port is None and (token_file or token_env or host):
-        raise UsageError("a token and a host are for HTTP; name a port with `--http PORT`")
+        raise UsageError("a token and a host need HTTP; add `--http PORT`")
     token, made = _token(token_file, token_env) if port is not None else ("", False)
     try:
-        # Tool files may print while they are loaded, and stdout belongs to the protocol.
+        # Tool files may print while they load, and stdout belongs to the protocol.
         with stdout_reserved():
-            # The SDK takes a second to load, and no other command needs it.
+            # Importing the SDK takes a second, and no other command needs it.
             from toolcrib.cli.commands.mcp_server import build, over_http, over_stdio  # noqa: PLC0415
 
             server, runtime = build(toolsets, policy, workspace, is_http=port is not None)
     except ModuleNotFoundError as error:
-        raise UsageError(f"MCP needs more packages ({error}); type `pip install 'toolcrib[mcp]'`") from error
+        raise UsageError(f"MCP needs more packages ({error}); run `pip install 'toolcrib[mcp]'`") from error
     try:
         if port is None:
             return asyncio.run(over_stdio(server))
@@ -504,9 +497,9 @@ def serve_tools(
 
 
 def _token(file: Path | None, variable: str | None) -> tuple[str, bool]:
-    """The token that clients have to bring, and whether it was made now."""
+    """The token that clients must send, and whether it is new."""
     if file is not None and variable is not None:
-        raise UsageError("name the token once: either `--token-file` or `--token-env`")
+        raise UsageError("give the token once: either `--token-file` or `--token-env`")
     if file is None and variable is None:
         return secrets.token_urlsafe(32), True
     if file is not None:
@@ -515,8 +508,8 @@ def _token(file: Path | None, variable: str | None) -> tuple[str, bool]:
         token, place = environment().get(variable or "", "").strip(), str(variable)
     if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
-            f"the token in {place!r} has to be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
-            "`openssl rand -hex 32` makes one"
+            f"the token in {place!r} must be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
+            "create one with `openssl rand -hex 32`"
         )
     return token, False
 

@@ -1,4 +1,4 @@
-"""What to do about an MCP server that does not work, from what it said and did."""
+"""`toolcrib mcp test`: checks an MCP server step by step, from its start to its tools, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ import msgspec
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.chat.symbols import fitted
-from toolcrib.cli.commands.mcp import ServerView, ToolView, complete_servers, look_at, require_servers, tools_of
+from toolcrib.cli.commands.mcp import ServerView, ToolView, complete_servers, inspect_servers, require_servers, tools_of
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import (
+    is_interactive,
     note,
-    on_terminal,
     one_line,
-    person_present,
     plural,
     print_json,
     print_line,
+    stdout_is_terminal,
     stdout_reserved,
 )
 from toolcrib.config.env_file import load_env_file
@@ -52,22 +52,47 @@ from toolcrib.runtime import Runtime
 LOG_LINES = 6
 LOG_BYTES = 8000
 ON_STDOUT = "[on stdout, no message]"
-"""How the log marks what a server printed where only messages belong."""
+"""The log's mark for output on stdout that is no protocol message."""
 INSTALL = {
-    "npx": "install Node.js, which brings npx",
+    "npx": "install Node.js, which includes npx",
     "node": "install Node.js",
-    "uvx": "install uv, which brings uvx: `pip install uv`",
+    "uvx": "install uv, which includes uvx: `pip install uv`",
     "uv": "install uv: `pip install uv`",
-    "docker": "install Docker, or Podman and write podman instead",
+    "docker": "install Docker, or install Podman and use podman instead",
     "deno": "install Deno",
-    "bunx": "install Bun, which brings bunx",
+    "bunx": "install Bun, which includes bunx",
 }
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PAT|URL)\b")
 _STATUS = re.compile(r"HTTP (\d{3})")
+CALL_SECONDS = 30.0
+LIST_SECONDS = 20.0
+OTHER_TRANSPORT_SECONDS = 8.0
+END_SECONDS = 5.0
+"""How long it may take to end a server that did not respond in time."""
+CLOCK_SECONDS = 0.1
+"""How far the clock of a file system may lag behind."""
+MAX_CALLS = 25
+MAX_SHOWN_CHARS = 120
+MODERN = "2026-07-28"
+ADD_YES = "add --yes to call it"
+FAILURES = {
+    "config": "load its config",
+    "start": "start",
+    "connect": "connect",
+    "greet": "initialise",
+    "tools": "list its tools",
+    "resources": "list its resources",
+    "prompts": "list its prompts",
+    "call": "answer a call",
+}
+"""What a server failed to do, by the name of the step."""
+StepState = Literal["ok", "failed", "skipped"]
+MAX_ABOUT_COLUMNS = 100
+ConfirmCall = Callable[[ToolView], Awaitable[bool]]
 
 
-def last_words(folder: Path, server: str, since: float) -> list[str]:
-    """The last lines that the process of a server printed as errors, or where no errors belong, since then."""
+def log_tail(folder: Path, server: str, since: float) -> list[str]:
+    """The last lines that the server process logged since then."""
     path = ServerLog(folder, server).path
     try:
         if path.stat().st_mtime < since:
@@ -79,8 +104,8 @@ def last_words(folder: Path, server: str, since: float) -> list[str]:
     return [line for line in of_this_start.splitlines()[1:] if line.strip()][-LOG_LINES:]
 
 
-def advice(server: Server, error: str, words: list[str]) -> str:
-    """What to do next, as one sentence."""
+def suggest_fix(server: Server, error: str, words: list[str]) -> str:
+    """How to fix the error, in one sentence."""
     return _about_http(server, error) if server.transport != "stdio" else _about_process(server, error, words)
 
 
@@ -90,36 +115,34 @@ def _about_process(server: Server, error: str, words: list[str]) -> str:
     key = f"mcp_servers.{name}"
     if "was not found" in error:
         program = Path(command).name
-        return INSTALL.get(
-            program, f"install {program!r}, or write its full path: `toolcrib config set {key}.command …`"
-        )
+        return INSTALL.get(program, f"install {program!r}, or set its full path: `toolcrib config set {key}.command …`")
     if "could not be started" in error:
-        return f"make sure that {command!r} is a program that you may run"
+        return f"make sure that {command!r} is an executable"
     if "is not installed" in error or "does not exist" in error:
-        return ""  # It says itself what to do.
+        return ""  # The error already says how to fix it.
     if ON_STDOUT in said:
-        return "it prints on stdout, where only messages belong: start the server itself, with the option for stdio"
+        return "it prints text on stdout, which is for messages only: start the server itself, with its stdio option"
     if "did not answer in time" in error:
-        return f"if it is only slow, give it more time: `toolcrib config set {key}.connect_timeout 120`"
+        return f"if it is just slow, allow more time: `toolcrib config set {key}.connect_timeout 120`"
     variables = list(dict.fromkeys(_VARIABLE.findall(said)))
     if variables:
         first = variables[0]
-        return f"it speaks of {', '.join(variables)}: `toolcrib config set {key}.env.{first} …` sets a variable"
+        return f"it mentions {', '.join(variables)}; set it with `toolcrib config set {key}.env.{first} …`"
     if "E404" in said or "No matching distribution" in said:
-        return f"the package was not found; look at the spelling in {key}.args"
+        return f"the package was not found; check the spelling in {key}.args"
     if "exit code 127" in error:
-        return "a program that it needs was not found; install it"
-    # With the variables that the config names, not with the secrets in them.
+        return "it needs a program that is not installed; install it"
+    # With the names of the variables, not with the secrets in them.
     line = server.address
     if any(word in error for word in ("exit code", "ended by", "closed its", "has just gone")):
-        return f"type its command yourself to see why it ends: `{line}`"
+        return f"run its command yourself to see why it exits: `{line}`"
     return f"is it an MCP server? its command is `{line}`"
 
 
 def _about_http(server: Server, error: str) -> str:
     url, key = server.address, f"mcp_servers.{server.name}"
     if "`toolcrib mcp login" in error:
-        return ""  # It says itself what to do.
+        return ""  # The error already says how to fix it.
     found = _STATUS.search(error)
     status = int(found[1]) if found else 0
     if status in (401, 403):
@@ -131,60 +154,45 @@ def _about_http(server: Server, error: str) -> str:
             f"or log in (`toolcrib config set {key}.auth oauth`, then `toolcrib mcp login {server.name}`)"
         )
     if status in (400, 404, 405, 406, 410):
-        return f"nothing there speaks MCP; look at the path in {key}.url, which often ends in /mcp or /sse"
+        return f"there is no MCP server at this path; check {key}.url, which often ends in /mcp or /sse"
     if status >= 500:
-        return "the server has a fault of its own; try again later, or look at its own log"
+        return "the server itself failed; try again later, or check its log"
     if "CERTIFICATE" in error.upper():
-        return "its certificate is not trusted here; if it is your own, put its authority's file into SSL_CERT_FILE"
+        return "its certificate is not trusted; if it is your own, set SSL_CERT_FILE to the file of its authority"
     if "WRONG_VERSION" in error or "record layer" in error.lower():
-        return f"it does not speak TLS there; write http:// instead of https:// in {key}.url"
+        return f"it does not use TLS; write http:// instead of https:// in {key}.url"
     if "no connection" in error or "Name or service" in error:
-        return "nothing answers at that address; is the server running, and is the host right?"
+        return "nothing responds at this address; is the server running, and is the host correct?"
     if "did not answer in time" in error or "in time" in error:
-        return f"if it is only slow, give it more time: `toolcrib config set {key}.connect_timeout 120`"
+        return f"if it is just slow, allow more time: `toolcrib config set {key}.connect_timeout 120`"
     if "is not installed" in error:
         return ""
     return f"is there an MCP server at {url}?"
 
 
-CALL_SECONDS = 30.0
-LIST_SECONDS = 20.0
-OTHER_TRANSPORT_SECONDS = 8.0
-END_SECONDS = 5.0
-"""How much longer it takes to end a server that did not answer in time."""
-CLOCK_SECONDS = 0.1
-"""By so much the clock of a file system may be behind."""
-MAX_CALLS = 25
-MAX_SHOWN_CHARS = 120
-MODERN = "2026-07-28"
-AGREE = "--yes calls it without a question"
-
-State = Literal["ok", "failed", "skipped"]
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was tried."""
+class CheckStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one step of the check."""
 
     name: str
     """start or connect, greet, tools, resources, prompts, call"""
-    state: State
+    state: StepState
     tool: str = ""
-    """Which was called."""
+    """The tool that was called."""
     detail: str = ""
     lines: tuple[str, ...] = ()
-    """More about it."""
+    """Further details."""
     advice: str = ""
     seconds: float = 0.0
     result: str = ""
-    """All that a tool answered."""
+    """The whole result of a tool."""
 
 
-class UnknownTool(UnknownName):
+class UnknownServerTool(UnknownName):
     kind = "tool"
 
 
-class AgreedApprover:
-    """Lets calls pass that somebody agreed to beforehand; whatever else is dangerous is asked about."""
+class PreapprovingApprover:
+    """Approves the calls that the person confirmed in advance, and asks about all others."""
 
     def __init__(self, otherwise: Approver) -> None:
         self.agreed: set[str] = set()
@@ -196,20 +204,20 @@ class AgreedApprover:
         return await self._otherwise.ask(request)
 
 
-class Trial:
-    """One server being tried; `steps` has what came of it."""
+class ServerCheck:
+    """The check of one server; `steps` holds the results."""
 
     def __init__(
         self,
         runtime: Runtime,
         server: Server,
-        approver: AgreedApprover,
+        approver: PreapprovingApprover,
         *,
         agree: Callable[[ToolView], Awaitable[bool]] | None,
-        on_step: Callable[[Step], None],
+        on_step: Callable[[CheckStep], None],
     ) -> None:
-        """`agree` says whether a tool that may change something is called; None where nobody can."""
-        self.steps: list[Step] = []
+        """`agree` decides whether to call a tool that may change something; None if nobody can be asked."""
+        self.steps: list[CheckStep] = []
         self.view: ServerView | None = None
         self.all_names: tuple[str, ...] = (server.name,)
         """The names of all servers in the config."""
@@ -224,9 +232,9 @@ class Trial:
         return all(step.state != "failed" for step in self.steps)
 
     async def connect(self) -> bool:
-        """Start or reach the server, greet it, and look at all that it has."""
+        """Start or reach the server, initialise it, and list what it offers."""
         if self._server.problem:
-            self._add(Step(name="config", state="failed", detail=self._server.problem))
+            self._add(CheckStep(name="config", state="failed", detail=self._server.problem))
             return False
         hub, name = self._runtime.mcp, self._server.name
         began = time.monotonic()
@@ -239,7 +247,7 @@ class Trial:
         self._add(self._reached(status, time.monotonic() - began))
         about, error = await attempt_async(hub.use(name, _about, LIST_SECONDS))
         if about is None:
-            self._add(Step(name="greet", state="failed", detail=str(error)))
+            self._add(CheckStep(name="greet", state="failed", detail=str(error)))
             return False
         self._add(_greeted(about, status))
         self.view = ServerView(status=status, tools=await tools_of(hub, self._runtime.registry, status))
@@ -248,33 +256,35 @@ class Trial:
             self._add(_counted(kind, about[kind]))
         return True
 
-    async def call_what_needs_nothing(self) -> None:
-        """Call the tools that need no arguments: those that only read, others where somebody agrees."""
+    async def call_tools_without_arguments(self) -> None:
+        """Call the tools that need no arguments: read-only ones, and others if the person agrees."""
         offered = self.view.offered if self.view is not None else []
-        able = [tool for tool in offered if self._needs_nothing(tool)]
+        able = [tool for tool in offered if self._needs_no_arguments(tool)]
         left = [tool for tool in able if self._agree is None and not _is_harmless(tool)]
         called = [tool for tool in able if tool not in left]
         for tool in called[:MAX_CALLS]:
             await self.call(tool, {})
         if not able:
             what = (
-                "every tool needs arguments; try one with --call TOOL --args JSON" if offered else "there are no tools"
+                "every tool needs arguments; call one with --call TOOL --args JSON" if offered else "there are no tools"
             )
-            self._add(Step(name="call", state="skipped", detail=what))
+            self._add(CheckStep(name="call", state="skipped", detail=what))
         if left:
             names = ", ".join(tool.tool for tool in left)
-            what = f"{plural(len(left), 'tool')} may change something; --yes calls such tools too: {names}"
-            self._add(Step(name="call", state="skipped", detail=what))
+            what = f"{plural(len(left), 'tool')} may change something; add --yes to call them: {names}"
+            self._add(CheckStep(name="call", state="skipped", detail=what))
         if len(called) > MAX_CALLS:
-            more = f"{plural(len(called) - MAX_CALLS, 'more tool')} without arguments; --call TOOL calls one"
-            self._add(Step(name="call", state="skipped", detail=more))
+            more = f"{plural(len(called) - MAX_CALLS, 'more tool')} without arguments; call one with --call TOOL"
+            self._add(CheckStep(name="call", state="skipped", detail=more))
 
     async def call(self, tool: ToolView, arguments: JsonObject, *, must: bool = False) -> None:
-        """Call one tool; `must` makes it a failure when nobody agrees, and waits as long as a chat would."""
+        """Call a tool; with `must`, a refusal is a failure and the timeout is that of a chat."""
         if not _is_harmless(tool):
             if self._agree is None or not await self._agree(tool):
-                state: State = "failed" if must else "skipped"
-                self._add(Step(name="call", tool=tool.tool, state=state, detail=f"it may change something; {AGREE}"))
+                state: StepState = "failed" if must else "skipped"
+                self._add(
+                    CheckStep(name="call", tool=tool.tool, state=state, detail=f"it may change something; {ADD_YES}")
+                )
                 return
             self._approver.agreed.add(tool.name)
         ctx = self._runtime.context(tool_name=tool.name, call_id=f"test_{tool.tool}")
@@ -286,70 +296,70 @@ class Trial:
         self._add(_called(tool, result, time.monotonic() - began))
 
     def find(self, name: str) -> ToolView:
-        """The tool of that name, of the server or of ours; raises UnknownTool."""
+        """The tool with this name, the server's or ours; raises UnknownServerTool."""
         tools = self.view.tools if self.view is not None else ()
         for tool in tools:
             if name in (tool.tool, tool.name):
                 if not tool.name:
-                    raise UnknownTool(name, (), advice=f"it is not offered: {tool.why_hidden}")
+                    raise UnknownServerTool(name, (), advice=f"it is hidden: {tool.why_hidden}")
                 return tool
-        advice_text = f"`toolcrib mcp tools {self._server.name}` shows all of them"
-        raise UnknownTool(name, [tool.tool for tool in tools if tool.name], advice=advice_text)
+        advice = f"run `toolcrib mcp tools {self._server.name}` to see them all"
+        raise UnknownServerTool(name, [tool.tool for tool in tools if tool.name], advice=advice)
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: CheckStep) -> None:
         self.steps.append(step)
         self._on_step(step)
 
-    def _needs_nothing(self, tool: ToolView) -> bool:
+    def _needs_no_arguments(self, tool: ToolView) -> bool:
         entry = self._runtime.registry.get_entry(tool.name)
         return entry is not None and ArgumentChecker(entry).prepare({})[1] is None
 
-    async def _failed(self, status: ServerStatus, seconds: float) -> Step:
+    async def _failed(self, status: ServerStatus, seconds: float) -> CheckStep:
         server, settings = self._server, self._runtime.settings
-        error = status.last_error or "it did not answer in time"
+        error = status.last_error or "it did not respond in time"
         folder, since = settings.home.log_file.parent / "mcp", time.time() - seconds - CLOCK_SECONDS
-        words = last_words(folder, server.name, since) if server.transport == "stdio" else []
+        words = log_tail(folder, server.name, since) if server.transport == "stdio" else []
         better = await self._other_transport(settings, error)
-        return Step(
-            name=_first_step(server),
+        return CheckStep(
+            name=_first_step_name(server),
             state="failed",
             detail=error,
             lines=tuple(words),
-            advice=better or advice(server, error, words),
+            advice=better or suggest_fix(server, error, words),
             seconds=seconds,
         )
 
     async def _other_transport(self, settings: Settings, error: str) -> str:
-        """What to do if the server can be reached in the other way over HTTP; empty when it cannot."""
+        """The fix if the server responds to the other HTTP transport; empty if it does not."""
         server = self._server
         if server.transport == "stdio" or status_is(error, 401, 403) or "no connection" in error:
             return ""
         other: Literal["http", "sse"] = "sse" if server.transport == "http" else "http"
         tried = {server.name: replace(settings.mcp_servers[server.name], transport=other)}
         changed = replace(settings, mcp_servers=tried)
-        views = await asyncio.to_thread(look_at, changed, tried, OTHER_TRANSPORT_SECONDS)
+        views = await asyncio.to_thread(inspect_servers, changed, tried, OTHER_TRANSPORT_SECONDS)
         if views[0].status.state != "ready":
             return ""
         what = "the older SSE" if other == "sse" else "streamable HTTP"
-        return f"it speaks {what}: `toolcrib config set mcp_servers.{server.name}.transport {other}`"
+        return f"it uses {what}: `toolcrib config set mcp_servers.{server.name}.transport {other}`"
 
-    def _reached(self, status: ServerStatus, seconds: float) -> Step:
+    def _reached(self, status: ServerStatus, seconds: float) -> CheckStep:
         detail = _cut(one_line(status.address)) + (f" (process {status.pid})" if status.pid else "")
-        return Step(name=_first_step(self._server), state="ok", detail=detail, seconds=seconds)
+        return CheckStep(name=_first_step_name(self._server), state="ok", detail=detail, seconds=seconds)
 
-    def _listed(self, view: ServerView) -> Step:
+    def _listed(self, view: ServerView) -> CheckStep:
         name = self._server.name
-        lines = [f"{tool.tool} is not offered: {tool.why_hidden}" for tool in view.hidden]
+        lines = [f"{tool.tool} is hidden: {tool.why_hidden}" for tool in view.hidden]
         for tool in view.offered:
             if tool.name != plain_name(name, tool.tool):
-                lines.append(f"{tool.tool} is offered as {tool.name}: its own name is too long, or not the only one")
+                lines.append(f"{tool.tool} is offered as {tool.name}: its own name is too long or not unique")
         for other in self._others():
-            lines.append(f"the server {other!r} has the same name in ours: where tools of both agree, digits are added")
-        hidden = f", {len(view.hidden)} not" if view.hidden else ""
-        return Step(name="tools", state="ok", detail=f"{len(view.offered)} offered{hidden}", lines=tuple(lines))
+            lines.append(f"the server {other!r} has the same name in toolcrib: tools with equal names get a number")
+        hidden = f", {len(view.hidden)} hidden" if view.hidden else ""
+        return CheckStep(name="tools", state="ok", detail=f"{len(view.offered)} offered{hidden}", lines=tuple(lines))
 
     def _others(self) -> list[str]:
-        """Servers whose tools would get the same names."""
+        """Servers whose tools would get the same names in toolcrib."""
         own = self._server.name
         return [name for name in self.all_names if name != own and component(name) == component(own)]
 
@@ -366,12 +376,12 @@ def status_is(error: str, *codes: int) -> bool:
     return any(f"HTTP {code}" in error for code in codes)
 
 
-def _first_step(server: Server) -> str:
+def _first_step_name(server: Server) -> str:
     return "start" if server.transport == "stdio" else "connect"
 
 
 async def _about(connection: Any) -> JsonObject:
-    """What the server says about itself, and how many resources and prompts it has."""
+    """The server's own description, and how many resources and prompts it has."""
     client = connection.client
     info, able = client.server_info, client.server_capabilities
     about: JsonObject = {"name": f"{info.name} {info.version}".strip() if info is not None else "", "resources": None}
@@ -383,45 +393,42 @@ async def _about(connection: Any) -> JsonObject:
     return about
 
 
-def _greeted(about: JsonObject, status: ServerStatus) -> Step:
+def _greeted(about: JsonObject, status: ServerStatus) -> CheckStep:
     era = "" if status.protocol_version >= MODERN else ", the older one"
-    detail = f"{one_line(about['name']) or 'no name'}, protocol {status.protocol_version}{era}"
-    return Step(name="greet", state="ok", detail=detail)
+    detail = f"{one_line(about['name']) or 'unnamed'}, protocol {status.protocol_version}{era}"
+    return CheckStep(name="greet", state="ok", detail=detail)
 
 
-def _counted(kind: str, found: int | str | None) -> Step:
+def _counted(kind: str, found: int | str | None) -> CheckStep:
     if found is None:
-        return Step(name=kind, state="skipped", detail="the server has none")
+        return CheckStep(name=kind, state="skipped", detail="the server has none")
     if isinstance(found, str):
-        return Step(name=kind, state="failed", detail=f"they could not be listed: {one_line(found)}")
-    return Step(name=kind, state="ok", detail=str(found))
+        return CheckStep(name=kind, state="failed", detail=f"listing failed: {one_line(found)}")
+    return CheckStep(name=kind, state="ok", detail=str(found))
 
 
-def _called(tool: ToolView, result: ToolResult, seconds: float) -> Step:
+def _called(tool: ToolView, result: ToolResult, seconds: float) -> CheckStep:
     text = result.content if isinstance(result.content, str) else json.dumps(result.content, ensure_ascii=False)
-    state: State = "failed" if result.is_error else "ok"
-    return Step(name="call", tool=tool.tool, state=state, detail=_cut(one_line(text)), seconds=seconds, result=text)
-
-
-MAX_ABOUT_COLUMNS = 100
-Agree = Callable[[ToolView], Awaitable[bool]]
+    state: StepState = "failed" if result.is_error else "ok"
+    return CheckStep(
+        name="call", tool=tool.tool, state=state, detail=_cut(one_line(text)), seconds=seconds, result=text
+    )
 
 
 @click.command(name="test")
 @click.argument("name", metavar="NAME", shell_complete=complete_servers)
 @click.option("--call", "tool", metavar="TOOL", help="Call this tool and print its whole result.")
-@click.option("--args", "arguments", metavar="JSON", help="With --call: its arguments, as an object.")
-@click.option("--yes", is_flag=True, help="Also call tools that may change something, without a question.")
-@click.option("--no-calls", is_flag=True, help="Connect and list, but call nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--args", "arguments", metavar="JSON", help="With --call: the arguments as a JSON object.")
+@click.option("--yes", is_flag=True, help="Also call tools that may change something, without asking.")
+@click.option("--no-calls", is_flag=True, help="Connect and list, but call no tools.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def test_server(name: str, tool: str | None, arguments: str | None, yes: bool, no_calls: bool, as_json: bool) -> int:
-    """Try an MCP server, and say what is wrong with it.
+    """Test an MCP server and show how to fix it.
 
-    Connects to this one server, lists its tools, resources and prompts, and calls the tools that need no arguments.
-    Tools that do not say that they only read are called when you agree, or with --yes. Exit code 1 when something is
-    wrong.
+    Connects to this server only, lists its tools, resources and prompts, and calls the tools that need no arguments.
+    Tools that are not marked read-only are called only if you agree, or with --yes. Exit code 1 if something fails.
 
-    The object of --json has the keys name, ok, protocol_version, tools (how many are offered) and steps (each with
+    --json prints an object with the keys name, ok, protocol_version, tools (how many are offered) and steps (each with
     name, state (ok, failed or skipped), tool, detail, lines, advice, seconds and result).
 
     \b
@@ -433,13 +440,13 @@ def test_server(name: str, tool: str | None, arguments: str | None, yes: bool, n
     settings = load_settings()
     known = require_servers(settings, [name])[name]
     if not known.enabled:
-        note(f"{name!r} is switched off; it is tried all the same.")
+        note(f"{name!r} is disabled; testing it anyway.")
         known = replace(known, enabled=True)
     environ = dict(environment())
     load_env_file(settings.home, environ)
     server = read_server(name, known, environ)
     console = console_approver(settings)
-    approver = AgreedApprover(console)
+    approver = PreapprovingApprover(console)
     alone = replace(settings, mcp_servers={name: known})
     progress = None if as_json or not sys.stderr.isatty() else ProgressLines(note)
     runtime = Runtime(settings=alone, approver=approver, entry_point="interactive", on_progress=progress)
@@ -448,97 +455,98 @@ def test_server(name: str, tool: str | None, arguments: str | None, yes: bool, n
         with stdout_reserved():
             runtime.load()
         if not as_json and not server.problem:
-            note(f"Trying {name!r}, which may take up to {known.connect_timeout:g} seconds …")
+            note(f"Testing {name!r} (at most {known.connect_timeout:g} seconds to connect) …")
         on_step = _silent if as_json else _print_step
-        trial = Trial(runtime, server, approver, agree=_agreement(console, yes, as_json), on_step=on_step)
-        trial.all_names = tuple(settings.mcp_servers)
-        asyncio.run(_try(trial, tool, given, no_calls))
+        check = ServerCheck(runtime, server, approver, agree=_confirmation(console, yes, as_json), on_step=on_step)
+        check.all_names = tuple(settings.mcp_servers)
+        asyncio.run(_run_check(check, tool, given, no_calls))
     finally:
         runtime.close()
     if as_json:
-        print_json(_as_json(name, trial))
+        print_json(_as_json(name, check))
     else:
-        if tool is not None and trial.steps[-1].result:
-            print_line(trial.steps[-1].result)
-        _print_verdict(name, server, trial, settings)
-    return 0 if trial.is_ok else 1
+        if tool is not None and check.steps[-1].result:
+            print_line(check.steps[-1].result)
+        _print_verdict(name, server, check, settings)
+    return 0 if check.is_ok else 1
 
 
 def _arguments(tool: str | None, text: str | None) -> JsonObject:
     if text is not None and tool is None:
-        raise UsageError("arguments are for a tool; name it with `--call TOOL`")
+        raise UsageError("--args needs a tool; name it with `--call TOOL`")
     try:
         given = read_json(text or "{}")
     except BadJson as error:
         raise UsageError(
-            f"the arguments are not JSON: {error}; type `--args` with an object in single quotes"
+            f"the arguments are not JSON: {error}; put the object after `--args` in single quotes"
         ) from error
     if not isinstance(given, dict):
-        raise UsageError('the arguments are no object; type `--args` like \'{"path": "."}\'')
+        raise UsageError('the arguments are not an object; use `--args` as in \'{"path": "."}\'')
     return given
 
 
-async def _try(trial: Trial, tool: str | None, arguments: JsonObject, no_calls: bool) -> None:
-    if not await trial.connect() or no_calls:
+async def _run_check(check: ServerCheck, tool: str | None, arguments: JsonObject, no_calls: bool) -> None:
+    if not await check.connect() or no_calls:
         return
     if tool is not None:
-        await trial.call(trial.find(tool), arguments, must=True)
+        await check.call(check.find(tool), arguments, must=True)
     else:
-        await trial.call_what_needs_nothing()
+        await check.call_tools_without_arguments()
 
 
-def _agreement(console: ConsoleApprover, yes: bool, as_json: bool) -> Agree | None:
-    """Who says whether a tool that may change something is called; None where nobody can be asked."""
-    if not yes and (as_json or not person_present()):
+def _confirmation(console: ConsoleApprover, yes: bool, as_json: bool) -> ConfirmCall | None:
+    """How to decide about a tool that may change something; None if nobody can be asked."""
+    if not yes and (as_json or not is_interactive()):
         return None
-    has_enough = False
+    skips_rest = False
 
     async def agree(tool: ToolView) -> bool:
-        nonlocal has_enough
-        if yes or has_enough:
+        nonlocal skips_rest
+        if yes or skips_rest:
             return yes
         about = f" ({fitted(one_line(tool.description), MAX_ABOUT_COLUMNS)})" if tool.description.strip() else ""
-        question = f"{one_line(tool.tool)}{about} may change something. Call it? [y/n, Enter leaves out the rest] "
+        question = f"{one_line(tool.tool)}{about} may change something. Call it? [y/n, Enter skips the rest] "
         said = await console.ask_line("\n".join(wrap(question, shutil.get_terminal_size().columns - 4)) + " ")
-        has_enough = said is None
+        skips_rest = said is None
         return said is not None and said.strip().lower() in ("y", "yes")
 
     return agree
 
 
-def _silent(step: Step) -> None:
-    """A program reads all steps at the end."""
+def _silent(step: CheckStep) -> None:
+    """With --json, all steps are printed at the end."""
 
 
-def _print_step(step: Step) -> None:
+def _print_step(step: CheckStep) -> None:
     took = f"  ({step.seconds:.2f} s)" if step.seconds >= 0.01 else ""
     detail = f"{step.tool}: {step.detail}" if step.tool else step.detail
     line = f"{step.state:<8} {step.name:<10} {one_line(detail)}".rstrip()
-    if step.name == "call" and step.state == "ok" and on_terminal():
-        # That there is an answer matters here; `--call` prints all of it.
+    if step.name == "call" and step.state == "ok" and stdout_is_terminal():
+        # Cut: `--call` prints the whole result.
         line = fitted(line, shutil.get_terminal_size().columns - len(took))
     print_line(line + took)
     for line in step.lines:
         print_line(f"         | {one_line(line)}")
     if step.advice:
-        print_line(f"         to do: {step.advice}")
+        print_line(f"         fix: {step.advice}")
 
 
-def _print_verdict(name: str, server: Server, trial: Trial, settings: Settings) -> None:
-    wrong = [step for step in trial.steps if step.state == "failed"]
+def _print_verdict(name: str, server: Server, check: ServerCheck, settings: Settings) -> None:
+    wrong = [step for step in check.steps if step.state == "failed"]
     if not wrong:
-        print_line(f"{name!r} works.")
+        print_line(f"The MCP server {name!r} works.")
         return
     path = ServerLog(settings.home.log_file.parent / "mcp", name).path
     more = f"; its log is {path}" if server.transport == "stdio" and path.exists() else ""
-    print_line(f"{name!r} has a problem with: {', '.join(step.name for step in wrong)}{more}.")
+    steps = ", ".join(dict.fromkeys(FAILURES[step.name] for step in wrong))
+    print_line(f"The MCP server {name!r} failed to {steps}{more}.")
 
 
-def _as_json(name: str, trial: Trial) -> JsonObject:
-    view = trial.view
+def _as_json(name: str, check: ServerCheck) -> JsonObject:
+    view = check.view
     return {
         "name": name,
-        "ok": trial.is_ok,
+        "ok": check.is_ok,
         "protocol_version": view.status.protocol_version if view is not None else "",
         "tools": len(view.offered) if view is not None else 0,
         "steps": [
@@ -552,6 +560,6 @@ def _as_json(name: str, trial: Trial) -> JsonObject:
                 "seconds": round(step.seconds, 3),
                 "result": step.result,
             }
-            for step in trial.steps
+            for step in check.steps
         ],
     }

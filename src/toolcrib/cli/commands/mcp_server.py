@@ -1,4 +1,4 @@
-"""What `toolcrib mcp serve` runs: a server of MCP in front of a runtime, until somebody stops it."""
+"""What `toolcrib mcp serve` runs: an MCP server in front of a runtime. Imports the SDK, which takes a second."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 from toolcrib.cli.console import console_approver
-from toolcrib.cli.output import note, person_present
-from toolcrib.cli.runtime import refuse_unknown_toolsets
+from toolcrib.cli.output import is_interactive, note
+from toolcrib.cli.runtime import require_known_toolsets
 from toolcrib.config.load import load_settings
 from toolcrib.mcp.names import toolset_name
 from toolcrib.mcp.serve import ToolServer
@@ -27,10 +27,10 @@ LOGGERS = ("mcp", "uvicorn")
 def build(
     toolsets: str | None, policy: ServePolicy, workspace: Path | None, *, is_http: bool
 ) -> tuple[ToolServer, Runtime]:
-    """A server for the tools of a runtime of its own; whoever called closes the runtime."""
+    """An MCP server for the tools of a new runtime, which the caller closes."""
     settings, calls = load_settings(), CallBook()
-    # Over stdio the terminal, if there is one, belongs to the client.
-    operator = console_approver(settings) if is_http and person_present() else None
+    # Over stdio, the terminal belongs to the client.
+    operator = console_approver(settings) if is_http and is_interactive() else None
     runtime = Runtime(
         settings=settings,
         approver=ClientApprover(calls, policy, operator),
@@ -39,44 +39,44 @@ def build(
     )
     runtime.load()
     named = [name.strip() for name in toolsets.split(",") if name.strip()] if toolsets is not None else None
-    # The tools of a configured server come when it is connected, and its clients are told.
+    # The tools of a configured MCP server arrive when it connects; clients are notified then.
     to_come = {name for server in settings.mcp_servers for name in (server, toolset_name(server))}
-    refuse_unknown_toolsets(runtime, [name for name in named or () if name not in to_come])
+    require_known_toolsets(runtime, [name for name in named or () if name not in to_come])
     _log_with_ours()
     folder = sendable(str(runtime.workspace))
     server = ToolServer(
         runtime,
         calls=calls,
         toolsets=named,
-        instructions=f"These tools work on the machine that toolcrib runs on, in the folder {folder}.",
+        instructions=f"These tools work on the machine where toolcrib runs, in the folder {folder}.",
         end_session=lambda session_id: _end_session(runtime, session_id),
     )
     return server, runtime
 
 
 async def over_stdio(server: ToolServer) -> int:
-    """Serve until the client has gone or somebody stops us; the exit code."""
-    stopped = _Stopped()
-    await serve_stdio(server, stopped.event)
-    return stopped.exit_code
+    """Serve until the client disconnects or a signal arrives; returns the exit code."""
+    stop = _StopSignal()
+    await serve_stdio(server, stop.event)
+    return stop.exit_code
 
 
 async def over_http(server: ToolServer, host: str, port: int, token: str, *, token_is_new: bool) -> int:
-    """Serve until somebody stops us; the exit code."""
+    """Serve until a signal arrives; returns the exit code."""
     door = Door(token=token, host=host)
     listening = open_socket(host, port)
-    stopped = _Stopped()
-    note(f"serving MCP at {address_of(listening)}; Ctrl-C ends it")
+    stop = _StopSignal()
+    note(f"Serving MCP at {address_of(listening)}; press Ctrl-C to stop.")
     if token_is_new:
         note(f"token: {token}")
     if not door.is_on_loopback:
-        note("other machines can reach this; the token and all results cross the network unencrypted")
-    await serve_http(server, door, listening, stopped.event)
-    return stopped.exit_code
+        note("Other machines can reach this server; the token and all results cross the network unencrypted.")
+    await serve_http(server, door, listening, stop.event)
+    return stop.exit_code
 
 
-class _Stopped:
-    """Says that somebody wants the server to end; in good order."""
+class _StopSignal:
+    """Set by SIGTERM or Ctrl-C, with the exit code that belongs to it."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -91,7 +91,7 @@ class _Stopped:
 
 
 async def _end_session(runtime: Runtime, session_id: str) -> None:
-    """End the processes of a client that has gone, close its places, forget what it was granted."""
+    """End the processes of a client that disconnected, close its environments, drop its grants."""
     if runtime.has_terminal:
         terminal = runtime.terminal
         await terminal.loop.run(terminal.processes.registry.kill_all(session_id, source="client_gone"))
@@ -102,7 +102,7 @@ async def _end_session(runtime: Runtime, session_id: str) -> None:
 
 
 def _log_with_ours() -> None:
-    """Send what the SDK and the web server log to our log file; on the screen it would only be in the way."""
+    """Send the logs of the SDK and the web server to our log file instead of the screen."""
     for handler in logging.getLogger("toolcrib").handlers:
         for name in LOGGERS:
             logging.getLogger(name).addHandler(handler)

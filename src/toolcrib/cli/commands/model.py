@@ -1,4 +1,4 @@
-"""`toolcrib model get`."""
+"""`toolcrib model`: lists the providers and models, and chooses one; `model_check` tests it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.model_choice import choose_model, save_choice
 from toolcrib.cli.models import (
-    Lack,
+    MissingRequirement,
     ProviderState,
     complete_providers,
     context_window,
-    lack_of,
     megabytes,
+    missing_requirement,
     missing_weights,
     provider_states,
     server_models,
@@ -33,21 +33,21 @@ group = CommandGroup("model")
 
 
 @group.command("get")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def get_model(as_json: bool) -> None:
-    """Say which model answers now, and why that one.
+    """Show the model in use, and why it is used.
 
-    The object of --json has the keys provider, model, why, base_url, context_window, key_variable, key_set, problem
-    and remedy (empty when nothing is missing), auxiliary (provider and model) and fallbacks (a list of such objects).
+    --json prints an object with the keys provider, model, why, base_url, context_window, key_variable, key_set, problem
+    and remedy (empty if nothing is missing), auxiliary (provider and model) and fallbacks (a list of such objects).
     """
     settings = load_settings()
     choice = explain_choice(settings)
-    lack = lack_of(settings, choice)
+    missing = missing_requirement(settings, choice)
     if as_json:
-        print_json(_choice_as_json(settings, choice, lack))
+        print_json(_choice_as_json(settings, choice, missing))
         return
     pairs: list[tuple[str, str | list[str]]] = [
-        ("model", choice.model or "none is named"),
+        ("model", choice.model or "none"),
         ("provider", choice.provider),
         ("why", choice.why),
     ]
@@ -58,16 +58,16 @@ def get_model(as_json: bool) -> None:
         ("auxiliary", _named(_auxiliary(settings), choice)),
         ("fallbacks", [f"{found.provider}/{found.model}" for found in _fallbacks(settings)] or "none"),
     ]
-    if lack is not None:
-        pairs += [("missing", lack.what), ("to do", lack.remedy)]
+    if missing is not None:
+        pairs += [("missing", missing.what), ("fix", missing.remedy)]
     elif (weights := missing_weights(settings, choice)) is not None:
-        pairs.append(("weights", f"{megabytes(weights.bytes)} are fetched when it is first used"))
+        pairs.append(("weights", f"{megabytes(weights.bytes)}, downloaded on first use"))
     print_pairs(pairs)
-    hint("`toolcrib model use PROVIDER/MODEL` chooses another; `toolcrib model test` tries it.")
+    hint("Run `toolcrib model use PROVIDER/MODEL` to choose another, `toolcrib model test` to test it.")
 
 
 def _auxiliary(settings: Settings) -> Choice | None:
-    """The model for small jobs; None when it is the main one."""
+    """The auxiliary model; None if it is the main one."""
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return None
@@ -80,11 +80,11 @@ def _fallbacks(settings: Settings) -> list[Choice]:
 
 def _named(auxiliary: Choice | None, main: Choice) -> str:
     if auxiliary is None or (auxiliary.provider, auxiliary.model) == (main.provider, main.model):
-        return "the same"
+        return "same model"
     return f"{auxiliary.provider}/{auxiliary.model}"
 
 
-def _choice_as_json(settings: Settings, choice: Choice, lack: Lack | None) -> JsonObject:
+def _choice_as_json(settings: Settings, choice: Choice, missing: MissingRequirement | None) -> JsonObject:
     places = Places(settings)
     variable, key = places.key(places.find(choice.provider))
     auxiliary = _auxiliary(settings) or choice
@@ -96,8 +96,8 @@ def _choice_as_json(settings: Settings, choice: Choice, lack: Lack | None) -> Js
         "context_window": context_window(settings, choice),
         "key_variable": variable,
         "key_set": bool(key),
-        "problem": lack.what if lack else "",
-        "remedy": lack.remedy if lack else "",
+        "problem": missing.what if missing else "",
+        "remedy": missing.remedy if missing else "",
         "auxiliary": {"provider": auxiliary.provider, "model": auxiliary.model},
         "fallbacks": [{"provider": found.provider, "model": found.model} for found in _fallbacks(settings)],
     }
@@ -105,19 +105,23 @@ def _choice_as_json(settings: Settings, choice: Choice, lack: Lack | None) -> Js
 
 @group.command("list")
 @click.option(
-    "--provider", default="", metavar="NAME", shell_complete=complete_providers, help="List the models of this one."
+    "--provider",
+    default="",
+    metavar="NAME",
+    shell_complete=complete_providers,
+    help="List the models of this provider.",
 )
-@click.option("--probe", is_flag=True, help="Also ask the servers on this machine whether they answer.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--probe", is_flag=True, help="Also check whether local servers respond.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_providers(provider: str, probe: bool, as_json: bool) -> None:
-    """List the providers and models that can be used here, and what the others lack.
+    """List the providers and models, and what each needs.
 
-    The provider that answers now is marked with a star. Nobody is asked over the network for this, unless --provider
-    names one, whose own list of models is shown then.
+    A star marks the provider in use. Sends no request, unless --provider names a provider; then its own list of models
+    is shown.
 
-    Each object of --json has the keys name, title, protocol, base_url, default_model, key_variable (empty when no key
-    is needed), key_set, key_url, ready, local, answers (null when it was not asked) and chosen. With --provider each
-    has the keys name and provider; models inside toolcrib have also title, bytes and cached.
+    Each object of --json has the keys name, title, protocol, base_url, default_model, key_variable (empty if no key is
+    needed), key_set, key_url, ready, local, answers (null if not probed) and chosen. With --provider, each has the keys
+    name and provider; embedded models also have title, bytes and cached.
 
     \b
     Examples:
@@ -133,21 +137,21 @@ def list_providers(provider: str, probe: bool, as_json: bool) -> None:
     if as_json:
         print_json([_provider_as_json(state, chosen) for state in states])
         return
-    print_table(["provider", "what it is", "key", "default model"], [_provider_row(state, chosen) for state in states])
+    print_table(["provider", "description", "key", "default model"], [_provider_row(state, chosen) for state in states])
     _print_missing_keys(states)
-    hint("* answers now; `toolcrib model use PROVIDER/MODEL` chooses another, `toolcrib setup` enters keys.")
+    hint("* is in use; run `toolcrib model use PROVIDER/MODEL` to choose another, `toolcrib setup` to enter keys.")
 
 
 def _chosen(settings: Settings) -> str:
     try:
         return explain_choice(settings).provider
     except UnknownProvider:
-        return ""  # `toolcrib model get` and `toolcrib doctor` say what is wrong with the config
+        return ""  # `toolcrib model get` and `toolcrib doctor` report the broken config
 
 
 def _provider_row(state: ProviderState, chosen: str) -> list[str]:
     preset = state.preset
-    title = preset.title + ("" if state.answers is None else ", answers" if state.answers else ", does not answer")
+    title = preset.title + ("" if state.answers is None else ", running" if state.answers else ", not running")
     name = f"{preset.name} *" if preset.name == chosen else preset.name
     return [name, title, _key(state), state.default_model or "-"]
 
@@ -159,8 +163,8 @@ def _key(state: ProviderState) -> str:
 
 
 def _print_missing_keys(states: Sequence[ProviderState]) -> None:
-    """Which variables the missing keys belong in, and where each can be had; too long for a column of the table."""
-    missing = {state.key_variable: state.key_address or "-" for state in states if not state.is_ready}
+    """Print the variables of the missing keys and where to get each; too long for a column of the table."""
+    missing = {state.key_variable: state.key_url or "-" for state in states if not state.is_ready}
     if missing:
         print_line()
         print_table(["missing key", "where to get it"], list(missing.items()))
@@ -176,7 +180,7 @@ def _provider_as_json(state: ProviderState, chosen: str) -> JsonObject:
         "default_model": state.default_model,
         "key_variable": state.key_variable,
         "key_set": state.has_key,
-        "key_url": state.key_address,
+        "key_url": state.key_url,
         "ready": state.is_ready,
         "local": state.is_local,
         "answers": state.answers,
@@ -191,14 +195,14 @@ def _list_models(settings: Settings, name: str, as_json: bool) -> None:
         _list_embedded(settings, as_json)
         return
     if preset.protocol == "scripted":
-        raise UsageError("the scripted provider has no models; `toolcrib model list` shows the others")
+        raise UsageError("the scripted provider has no models; run `toolcrib model list` to see the others")
     choice = explain_choice(settings, provider=name)
     found = server_models(preset, choice.base_url, places.key(preset)[1])
     if as_json:
         print_json([{"name": model, "provider": preset.name} for model in found])
         return
     print_table([f"models of {preset.name}"], [[model] for model in found])
-    hint(f"`toolcrib model use {preset.name}/MODEL` chooses one.")
+    hint(f"Run `toolcrib model use {preset.name}/MODEL` to use one.")
 
 
 def _list_embedded(settings: Settings, as_json: bool) -> None:
@@ -228,19 +232,21 @@ def _list_embedded(settings: Settings, as_json: bool) -> None:
         for model in MODELS.values()
     ]
     print_table(["models of embedded", "size", "weights", "what to expect"], rows)
-    hint("`toolcrib model use embedded/MODEL` chooses one.")
+    hint("Run `toolcrib model use embedded/MODEL` to use one.")
 
 
 @group.command("use")
 @click.argument("model")
-@click.option("--provider", default="", metavar="NAME", shell_complete=complete_providers, help="Where the model is.")
-@click.option("--base-url", default="", metavar="URL", help="The address of its server, if not the provider's own.")
+@click.option(
+    "--provider", default="", metavar="NAME", shell_complete=complete_providers, help="The provider of the model."
+)
+@click.option("--base-url", default="", metavar="URL", help="The address of the server, if not the provider's own.")
 def use_model(model: str, provider: str, base_url: str) -> None:
-    """Choose the model that answers from now on.
+    """Choose the model to use.
 
-    MODEL is written as PROVIDER/MODEL, or as the provider names it, with --provider beside it. The name of a provider
-    alone takes its default model. Writes model.default and model.provider to the config file; comments and everything
-    else in it stay as they are.
+    MODEL is PROVIDER/MODEL, or the name that the provider uses, with --provider. The name of a provider alone selects
+    its default model. Writes model.default and model.provider to the config file, and keeps comments and everything
+    else in it.
 
     \b
     Examples:
@@ -252,23 +258,23 @@ def use_model(model: str, provider: str, base_url: str) -> None:
     choice = choose_model(settings, model, provider, base_url)
     save_choice(settings, choice)
     note(
-        f"{choice.model} of {choice.provider} answers from now on; written to {settings.home.config_file}. "
-        "`toolcrib model test` tries it."
+        f"Now using {choice.model} (provider: {choice.provider}); written to {settings.home.config_file}. "
+        "Run `toolcrib model test` to test it."
     )
     changed = load_settings(settings.home)
-    lack = lack_of(changed, choice)
-    if lack is not None:
-        note(f"Warning: {lack}.{_other_way(changed, choice)}")
+    missing = missing_requirement(changed, choice)
+    if missing is not None:
+        note(f"Warning: {missing}.{_other_way(changed, choice)}")
 
 
 def _other_way(settings: Settings, choice: Choice) -> str:
-    """How the model can be had without the key that is missing, if through another one that is set."""
+    """How to use the model through a gateway whose key is set; empty if there is none."""
     places = Places(settings)
     has_gateway = any(preset.name == GATEWAY for preset in places.with_key())
     if choice.provider == GATEWAY or not has_gateway:
         return ""
     name = f"{choice.provider}/{choice.model}"
-    return f" The key of {GATEWAY} is set: `toolcrib model use {name} --provider {GATEWAY}` goes through it."
+    return f" The key of {GATEWAY} is set; `toolcrib model use {name} --provider {GATEWAY}` uses it instead."
 
 
 group.lazy("test", "model_check:test_model", "Send a small request to a model and show the reply.")

@@ -1,4 +1,4 @@
-"""One small real request to a model, and one that needs a tool: does it answer, how fast, and can it call tools?"""
+"""`toolcrib model test`: does the model answer, how fast, and can it call tools? Set-up and doctor use it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from toolcrib.cli.models import (
     complete_providers,
-    lack_of,
+    missing_requirement,
 )
 from toolcrib.cli.output import error_line, note, one_line, print_json, print_pairs
 from toolcrib.config.load import load_settings
@@ -44,26 +44,26 @@ TOOL: JsonObject = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """How one request went."""
+class ModelCheck:
+    """The result of one request."""
 
     provider: str
     model: str
-    """Which one answered, as the provider names it."""
+    """The model that answered, as the provider names it."""
     seconds: float
     first_token_seconds: float | None
-    """Until the first piece of the answer; None when it came as a whole."""
+    """Until the first part of the answer; None if it was not streamed."""
     usage: Usage
     text: str
     calls: tuple[RequestedCall, ...]
     was_loaded: bool = False
-    """The times include loading the model into memory."""
+    """Whether the times include loading the model into memory."""
 
     def __str__(self) -> str:
-        first = "" if self.first_token_seconds is None else f", the first token after {self.first_token_seconds:.1f} s"
+        first = "" if self.first_token_seconds is None else f", first token after {self.first_token_seconds:.1f} s"
         used = f"{self.usage.input_tokens:,} tokens in, {self.usage.output_tokens:,} out"
-        loading = ", loading included" if self.was_loaded else ""
-        return f"{self.model} of {self.provider} answered in {self.seconds:.1f} s{loading}{first} ({used})"
+        loading = ", including loading" if self.was_loaded else ""
+        return f"{self.model} (provider: {self.provider}) answered in {self.seconds:.1f} s{loading}{first} ({used})"
 
     def as_json(self) -> JsonObject:
         return {
@@ -77,33 +77,35 @@ class Trial:
         }
 
     @property
-    def calls_the_tool(self) -> bool:
-        """Whether it asked for the tool of the trial, with arguments that can be read."""
+    def has_called_tool(self) -> bool:
+        """Whether the model called the test tool with valid arguments."""
         return any(call.name == TOOL["function"]["name"] and _has_city(call) for call in self.calls)
 
 
-def try_answer(settings: Settings, choice: Choice, tell: Callable[[str], None]) -> Trial:
-    """One small real request, sent once; raises ModelError. `tell` hears what takes time, such as a download."""
-    return asyncio.run(_try(settings, choice, tell, [QUESTION]))[0]
+def check_reply(settings: Settings, choice: Choice, tell: Callable[[str], None]) -> ModelCheck:
+    """Send one small request, without retries; raises ModelError. `tell` reports downloads and other delays."""
+    return asyncio.run(_run_checks(settings, choice, tell, [QUESTION]))[0]
 
 
-def try_answer_and_tool(settings: Settings, choice: Choice, tell: Callable[[str], None]) -> tuple[Trial, Trial]:
-    """The same, and then a request that needs a tool."""
-    answer, tool_answer = asyncio.run(_try(settings, choice, tell, [QUESTION, TOOL_QUESTION]))
+def check_reply_and_tool_call(
+    settings: Settings, choice: Choice, tell: Callable[[str], None]
+) -> tuple[ModelCheck, ModelCheck]:
+    """Send the same request, and one that needs a tool."""
+    answer, tool_answer = asyncio.run(_run_checks(settings, choice, tell, [QUESTION, TOOL_QUESTION]))
     return answer, tool_answer
 
 
-async def _try(
+async def _run_checks(
     settings: Settings, choice: Choice, tell: Callable[[str], None], questions: Sequence[str]
-) -> list[Trial]:
+) -> list[ModelCheck]:
     provider, model = create_provider(
         _sent_once(settings), model=choice.model, provider=choice.provider, base_url=choice.base_url
     )
     _import_sdk(provider.api_mode)
-    # The weights of an embedded model may have to be fetched first.
+    # The weights of an embedded model may have to be downloaded first.
     limit = settings.model.timeout if choice.provider == "embedded" else min(LONGEST_SECONDS, settings.model.timeout)
-    # Said here and not before: from here on an interrupt ends the request and nothing else.
-    tell(f"Asking {model} of {provider.name} …")
+    # Not earlier: from here on, Ctrl-C ends only the request.
+    tell(f"Sending a request to {model} (provider: {provider.name}) …")
     try:
         return [await _ask(provider, model, question, limit, tell) for question in questions]
     finally:
@@ -112,7 +114,7 @@ async def _try(
 
 async def _ask(
     provider: Provider, model: str, question: str, limit_seconds: float, tell: Callable[[str], None]
-) -> Trial:
+) -> ModelCheck:
     tools = render([TOOL], provider.dialect).tools if question == TOOL_QUESTION else []
     request = ModelRequest(
         model=model,
@@ -121,13 +123,13 @@ async def _ask(
         definitions=[TOOL] if tools else [],
         timeout_seconds=limit_seconds,
     )
-    watch = _Watch(tell)
+    watch = _RequestTimer(tell)
     response = await provider.complete(request, watch.hear)
-    return watch.trial(provider, model, response)
+    return watch.check(provider, model, response)
 
 
-class _Watch:
-    """Takes the time of one request; fetching a model is not part of it, and loading it is said."""
+class _RequestTimer:
+    """Times one request, without the download of a model; notes whether the model was loaded."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -144,8 +146,8 @@ class _Watch:
         if self._first is None:
             self._first = time.monotonic()
 
-    def trial(self, provider: Provider, model: str, response: ModelResponse) -> Trial:
-        return Trial(
+    def check(self, provider: Provider, model: str, response: ModelResponse) -> ModelCheck:
+        return ModelCheck(
             provider=response.provider or provider.name,
             model=response.model or model,
             seconds=time.monotonic() - self._began,
@@ -158,7 +160,7 @@ class _Watch:
 
 
 def _import_sdk(api_mode: str) -> None:
-    """Let it not count as time that the model takes. The provider itself says what to do when it is missing."""
+    """Import the SDK before the clock starts. If it is missing, the provider reports that."""
     package = {"anthropic_messages": "anthropic", "chat_completions": "openai"}.get(api_mode)
     if package:
         with contextlib.suppress(ImportError):
@@ -166,7 +168,7 @@ def _import_sdk(api_mode: str) -> None:
 
 
 def _sent_once(settings: Settings) -> Settings:
-    """The settings without second tries and without other models: it is this one that is tested."""
+    """The settings without retries and fallbacks, because this model is tested."""
     return replace(settings, model=replace(settings.model, max_retries=0, fallbacks=[]))
 
 
@@ -182,17 +184,16 @@ def _has_city(call: RequestedCall) -> bool:
 @click.argument("model", required=False, default="")
 @click.option("--provider", default="", metavar="NAME", shell_complete=complete_providers, help="Where the model is.")
 @click.option("--base-url", default="", metavar="URL", help="The address of its server, if not the provider's own.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def test_model(model: str, provider: str, base_url: str, as_json: bool) -> int:
-    """Send one small request to a model and say what came back.
+    """Send a small request to a model and show the reply.
 
-    A second request needs a tool, and shows whether the model can call one. Without MODEL it is the one that answers
-    now. Each request is sent once, without second tries and without fallbacks. Exit code 1 when it does not answer,
-    or calls no tool.
+    A second request needs a tool, and shows whether the model can call one. The default is the model in use. Sends each
+    request once, without retries or fallbacks. Exit code 1 if the model does not answer or does not call the tool.
 
-    The object of --json has the keys ok, error (empty when nothing went wrong), why, answer and tool_call; these two
-    have the keys provider, model, seconds, first_token_seconds, input_tokens, output_tokens and cost_usd, tool_call
-    has also works.
+    --json prints an object with the keys ok, error (empty if there was none), why, answer and tool_call; the last two
+    have the keys provider, model, seconds, first_token_seconds, input_tokens, output_tokens and cost_usd, and tool_call
+    also has works.
 
     \b
     Examples:
@@ -202,14 +203,14 @@ def test_model(model: str, provider: str, base_url: str, as_json: bool) -> int:
     """
     settings = load_settings()
     choice = explain_choice(settings, model=model, provider=provider, base_url=base_url)
-    lack = lack_of(settings, choice)
+    missing = missing_requirement(settings, choice)
     try:
-        if lack is not None:
-            raise ModelError(str(lack))
-        answer, tool_answer = try_answer_and_tool(settings, choice, note)
+        if missing is not None:
+            raise ModelError(str(missing))
+        answer, tool_answer = check_reply_and_tool_call(settings, choice, note)
     except ModelError as error:
         return _failed(str(error), choice.why, as_json)
-    works = tool_answer.calls_the_tool
+    works = tool_answer.has_called_tool
     problem = "" if works else _no_call(tool_answer)
     if as_json:
         print_json(
@@ -236,22 +237,22 @@ def test_model(model: str, provider: str, base_url: str, as_json: bool) -> int:
     return 0 if works else 1
 
 
-def _figures(answer: Trial) -> list[tuple[str, str]]:
+def _figures(answer: ModelCheck) -> list[tuple[str, str]]:
     first = "-" if answer.first_token_seconds is None else f"{answer.first_token_seconds:.2f} s"
     figures = [
         ("first token", first),
-        ("whole answer", f"{answer.seconds:.2f} s{', loading included' if answer.was_loaded else ''}"),
+        ("whole answer", f"{answer.seconds:.2f} s{', including loading' if answer.was_loaded else ''}"),
         ("tokens", f"{answer.usage.input_tokens:,} in, {answer.usage.output_tokens:,} out"),
     ]
     return figures if answer.usage.cost_usd is None else [*figures, ("cost", f"${answer.usage.cost_usd:.6f}")]
 
 
-def _no_call(answer: Trial) -> str:
+def _no_call(answer: ModelCheck) -> str:
     said = one_line(answer.text)[:80]
     instead = f"said {said!r} instead" if said else "said nothing instead"
     return (
-        f"{answer.model} of {answer.provider} was asked to call {TOOL['function']['name']!r} and {instead}; "
-        "an agent needs a model that calls tools: choose one of `toolcrib model list`"
+        f"{answer.model} (provider: {answer.provider}) was asked to call {TOOL['function']['name']!r} and {instead}; "
+        "an agent needs a model that can call tools: choose one from `toolcrib model list`"
     )
 
 

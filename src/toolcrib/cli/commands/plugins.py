@@ -1,4 +1,4 @@
-"""Plugins by name, for the commands that switch them and for the shell."""
+"""`toolcrib plugins`: lists plugins, and enables or disables them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class UnknownPlugin(UnknownName):
 
 
 def find_plugin(settings: Settings, name: str) -> FoundPlugin:
-    """The plugin of that name, or one that only the config names; raises UnknownPlugin with the nearest names."""
+    """The plugin with this name, even if only the config mentions it; raises UnknownPlugin with the nearest names."""
     plugins = discover_all(settings)
     for plugin in plugins:
         if name in plugin.names:
             return plugin
-    raise UnknownPlugin(name, [plugin.name for plugin in plugins], advice="`toolcrib plugins list` shows all of them")
+    raise UnknownPlugin(name, [plugin.name for plugin in plugins], advice="run `toolcrib plugins list` to see them all")
 
 
 def complete_plugins(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -36,12 +36,12 @@ def complete_plugins(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_plugins(as_json: bool) -> None:
-    """List the plugins that are here, and where each comes from.
+    """List the plugins and where each comes from.
 
-    Plugins are found in toolcrib's home, in installed packages and, where the config says `plugins.project: true`, in
-    the folder that you are in. None of their code runs for this.
+    Finds plugins in toolcrib's home, in installed packages and, with `plugins.project: true` in the config, in the
+    current folder. Runs none of their code.
 
     Each object of --json has the keys name, version, description, state (enabled, disabled or not enabled), origin
     (user, project, entry point or missing), location and problems.
@@ -52,7 +52,7 @@ def list_plugins(as_json: bool) -> None:
         print_json([_as_json(plugin) for plugin in plugins])
         return
     if not plugins:
-        print_line(f"There are no plugins; put the folder of one into {settings.home.plugins_dir}.")
+        print_line(f"There are no plugins; put a plugin folder into {settings.home.plugins_dir}.")
         return
     print_table(
         ["name", "version", "state", "origin", "location", "description"],
@@ -72,8 +72,8 @@ def list_plugins(as_json: bool) -> None:
         for problem in plugin.problems:
             note(f"{plugin.name}: {problem}")
     if settings.safe_mode:
-        note("Safe mode is on, so none of them is loaded; unset TOOLCRIB_SAFE_MODE to end it.")
-    hint("`toolcrib plugins enable NAME` loads one from now on.")
+        note("Safe mode is on, so no plugin is loaded; unset TOOLCRIB_SAFE_MODE to leave it.")
+    hint("Run `toolcrib plugins enable NAME` to enable a plugin.")
 
 
 def _as_json(plugin: FoundPlugin) -> JsonObject:
@@ -91,9 +91,9 @@ def _as_json(plugin: FoundPlugin) -> JsonObject:
 @group.command("enable")
 @click.argument("name", metavar="NAME", shell_complete=complete_plugins)
 def enable_plugin(name: str) -> None:
-    """Load a plugin from now on.
+    """Enable a plugin.
 
-    A plugin runs with your rights: enable one only if you trust where it comes from.
+    A plugin runs with your permissions: enable only plugins that you trust.
 
     \b
     Example:
@@ -103,12 +103,12 @@ def enable_plugin(name: str) -> None:
     plugin = find_plugin(settings, name)
     if plugin.origin == "missing":
         known = [found.name for found in discover_all(settings) if found.origin != "missing"]
-        raise UnknownPlugin(name, known, advice="`toolcrib plugins list` shows all of them")
+        raise UnknownPlugin(name, known, advice="run `toolcrib plugins list` to see them all")
     for known_as in plugin.names & set(settings.plugins.disabled):
         remove_from_list(settings.home, "plugins.disabled", known_as)
     if not plugin.names & set(settings.plugins.enabled):
         add_to_list(settings.home, "plugins.enabled", plugin.name)
-    note(f"Plugin {plugin.name} ({plugin.origin}, {plugin.location}) is enabled; see `toolcrib tools list`.")
+    note(f"Enabled plugin {plugin.name} ({plugin.origin}, {plugin.location}); see `toolcrib tools list`.")
     for problem in plugin.problems:
         note(f"{plugin.name}: {problem}")
 
@@ -116,7 +116,7 @@ def enable_plugin(name: str) -> None:
 @group.command("disable")
 @click.argument("name", metavar="NAME", shell_complete=complete_plugins)
 def disable_plugin(name: str) -> None:
-    """Never load a plugin.
+    """Disable a plugin.
 
     \b
     Example:
@@ -127,8 +127,8 @@ def disable_plugin(name: str) -> None:
     for known_as in plugin.names & set(settings.plugins.enabled):
         remove_from_list(settings.home, "plugins.enabled", known_as)
     if plugin.origin == "missing":
-        note(f"Nothing here is called {plugin.name}; the config no longer names it. See `toolcrib plugins list`.")
+        note(f"There is no plugin {plugin.name}; removed it from the config. See `toolcrib plugins list`.")
         return
     if not plugin.names & set(settings.plugins.disabled):
         add_to_list(settings.home, "plugins.disabled", plugin.name)
-    note(f"Plugin {plugin.name} is disabled; `toolcrib plugins enable {plugin.name}` loads it again.")
+    note(f"Disabled plugin {plugin.name}; run `toolcrib plugins enable {plugin.name}` to enable it again.")

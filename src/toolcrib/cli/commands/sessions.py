@@ -1,4 +1,4 @@
-"""What the commands about sessions share: the store, finding one session, and a conversation as lines of text."""
+"""`toolcrib sessions`: lists, shows, searches, replays and resumes sessions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from toolcrib.cli.group import CommandGroup, LazyCommand
 from toolcrib.cli.output import (
     hint,
     local_time,
-    on_terminal,
     one_line,
     print_json,
     print_line,
     print_pairs,
     print_table,
+    stdout_is_terminal,
 )
 from toolcrib.config.load import load_settings
 from toolcrib.core.errors import SessionError, UsageError
@@ -36,29 +36,35 @@ from toolcrib.sessions.store import SessionStore
 
 group = CommandGroup("sessions")
 
-NO_SESSIONS = "There are no conversations yet; `toolcrib chat` begins one."
+NO_SESSIONS = "There are no sessions yet; run `toolcrib chat` to start one."
 ARGUMENT_CHARS = 100
 RESULT_LINES = 12
 RESULT_CHARS = 2_000
 COMPLETED_IDS = 200
 SPEAKERS = {"user": "You", "assistant": "Agent", "system": "System"}
-STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (taken back)"}
+STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (undone)"}
 SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+TITLE_CHARS = 60
+ROLES = click.Choice(["user", "assistant", "tool"])
+SHOWN_TOOLS = 15
+LONGEST_PAUSE_SECONDS = 5.0
+READ_CHARS_PER_SECOND = 120.0
+LONGEST_READ_SECONDS = 3.0
 
 
 def age_in_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """A span of time such as 30d, 12h or 2w, in seconds; a click callback."""
+    """An age such as 30d, 12h or 2w, in seconds; a click callback."""
     if value is None:
         return None
     found = re.fullmatch(r"\s*(\d{1,6})\s*([mhdw])\s*", value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no span of time, as 30d, 12h, 90m or 2w are", ctx, param)
+        raise click.BadParameter(f"{value!r} is not an age such as 30d, 12h, 90m or 2w", ctx, param)
     return float(int(found[1]) * SECONDS[found[2]])
 
 
 @contextmanager
-def opened_store() -> Iterator[SessionStore]:
-    """The sessions of this home. Looking at them creates nothing."""
+def open_session_store() -> Iterator[SessionStore]:
+    """The session store of this home; opening it creates no file."""
     store = SessionStore(load_settings().home.sessions_file)
     try:
         yield store
@@ -67,30 +73,30 @@ def opened_store() -> Iterator[SessionStore]:
 
 
 def find_session(store: SessionStore, wanted: str) -> Session:
-    """The session with that id, or whose id alone begins so, or the `last` one; raises UsageError with the nearest."""
+    """The session with this id or unique prefix of an id, or `last`; raises UsageError with the nearest ids."""
     if not store.database.exists:
-        raise UsageError(f"there is no session {wanted!r}: nothing was said here so far; type `toolcrib chat` to begin")
+        raise UsageError(f"there is no session {wanted!r}: there are no sessions yet; run `toolcrib chat` to start one")
     try:
         return store.get(wanted)
     except SessionError as error:
-        # A store that cannot be read says so itself here; otherwise the name was wrong.
+        # Raises if the store cannot be read; otherwise the id was wrong.
         store.list(limit=1, include_hidden=True)
         raise UsageError(str(error)) from error
 
 
 def complete_sessions(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of sessions for the shell, the latest first."""
+    """Session ids for the shell, newest first."""
     return matching_names(_latest_ids, incomplete)
 
 
 def _latest_ids() -> list[str]:
-    with opened_store() as store:
+    with open_session_store() as store:
         known = store.list(limit=COMPLETED_IDS) if store.database.exists else []
     return [LATEST, *(session.id for session in known)]
 
 
 def session_as_json(session: Session) -> JsonObject:
-    """The object that the commands print for programs; keys are only ever added. Times are seconds since 1970."""
+    """A session as JSON; keys may be added, never removed. Times are seconds since 1970."""
     return {
         "id": session.id,
         "title": session.title,
@@ -118,7 +124,7 @@ def session_as_json(session: Session) -> JsonObject:
 
 
 def message_as_json(transcript: Transcript, stored: StoredMessage) -> JsonObject:
-    """A message for programs; a call whose outcome nobody knows says so."""
+    """A message as JSON; marks calls with an unknown outcome."""
     message = stored.message
     return {
         "id": stored.id,
@@ -148,7 +154,7 @@ def message_as_json(transcript: Transcript, stored: StoredMessage) -> JsonObject
 def message_lines(
     transcript: Transcript, stored: StoredMessage, *, full: bool = False, reasoning: bool = False
 ) -> list[str]:
-    """A message as people read it; long results are cut, unless all is asked for."""
+    """A message as lines of text; cuts long results unless `full`."""
     message = stored.message
     if message.role == "tool":
         return _result_lines(message, stored.state, full=full)
@@ -180,22 +186,21 @@ def _result_lines(message: Message, state: State, *, full: bool) -> list[str]:
     return found
 
 
-TITLE_CHARS = 60
-
-
 @group.command("list")
-@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
-@click.option("--source", metavar="NAME", help="Only conversations that were begun there: cli, library, cron …")
-@click.option("--here", is_flag=True, help="Only conversations of the current folder.")
-@click.option("--all", "include_hidden", is_flag=True, help="Those of helpers and tools, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option(
+    "-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many sessions to show."
+)
+@click.option("--source", metavar="NAME", help="Only sessions from this source: cli, library, cron …")
+@click.option("--here", is_flag=True, help="Only sessions of the current folder.")
+@click.option("--all", "include_hidden", is_flag=True, help="Include sessions of subagents and tools.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_sessions(count: int, source: str | None, here: bool, include_hidden: bool, as_json: bool) -> None:
-    """List past conversations, the latest first.
+    """List sessions, newest first.
 
     Each object of --json has the keys id, title, source, model, provider, cwd, created_at, updated_at, ended_at,
     end_reason, parent_id, parent_kind, toolsets, messages, calls and usage.
     """
-    with opened_store() as store:
+    with open_session_store() as store:
         cwd = str(Path.cwd()) if here else None
         found = []
         if store.database.exists:
@@ -204,9 +209,7 @@ def list_sessions(count: int, source: str | None, here: bool, include_hidden: bo
         print_json([session_as_json(session) for session in found])
         return
     if not found:
-        print_line(
-            "No conversation is like that; `toolcrib sessions list` shows all." if source or here else NO_SESSIONS
-        )
+        print_line("No session matches; run `toolcrib sessions list` to see all." if source or here else NO_SESSIONS)
         return
     print_table(
         ["id", "last used", "messages", "calls", "model", "title"],
@@ -222,29 +225,29 @@ def list_sessions(count: int, source: str | None, here: bool, include_hidden: bo
             for session in found
         ],
     )
-    hint("`toolcrib sessions show ID` prints one, `toolcrib sessions resume ID` goes on with it.")
+    hint("Run `toolcrib sessions show ID` to print a session, `toolcrib sessions resume ID` to resume it.")
 
 
 @group.command("show")
 @click.argument("session_id", metavar="[ID]", default=LATEST, shell_complete=complete_sessions)
-@click.option("--folded", is_flag=True, help="Also messages that a summary stands for.")
-@click.option("--undone", is_flag=True, help="Also messages that were taken back.")
-@click.option("--reasoning", is_flag=True, help="Also what the model thought.")
-@click.option("--full", is_flag=True, help="Long results and arguments from beginning to end.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--folded", is_flag=True, help="Include messages that were replaced by a summary.")
+@click.option("--undone", is_flag=True, help="Include messages that were undone.")
+@click.option("--reasoning", is_flag=True, help="Include the model's reasoning.")
+@click.option("--full", is_flag=True, help="Do not cut long results and arguments.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show_session(session_id: str, folded: bool, undone: bool, reasoning: bool, full: bool, as_json: bool) -> None:
-    """Print one conversation.
+    """Print a session.
 
-    ID is one of `toolcrib sessions list`, or enough of its beginning; without it, the latest. A call whose process
-    died before it ended is marked as OUTCOME UNKNOWN.
+    ID is an id from `toolcrib sessions list` or a unique prefix of one; the default is the newest session. A call whose
+    process died before it finished is marked OUTCOME UNKNOWN.
 
-    The object of --json has the keys of `sessions list --json`, and lineage (the ids that it came from, oldest first),
+    --json prints an object with the keys of `sessions list --json`, and lineage (the ids of its parents, oldest first),
     system_prompt and transcript (each message with id, state, created_at, turn_id, role, text, images, reasoning,
     tool_calls, call_id, name, status and usage).
     """
     asked_for: dict[State, bool] = {"live": True, "folded": folded, "undone": undone}
     states = [state for state, wanted in asked_for.items() if wanted]
-    with opened_store() as store:
+    with open_session_store() as store:
         session = find_session(store, session_id)
         transcript = read_transcript(store, session.id, states=states)
         lineage = [one.id for one in store.lineage(session.id)][:-1]
@@ -257,7 +260,7 @@ def show_session(session_id: str, folded: bool, undone: bool, reasoning: bool, f
     for stored in transcript.messages:
         for line in message_lines(transcript, stored, full=full, reasoning=reasoning):
             print_line(line)
-    hint(f"`toolcrib sessions resume {session.id}` goes on with it.")
+    hint(f"Run `toolcrib sessions resume {session.id}` to resume it.")
 
 
 def _facts(session: Session, lineage: list[str]) -> list[tuple[str, str]]:
@@ -266,32 +269,31 @@ def _facts(session: Session, lineage: list[str]) -> list[tuple[str, str]]:
     facts = [
         ("session", session.id),
         ("title", session.title),
-        ("begun", f"{local_time(session.created_at)} ({session.source})"),
+        ("started", f"{local_time(session.created_at)} ({session.source})"),
         ("model", f"{session.model} ({session.provider})" if session.provider else session.model),
         ("folder", session.cwd),
-        ("came from", " > ".join(lineage)),
+        ("parents", " > ".join(lineage)),
         ("tokens", f"{usage.input_tokens:,} in, {usage.output_tokens:,} out{cost}"),
     ]
     return [(label, text) for label, text in facts if text]
 
 
-ROLES = click.Choice(["user", "assistant", "tool"])
-
-
 @group.command("search")
 @click.argument("words", metavar="WORDS...", nargs=-1, required=True)
-@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many messages.")
+@click.option(
+    "-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many messages to show."
+)
 @click.option(
     "--sort",
     type=click.Choice(["best", "newest", "oldest"]),
     default="best",
     show_default=True,
-    help="What comes first.",
+    help="Sort order.",
 )
-@click.option("--role", "roles", type=ROLES, multiple=True, help="Only messages of this role; can be repeated.")
+@click.option("--role", "roles", type=ROLES, multiple=True, help="Only messages with this role; repeatable.")
 @click.option("--in", "within", metavar="ID", shell_complete=complete_sessions, help="Only in this session.")
-@click.option("--all", "include_hidden", is_flag=True, help="In those of helpers and tools, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--all", "include_hidden", is_flag=True, help="Include sessions of subagents and tools.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def search_sessions(
     words: tuple[str, ...],
     count: int,
@@ -301,9 +303,9 @@ def search_sessions(
     include_hidden: bool,
     as_json: bool,
 ) -> None:
-    """Find conversations by what was said in them.
+    """Search the messages of all sessions.
 
-    All words must occur in a message; quote them to find them side by side.
+    A message must contain all words; quote words to find them as a phrase.
 
     Each object of --json has the keys session_id, message_id, role, created_at, state, source and text.
 
@@ -313,8 +315,8 @@ def search_sessions(
     """
     typed = " ".join(f'"{word}"' if " " in word.strip() and '"' not in word else word for word in words)
     if not typed.strip():
-        raise UsageError("there are no words to look for; type them as in `toolcrib sessions search flaky test`")
-    with opened_store() as store:
+        raise UsageError("no search words; give some, as in `toolcrib sessions search flaky test`")
+    with open_session_store() as store:
         found: list[tuple[Hit, str]] = []
         if store.database.exists:
             wanted = Wanted(
@@ -328,14 +330,14 @@ def search_sessions(
     if as_json:
         print_json([_as_json(hit, text) for hit, text in found])
     elif not found:
-        print_line("Nothing like that was said; try fewer words." if exists else NO_SESSIONS)
+        print_line("No message matches; try fewer words." if exists else NO_SESSIONS)
     else:
         rows = [
             [hit.session_id, local_time(hit.created_at)[:16], SPEAKERS.get(hit.role, hit.role), text]
             for hit, text in found
         ]
         print_table(["session", "when", "who", "text"], rows)
-        hint("`toolcrib sessions show ID` prints the whole conversation.")
+        hint("Run `toolcrib sessions show ID` to print the whole session.")
 
 
 def _as_json(hit: Hit, text: str) -> dict[str, object]:
@@ -350,18 +352,15 @@ def _as_json(hit: Hit, text: str) -> dict[str, object]:
     }
 
 
-SHOWN_TOOLS = 15
-
-
 @group.command("stats")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show_statistics(as_json: bool) -> None:
-    """Say how many conversations, messages, calls and tokens there are.
+    """Show the number of sessions, messages, calls and tokens.
 
-    The object of --json has the keys sessions, messages, calls, input_tokens, output_tokens, cached_tokens, cost_usd,
-    first_at, last_at, by_source, by_model, by_tool and size_bytes; null when there is nothing yet.
+    --json prints an object with the keys sessions, messages, calls, input_tokens, output_tokens, cached_tokens,
+    cost_usd, first_at, last_at, by_source, by_model, by_tool and size_bytes; null if there are no sessions.
     """
-    with opened_store() as store:
+    with open_session_store() as store:
         stats = store.stats() if store.database.exists else None
     if as_json:
         print_json(stats)
@@ -371,11 +370,11 @@ def show_statistics(as_json: bool) -> None:
         return
     print_pairs(
         [
-            ("conversations", f"{stats['sessions']:,}, from {_day(stats['first_at'])} to {_day(stats['last_at'])}"),
+            ("sessions", f"{stats['sessions']:,}, from {_day(stats['first_at'])} to {_day(stats['last_at'])}"),
             ("messages", f"{stats['messages']:,}"),
             ("tool calls", f"{stats['calls']:,}"),
             ("tokens", _tokens(stats)),
-            ("cost", "not known" if stats["cost_usd"] is None else f"{stats['cost_usd']:.4f} US dollars"),
+            ("cost", "unknown" if stats["cost_usd"] is None else f"{stats['cost_usd']:.4f} US dollars"),
             ("on disk", f"{stats['size_bytes'] / 1_000_000:.1f} MB"),
         ]
     )
@@ -390,7 +389,7 @@ def show_statistics(as_json: bool) -> None:
             ]
             for name, one in stats[key].items()
         ]
-        print_table([title, "conversations", "messages", "tokens"], rows)
+        print_table([title, "sessions", "messages", "tokens"], rows)
     if stats["by_tool"]:
         print_line()
         print_table(
@@ -407,31 +406,26 @@ def _tokens(stats: JsonObject) -> str:
     return f"{stats['input_tokens']:,} in{cached}, {stats['output_tokens']:,} out"
 
 
-LONGEST_PAUSE_SECONDS = 5.0
-READ_CHARS_PER_SECOND = 120.0
-LONGEST_READ_SECONDS = 3.0
-
-
 @group.command("replay")
 @click.argument("session_id", metavar="[ID]", default=LATEST, shell_complete=complete_sessions)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0),
-    help="How many times as fast as it happened; 0 prints all at once. Without it, as fast as one can read.",
+    help="Playback speed; 0 prints everything at once. Default: reading speed.",
 )
-@click.option("--full", is_flag=True, help="Long results and arguments from beginning to end.")
-@click.option("--reasoning", is_flag=True, help="Also what the model thought.")
+@click.option("--full", is_flag=True, help="Do not cut long results and arguments.")
+@click.option("--reasoning", is_flag=True, help="Include the model's reasoning.")
 def replay_session(session_id: str, speed: float | None, full: bool, reasoning: bool) -> None:
-    """Show a conversation again as it happened, without calling anything.
+    """Replay a session as it happened, without calling anything.
 
-    ID is one of `toolcrib sessions list`, or enough of its beginning; without it, the latest. Messages that a summary
-    stands for are shown as they were. No pause is longer than five seconds; in a pipe there are none unless --speed
-    asks for them.
+    ID is an id from `toolcrib sessions list` or a unique prefix of one; the default is the newest session. Shows the
+    original messages instead of summaries. No pause is longer than five seconds; in a pipe there are none without
+    --speed.
     """
-    with opened_store() as store:
+    with open_session_store() as store:
         session = find_session(store, session_id)
         transcript = read_transcript(store, session.id, states=("live", "folded"))
-    if speed is None and not on_terminal():
+    if speed is None and not stdout_is_terminal():
         speed = 0.0
     before: float | None = None
     length = 0
@@ -446,7 +440,7 @@ def replay_session(session_id: str, speed: float | None, full: bool, reasoning: 
 
 
 def _pause(gap_seconds: float, length: int, speed: float | None) -> None:
-    """Wait as long as it took then, by the speed; or as long as reading takes, if that is shorter."""
+    """Wait as long as the original pause at this speed, or the time it takes to read, whichever is shorter."""
     if speed == 0:
         return
     if speed is None:
@@ -458,15 +452,15 @@ def _pause(gap_seconds: float, length: int, speed: float | None) -> None:
 
 @group.command("resume")
 @click.argument("session_id", metavar="[ID]", default=LATEST, shell_complete=complete_sessions)
-@click.option("-q", "--query", metavar="TEXT", help="Ask this one question in it, print the answer and end.")
+@click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
 @click.pass_context
 def resume_session(ctx: click.Context, session_id: str, query: str | None) -> int:
-    """Go on with a conversation.
+    """Resume a session.
 
-    ID is one of `toolcrib sessions list`, or enough of its beginning; without it, the latest.
-    `toolcrib chat --resume ID` does the same and takes all the options of the chat.
+    ID is an id from `toolcrib sessions list` or a unique prefix of one; the default is the newest session.
+    `toolcrib chat --resume ID` does the same and takes all options of the chat.
     """
-    with opened_store() as store:
+    with open_session_store() as store:
         session = find_session(store, session_id)
     code: int = ctx.invoke(LazyCommand("chat:chat", "").load(), resume=session.id, query=query)
     return code

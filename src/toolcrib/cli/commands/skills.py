@@ -1,4 +1,4 @@
-"""The skills that commands speak about: those that a session in the current folder would see."""
+"""`toolcrib skills`: lists, prints and checks skills, as a session in the current folder sees them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from toolcrib.skills.reading import files_of, read_text
 from toolcrib.skills.skill import SKILL_FILE, WHOSE, Skill, SkillError, UnknownSkill
 
 group = CommandGroup("skills")
+MAX_DESCRIPTION_CHARS = 100
 
 
-def open_shelf() -> Shelf:
-    """All skills, those of plugins too."""
+def find_skills() -> Shelf:
+    """All skills, including those of plugins."""
     runtime = open_runtime()
     shelf: Shelf = runtime.context().services.get("skills").shelf(runtime.workspace)
     return shelf
 
 
 def require_skill(shelf: Shelf, name: str) -> Skill:
-    """The skill of a name, also one that is hidden or disabled; raises UnknownSkill in words for the command line."""
+    """The skill with this name, even if hidden or disabled; raises UnknownSkill with the nearest names."""
     for skill in shelf.hidden:
         if name == skill.name and not any(one.name == name for one in shelf.skills):
             return skill
@@ -38,16 +39,16 @@ def require_skill(shelf: Shelf, name: str) -> Skill:
         return shelf.get(name)
     except UnknownSkill:
         known = [skill.name for skill in shelf.skills]
-        raise UnknownSkill(name, known, advice="`toolcrib skills list` shows all that are here") from None
+        raise UnknownSkill(name, known, advice="run `toolcrib skills list` to see them all") from None
 
 
 def complete_skills(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """The names for a shell that completes a word; none where the config cannot be read."""
-    return matching_names(lambda: [skill.name for skill in open_shelf().skills], incomplete)
+    """Skill names for the shell."""
+    return matching_names(lambda: [skill.name for skill in find_skills().skills], incomplete)
 
 
 def skill_as_json(skill: Skill) -> JsonObject:
-    """The object that programs read about one skill; keys are only ever added."""
+    """A skill as JSON; keys may be added, never removed."""
     return {
         "name": skill.name,
         "description": skill.description,
@@ -59,22 +60,19 @@ def skill_as_json(skill: Skill) -> JsonObject:
     }
 
 
-MAX_DESCRIPTION_CHARS = 100
-
-
 @group.command("list")
-@click.option("--category", metavar="CATEGORY", default="", help="Only those of this category.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--category", metavar="CATEGORY", default="", help="Only skills in this category.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_skills(category: str, as_json: bool) -> None:
-    """List the skills that are here, and where each comes from.
+    """List the skills and where each comes from.
 
-    Of several skills with the same name the user's own counts, then those of skills.folders in the config, of plugins,
-    those that come with toolcrib, and last the project's.
+    If several skills have the same name, yours wins, then those of skills.folders in the config, of plugins, of
+    toolcrib, and last the project's.
 
     Each object of --json has the keys name, description, category, source (user, folder, plugin, bundled or project),
-    path, hidden_by (why it is not offered, or empty) and problem (why it cannot be read, or empty).
+    path, hidden_by (why the agent does not see it, or empty) and problem (why it cannot be read, or empty).
     """
-    shelf = open_shelf()
+    shelf = find_skills()
     wanted = category.strip("/")
     found = [
         skill
@@ -83,7 +81,7 @@ def list_skills(category: str, as_json: bool) -> None:
     ]
     if wanted and not found:
         known = ", ".join(sorted({skill.category for skill in shelf.skills if skill.category})) or "none"
-        advice = "`toolcrib skills list` shows all skills"
+        advice = "run `toolcrib skills list` to see all skills"
         raise UsageError(f"no skill is in the category {category!r}; the categories are: {known}; {advice}")
     if as_json:
         print_json([skill_as_json(skill) for skill in found])
@@ -93,13 +91,13 @@ def list_skills(category: str, as_json: bool) -> None:
     if rows:
         print_table(["name", "category", "source", "description"], rows)
     else:
-        print_line("There are no skills; `toolcrib tools new NAME --kind skill` writes the first version of one.")
+        print_line("There are no skills; run `toolcrib tools new NAME --kind skill` to create one.")
     for skill in found:
         if skill.hidden_by:
             note(f"{skill.name} in {str(skill.folder)!r} is hidden by {skill.hidden_by}.")
         elif skill.problem:
             note(f"{skill.name} in {str(skill.folder)!r} cannot be used: {skill.problem}.")
-    hint("`toolcrib skills view NAME` prints one.")
+    hint("Run `toolcrib skills view NAME` to print a skill.")
 
 
 def _short(text: str) -> str:
@@ -111,30 +109,30 @@ def _short(text: str) -> str:
 @click.argument("name", metavar="NAME", shell_complete=complete_skills)
 @click.argument("file", metavar="[FILE]", default="")
 def view_skill(name: str, file: str) -> None:
-    """Print one skill, or a file of it.
+    """Print a skill or one of its files.
 
-    The text goes to stdout as it is on the disk; where it comes from, and which files it has, to stderr.
+    Prints the text to stdout as it is on disk, and its source and files to stderr.
 
     \b
     Examples:
       toolcrib skills view writing-skills
       toolcrib skills view release-notes references/format.md
     """
-    skill = require_skill(open_shelf(), name)
+    skill = require_skill(find_skills(), name)
     if skill.problem:
         raise SkillError(f"the skill {skill.name!r} cannot be used: {skill.problem}")
-    # Not Path.exists, which raises for a name that is too long.
+    # Path.exists raises for a name that is too long.
     if file and (skill.is_alone or not os.path.exists(skill.folder / file)):  # noqa: PTH110
-        advice = f"`toolcrib skills view {skill.name}` names its files"
+        advice = f"run `toolcrib skills view {skill.name}` to see its files"
         raise UsageError(f"the skill {skill.name!r} has no file {file!r}; {advice}")
     print_line(clean(read_text(skill.folder, file or skill.file.name)).rstrip("\n"))
     if file:
         return
     note(f"\nFrom {str(skill.file)!r} ({WHOSE[skill.source]}).")
     if skill.hidden_by:
-        note(f"It is not offered: hidden by {skill.hidden_by}.")
+        note(f"The agent does not see it: hidden by {skill.hidden_by}.")
     if names := _names(skill):
-        note(f"Its files: {', '.join(names)}")
+        note(f"Files: {', '.join(names)}")
 
 
 def _names(skill: Skill) -> list[str]:
@@ -143,13 +141,13 @@ def _names(skill: Skill) -> list[str]:
 
 @group.command("check")
 @click.argument("targets", metavar="[PATH|NAME]...", nargs=-1, shell_complete=complete_skills)
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def check_skills(targets: tuple[str, ...], as_json: bool) -> int:
-    """Say what is wrong with a skill.
+    """Check skills for problems.
 
-    Takes the name of a skill, its folder, its SKILL.md, or a folder with several; without any, checks all skills but
-    those that come with toolcrib. Looks at the format, at the files that a skill names, and for orders to the model
-    and dangerous commands. Exit code 1 when there is an error; warnings alone are 0.
+    Takes names of skills, skill folders, SKILL.md files, or folders with several skills; the default is all skills
+    except toolcrib's own. Checks the format, the files a skill refers to, and looks for prompt injections and dangerous
+    commands. Exit code 1 if there is an error; warnings alone give 0.
 
     \b
     Examples:
@@ -158,7 +156,7 @@ def check_skills(targets: tuple[str, ...], as_json: bool) -> int:
 
     Each object of --json has the keys file, line, severity (error or warning), rule and message.
     """
-    skills = [skill for target in targets for skill in _meant(target)] if targets else _all(open_shelf())
+    skills = [skill for target in targets for skill in _meant(target)] if targets else _all(find_skills())
     found = [(skill, problem) for skill in skills for problem in problems_of(skill)]
     if as_json:
         print_json([_as_json(skill, problem) for skill, problem in found])
@@ -175,18 +173,18 @@ def _all(shelf: Shelf) -> list[Skill]:
 
 
 def _meant(target: str) -> list[Skill]:
-    """The skills that a path or a name stands for; what looks like a path, or is a folder here, is one."""
+    """The skills for a path or a name; what looks like a path or is an existing folder is a path."""
     path = Path(target).expanduser()
     is_path = os.sep in target or target.startswith((".", "~")) or path.name.lower() == SKILL_FILE.lower()
     if not is_path:
-        shelf = open_shelf()
+        shelf = find_skills()
         if any(skill.name == target for skill in (*shelf.skills, *shelf.hidden)) or not path.is_dir():
             return [require_skill(shelf, target)]
     folder = path.parent if path.name.lower() == SKILL_FILE.lower() else path
     one = skill_at(folder)
     found = [one] if one is not None else list(find_in(folder, "folder"))
     if not found:
-        raise UsageError(f"there is no {SKILL_FILE} in {str(folder)!r}; `toolcrib skills list` shows all skills")
+        raise UsageError(f"there is no {SKILL_FILE} in {str(folder)!r}; run `toolcrib skills list` to see all skills")
     return found
 
 
@@ -195,11 +193,11 @@ def _print_summary(targets: tuple[str, ...], skills: list[Skill], problems: list
     errors, warnings = severities.count("error"), severities.count("warning")
     if errors or warnings:
         again = " ".join(["toolcrib skills check", *map(shlex.quote, targets)])
-        note(f"{plural(errors, 'error')}, {plural(warnings, 'warning')}. Correct them, then type `{again}` again.")
+        note(f"{plural(errors, 'error')}, {plural(warnings, 'warning')}. Fix them, then run `{again}` again.")
     elif not skills:
-        print_line("There are no skills of your own; `toolcrib tools new NAME --kind skill` writes one.")
+        print_line("You have no skills of your own; run `toolcrib tools new NAME --kind skill` to create one.")
     else:
-        print_line(f"Nothing to change in {plural(len(skills), 'skill')}.")
+        print_line(f"No problems found in {plural(len(skills), 'skill')}.")
 
 
 def _as_json(skill: Skill, problem: Problem) -> JsonObject:

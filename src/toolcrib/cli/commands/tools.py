@@ -1,4 +1,4 @@
-"""`toolcrib tools list`."""
+"""`toolcrib tools`: lists and explains tools; `tools_run` calls one, `tools_authoring` writes and checks them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ group = CommandGroup("tools")
 
 
 @group.command("list")
-@click.option("--toolset", metavar="NAME", shell_complete=complete_toolsets, help="Only the tools of this toolset.")
-@click.option("--all", "everything", is_flag=True, help="Also the tools that toolsets name but nothing here provides.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--toolset", metavar="NAME", shell_complete=complete_toolsets, help="Only tools of this toolset.")
+@click.option("--all", "everything", is_flag=True, help="Include tools that toolsets list but nothing provides.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
-    """List the tools that are here, and say why one is not available.
+    """List the tools, and why a tool is not available.
 
     \b
     Examples:
@@ -32,7 +32,7 @@ def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
       toolcrib tools list --json
 
     Each object of --json has the keys name, toolset, description, emoji, available, reason, remedy, requires_env and
-    source (kind, name, path; null when nothing provides the tool). Keys may be added later, never taken away.
+    source (kind, name, path; null if nothing provides the tool). Keys may be added, never removed.
     """
     runtime = open_runtime()
     await_servers(runtime)
@@ -53,33 +53,33 @@ def list_tools(toolset: str | None, everything: bool, as_json: bool) -> None:
     rows = [_row(state, registry.get_emoji(state.name)) for state in states]
     heading = ["name", "toolset", "available", "emoji", "reason"]
     if any(_of_server(state) for state in states):
-        heading.append("of server")
+        heading.append("name on server")
         rows = [[*row, _of_server(state)] for row, state in zip(rows, states, strict=True)]
     print_table(heading, rows)
     _note_losses(runtime)
     if any(not state.outcome.available for state in states):
-        hint("`toolcrib tools explain NAME` says what to do about a tool that is not available.")
+        hint("Run `toolcrib tools explain NAME` to see how to make a tool available.")
     elif states:
-        hint("`toolcrib tools explain NAME` says all about one, and how to call it.")
+        hint("Run `toolcrib tools explain NAME` for details and how to call a tool.")
     if toolset is not None and missing and not everything:
-        lacking = f"{plural(len(missing), 'tool')} of toolset {toolset!r}"
+        absent = f"{plural(len(missing), 'tool')} of toolset {toolset!r}"
         verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         say = hint if states else note
-        say(f"{lacking} {verb} not here; `toolcrib tools list --toolset {toolset} --all` shows {them} too.")
+        say(f"{absent} {verb} not installed; run `toolcrib tools list --toolset {toolset} --all` to see {them}.")
 
 
 def _note_losses(runtime: Runtime) -> None:
-    """A tool that somebody just wrote and does not find in the list has a reason."""
+    """Mention tools that failed to load, so that nobody searches the list for them in vain."""
     failed = sum(bool(file.problem) for file in runtime.loaded_files)
     refused = len(runtime.registry.rejections)
-    losses = [f"{plural(failed, 'tool file')} could not be loaded"] * bool(failed)
-    losses += [f"{plural(refused, 'tool')} {'was' if refused == 1 else 'were'} refused"] * bool(refused)
+    losses = [f"{plural(failed, 'tool file')} failed to load"] * bool(failed)
+    losses += [f"{plural(refused, 'tool')} {'was' if refused == 1 else 'were'} rejected"] * bool(refused)
     if losses:
-        note(f"{' and '.join(losses)}; `toolcrib doctor` says why.")
+        note(f"{' and '.join(losses)}; run `toolcrib doctor` to see why.")
 
 
 def _of_server(state: ToolState) -> str:
-    """What the server of a tool calls it; empty for every other tool."""
+    """The name of an MCP tool on its server; empty for other tools."""
     return state.entry.title if state.entry is not None and state.entry.source.tool else ""
 
 
@@ -92,16 +92,16 @@ def _row(state: ToolState, emoji: str) -> list[str]:
 
 @group.command("explain")
 @click.argument("name", metavar="NAME", shell_complete=complete_tools)
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def explain_tool(name: str, as_json: bool) -> None:
-    """Say all about one tool: who declared it, whether it is available and why.
+    """Explain a tool: who declares it, whether it is available, and why.
 
     \b
     Example:
       toolcrib tools explain todo
 
-    The object of --json is the one of `tools list --json` with the keys toolsets, parameters, effects, result_limit
-    and schema_problem beside it.
+    --json prints the object of `tools list --json` with the additional keys toolsets, parameters, effects, result_limit
+    and schema_problem.
     """
     runtime = open_runtime()
     entry = find_tool(runtime, name)
@@ -118,16 +118,16 @@ def explain_tool(name: str, as_json: bool) -> None:
         ("available", _availability(state)),
     ]
     if state.outcome.remedy and not state.outcome.available:
-        pairs.append(("what to do", state.outcome.remedy))
+        pairs.append(("fix", state.outcome.remedy))
     pairs.append(("toolsets", ", ".join(toolsets) or "none"))
     if state.entry is not None:
-        pairs[1:1] = [("does", state.entry.description or "its author did not say")]
+        pairs[1:1] = [("description", state.entry.description or "none")]
         pairs += _declaration(runtime, state.entry)
     print_pairs(pairs)
 
 
 def toolsets_with(runtime: Runtime, tool: str) -> list[str]:
-    """Every toolset and preset that resolves to the tool, except the names for everything."""
+    """The toolsets and presets that contain the tool, except those that contain everything."""
     names = [name for name in runtime.toolsets.names() if name not in EVERYTHING]
     return [name for name in names if tool in runtime.toolsets.resolve(name)]
 
@@ -149,11 +149,11 @@ def _declaration(runtime: Runtime, entry: ToolEntry) -> list[tuple[str, str | li
     pairs.append(("arguments", _arguments(entry.parameters)))
     problem = ArgumentChecker(entry).schema_problem
     if problem:
-        pairs.append(("schema", f"not valid, so arguments are not checked: {problem}"))
+        pairs.append(("schema", f"invalid, so arguments are not checked: {problem}"))
     pairs.append(("effects", _effects(entry)))
     pairs.append(("result limit", _limit(runtime, entry)))
     if runtime.answers_with_stub(entry.name):
-        pairs.append(("runs in", "a conversation only, whose state it keeps: `toolcrib chat`"))
+        pairs.append(("runs in", "sessions only, because it keeps session state: `toolcrib chat`"))
     else:
         pairs.append(("try it", example_command(entry)))
     return pairs
@@ -185,12 +185,12 @@ def _type(schema: JsonObject) -> str:
 def _effects(entry: ToolEntry) -> str:
     if entry.effects is None:
         if entry.source.kind == "mcp":
-            return "none declared: you are asked before each call"
-        return "none declared: trusted to have none, calls run one after the other"
+            return "none declared: each call needs your approval"
+        return "none declared: trusted to have none; calls run one at a time"
     if callable(entry.effects):
-        return "depend on the arguments of the call"
+        return "depend on the arguments"
     if not entry.effects:
-        return "none: calls may run beside others"
+        return "none: calls may run in parallel"
     return ", ".join(f"{effect.kind} {effect.target}".rstrip() for effect in entry.effects)
 
 

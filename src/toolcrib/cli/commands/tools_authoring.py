@@ -1,4 +1,4 @@
-"""What `toolcrib tools new` writes: NAME stands for the name of the tool or skill."""
+"""`toolcrib tools new` and `lint`: write the first version of a tool or skill, and check tool files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolcrib.registry.reload import findings_of
 from toolcrib.skills.skill import MAX_NAME_CHARS, NAME_RULE, is_valid_name
 
 DECORATOR_TOOL = '''\
-"""The tool `NAME`. It works as it stands; put your own code in place of the example."""
+"""The tool `NAME`. It works as it is; replace the example with your own code."""
 
 from toolcrib import tool
 
@@ -36,7 +36,7 @@ def NAME(text: str, times: int = 1) -> dict[str, object]:
 
     Args:
         text: The text to repeat, for example 'hello'.
-        times: How often to repeat it, for example 2.
+        times: How many times to repeat it, for example 2.
     """
     if not 1 <= times <= 100:
         return {"error": f"times is {times}; use a number from 1 to 100"}
@@ -44,7 +44,7 @@ def NAME(text: str, times: int = 1) -> dict[str, object]:
 '''
 
 REGISTER_TOOL = '''\
-"""The tool `NAME`. It works as it stands; put your own code in place of the example."""
+"""The tool `NAME`. It works as it is; replace the example with your own code."""
 
 import json
 
@@ -57,7 +57,7 @@ SCHEMA = {
         "type": "object",
         "properties": {
             "text": {"type": "string", "description": "The text to repeat, for example 'hello'."},
-            "times": {"type": "integer", "description": "How often to repeat it.", "default": 1},
+            "times": {"type": "integer", "description": "How many times to repeat it.", "default": 1},
         },
         "required": ["text"],
     },
@@ -65,7 +65,7 @@ SCHEMA = {
 
 
 def handle(args: dict, **_: object) -> str:
-    """The result as JSON text; an error is a result too, never an exception."""
+    """Return the result as JSON text; an error is a result too, never an exception."""
     times = args.get("times", 1)
     if not 1 <= times <= 100:
         return json.dumps({"error": f"times is {times}; use a number from 1 to 100"})
@@ -100,32 +100,32 @@ Say which requests it is for, and which it is not for.
 
 ## Check
 
-How to see that it worked.
+How to check that it worked.
 """
 
 
 Kind = Literal["skill", "tool"]
 TOOL_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 QUESTION = """Skill or tool?
-  skill  when instructions, shell commands and the tools that exist can do it
-  tool   when it needs keys, logic of its own, binary data or streaming"""
+  skill  if instructions, shell commands and existing tools are enough
+  tool   if it needs keys, its own logic, binary data or streaming"""
 
 
 @click.command(name="new")
 @click.argument("name", metavar="NAME")
-@click.option("--kind", type=click.Choice(["skill", "tool"]), help="Answers the question in advance.")
+@click.option("--kind", type=click.Choice(["skill", "tool"]), help="What to create; asked if not given.")
 @click.option(
     "--style",
     type=click.Choice(["decorator", "register"]),
     default="decorator",
     show_default=True,
-    help="A function under @tool, or schema, handler and registry.register(...).",
+    help="A function with @tool, or schema, handler and registry.register(...).",
 )
 def new_tool(name: str, kind: Kind | None, style: str) -> None:
     """Write the first version of a tool or a skill.
 
-    Asks which of the two it should be. A tool goes to tools/NAME.py in toolcrib's home and works at once; a skill goes
-    to skills/NAME/SKILL.md. Nothing is overwritten.
+    Asks which of the two to create. A tool goes to tools/NAME.py in toolcrib's home and works at once; a skill goes to
+    skills/NAME/SKILL.md. Never overwrites a file.
 
     \b
     Examples:
@@ -139,9 +139,9 @@ def new_tool(name: str, kind: Kind | None, style: str) -> None:
         path = home.skills_dir / name / "SKILL.md"
         _write(path, name, SKILL.replace("NAME", name))
         print_line(f"Wrote {path}")
-        print_line("Next: open it, say in the description when to use it, and write down the steps.")
+        print_line("Next: edit it; say in the description when to use it, and write down the steps.")
         return
-    _require_name(name, TOOL_NAME, "lower-case letters, digits and _, beginning with a letter")
+    _require_name(name, TOOL_NAME, "lower-case letters, digits and _, starting with a letter")
     _require_free(name)
     path = home.tools_dir / f"{name}.py"
     _write(path, name, (DECORATOR_TOOL if style == "decorator" else REGISTER_TOOL).replace("NAME", name))
@@ -152,7 +152,7 @@ def new_tool(name: str, kind: Kind | None, style: str) -> None:
 
 
 def ask_kind(name: str) -> Kind:
-    """The answer of the person (or of a script that pipes one in); raises UsageError where none comes."""
+    """The answer from the terminal or a pipe; raises UsageError if there is none."""
     note(QUESTION)
     while True:
         sys.stderr.write("skill or tool? ")
@@ -166,7 +166,7 @@ def ask_kind(name: str) -> Kind:
         if not line:
             note()
             again = f"toolcrib tools new {shlex.quote(name)} --kind"
-            raise UsageError(f"nobody answered; say which it should be: `{again} tool` or `{again} skill`")
+            raise UsageError(f"no answer; choose one: `{again} tool` or `{again} skill`")
         note("Please type skill or tool.")
 
 
@@ -174,7 +174,7 @@ def _require_skill_name(name: str) -> None:
     if not is_valid_name(name):
         suggestion = re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_CHARS].strip("-") or "my-skill"
         again = f"`toolcrib tools new {suggestion} --kind skill`"
-        raise UsageError(f"{name!r} cannot be a skill's name; use {NAME_RULE}, for example {again}")
+        raise UsageError(f"{name!r} is not a valid skill name; use {NAME_RULE}, for example {again}")
 
 
 def _require_name(name: str, pattern: re.Pattern[str], allowed: str) -> None:
@@ -182,27 +182,27 @@ def _require_name(name: str, pattern: re.Pattern[str], allowed: str) -> None:
         suggestion = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_") or "my_tool"
         suggestion = suggestion if suggestion[0].isalpha() else f"my_{suggestion}"
         raise UsageError(
-            f"{name!r} cannot be a name; use {allowed}, for example `toolcrib tools new {suggestion[:64]}`"
+            f"{name!r} is not a valid name; use {allowed}, for example `toolcrib tools new {suggestion[:64]}`"
         )
 
 
 def _require_free(name: str) -> None:
-    """Raises UsageError where a tool of that name could not work, or would take the place of one that does."""
+    """Raises UsageError if the name cannot be used, or belongs to another tool."""
     another = f"choose another: `toolcrib tools new my_{name}`"
     if keyword.iskeyword(name):
-        raise UsageError(f"{name!r} is a word of the language Python, so no function can have that name; {another}")
+        raise UsageError(f"{name!r} is a Python keyword, so no function can have that name; {another}")
     entry = _known_tools().get_entry(name)
     if f"{name}.py" in NOT_TOOL_FILES or (entry is not None and entry.source.kind == "builtin"):
-        raise UsageError(f"{name!r} belongs to toolcrib itself; {another}")
+        raise UsageError(f"{name!r} is a built-in tool of toolcrib; {another}")
     if entry is not None and Path(entry.source.path).name != f"{name}.py":
-        raise UsageError(f"{name!r} is a tool of {entry.source} already; {another}")
+        raise UsageError(f"{name!r} is already a tool of {entry.source}; {another}")
 
 
 def _known_tools() -> ToolRegistry:
     try:
         return open_runtime().registry
     except ConfigError:
-        # A tool can be written while the config is broken; then only the names of our own tools are known.
+        # With a broken config, only the built-in tools are known.
         load_builtin_tools()
         return default_registry
 
@@ -213,19 +213,17 @@ def _write(path: Path, name: str, text: str) -> None:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"{str(path)!r} exists and stays as it is; choose another name: `toolcrib tools new my_{name}`"
-        ) from None
+        raise UsageError(f"{str(path)!r} already exists; choose another name: `toolcrib tools new my_{name}`") from None
 
 
 @click.command(name="lint")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
     """Check tool files against the checklist for authors.
 
-    A file is read and then loaded, as a start of toolcrib would do; its tools are not called. Exit code 1 when there
-    is an error; warnings alone are 0.
+    Reads each file and then loads it as toolcrib does at startup, without calling its tools. Exit code 1 if there is an
+    error; warnings alone give 0.
 
     \b
     Example:
@@ -238,7 +236,7 @@ def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
             inside = f"{shlex.quote(str(file))}/*.py"
             raise UsageError(f"{str(file)!r} is a folder; name the files in it: `toolcrib tools lint {inside}`")
         if not file.is_file():
-            raise UsageError(f"there is no file {str(file)!r}; `toolcrib tools new NAME` writes one to start from")
+            raise UsageError(f"no such file: {str(file)!r}; run `toolcrib tools new NAME` to create a tool")
     checked = {file: lint_file(file) for file in files}
     found = [(file, finding) for file, (_, findings) in checked.items() for finding in findings]
     if as_json:
@@ -252,7 +250,7 @@ def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
 
 
 def lint_file(file: Path) -> tuple[list[str], list[Finding]]:
-    """The tools that a file declares and what to change in it; it is loaded into a registry of its own."""
+    """The tools that a file declares, and its problems; loads it into a separate registry."""
     findings = lint_source(file)
     if any(finding.rule == "parses" for finding in findings):
         return [], findings
@@ -269,12 +267,12 @@ def _print_summary(checked: dict[Path, tuple[list[str], list[Finding]]]) -> None
     if errors or warnings:
         names = " ".join(shlex.quote(str(file)) for file in checked)
         counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
-        note(f"{counts}. Correct the file, then type `toolcrib tools lint {names}` again.")
+        note(f"{counts}. Fix the file, then run `toolcrib tools lint {names}` again.")
         return
     for file, (tools, _) in checked.items():
-        print_line(f"{file}: nothing to change in {plural(len(tools), 'tool')} ({', '.join(tools)})")
+        print_line(f"{file}: no problems found in {plural(len(tools), 'tool')} ({', '.join(tools)})")
     tool = next((name for tools, _ in checked.values() for name in tools), "NAME")
-    note(f"`toolcrib tools explain {tool}` shows how to call it.")
+    note(f"Run `toolcrib tools explain {tool}` to see how to call it.")
 
 
 def _as_json(file: Path, finding: Finding) -> dict[str, object]:

@@ -20,13 +20,17 @@ from toolcrib.dispatch.json_text import BadJson, read_json
 @click.command(name="run")
 @click.argument("name", metavar="NAME", shell_complete=complete_tools)
 @click.argument("arguments", metavar="[JSON]", default="{}")
-@click.option("--yolo", is_flag=True, help="Do not ask; what is always denied stays denied.")
+@click.option(
+    "--yolo",
+    is_flag=True,
+    help="Run dangerous calls without approval. Catastrophic commands and deny rules still apply.",
+)
 def run_tool(name: str, arguments: str, yolo: bool) -> int:
     """Call a tool and print its result.
 
-    JSON is an object with the arguments; `-` reads it from standard input. Exactly the result is printed; an error
-    result too, with exit code 1. Before a dangerous call you are asked: a command that destroys something, a write
-    outside this folder, publishing, spending, using a secret. Where nobody can be asked, it is denied.
+    JSON is an object with the arguments; `-` reads it from standard input. Prints exactly the result; an error result
+    too, with exit code 1. Dangerous calls need your approval: destructive commands, writes outside this folder,
+    publishing, spending, using a secret. Without a terminal they are denied.
 
     \b
     Examples:
@@ -42,10 +46,10 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
         given = read_json(text)
     except BadJson as error:
         raise UsageError(
-            f"the arguments are not JSON: {error}; type them in single quotes, like `{example_command(entry)}`"
+            f"the arguments are not JSON: {error}; put them in single quotes, as in `{example_command(entry)}`"
         ) from error
     with stdout_reserved():
-        # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.
+        # JSON that is no object goes to the pipeline unchanged, which returns a helpful error.
         ctx = runtime.context(tool_name=entry.name, call_id=f"run_{secrets.token_hex(4)}")
         if sys.stderr.isatty():
             ctx = replace(ctx, on_progress=ProgressLines(note))

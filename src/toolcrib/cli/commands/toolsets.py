@@ -1,4 +1,4 @@
-"""`toolcrib toolsets list`."""
+"""`toolcrib toolsets`: lists toolsets and the tools in them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from toolcrib.core.types import JsonObject
 from toolcrib.toolsets.model import ToolsetInfo
 
 group = CommandGroup("toolsets")
+SOURCES = {
+    "catalog": "toolcrib's own catalog",
+    "custom": "custom_toolsets in the config",
+    "registry": "tools registered under this name",
+    "legacy": "a name from early releases",
+}
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_toolsets(as_json: bool) -> None:
     """List all toolsets.
 
-    `here` counts the tools of a toolset that something on this machine provides.
+    `installed` counts the tools of a toolset that something on this machine provides.
 
     Each object of --json has the keys name, description, tools (its own), includes, resolved (all of its tools),
     aliases and source (catalog, custom, registry or legacy).
@@ -32,23 +38,23 @@ def list_toolsets(as_json: bool) -> None:
     if as_json:
         print_json([info_as_json(info) for info in infos])
         return
-    here = set(runtime.registry.get_all_tool_names())
+    installed = set(runtime.registry.get_all_tool_names())
     rows = [
         [
             info.name,
             ", ".join(info.aliases) or "-",
             str(len(info.resolved)),
-            str(len(here.intersection(info.resolved))),
+            str(len(installed.intersection(info.resolved))),
             info.description,
         ]
         for info in infos
     ]
-    print_table(["name", "also", "tools", "here", "description"], rows)
-    hint("`toolcrib toolsets show NAME` lists the tools of one.")
+    print_table(["name", "aliases", "tools", "installed", "description"], rows)
+    hint("Run `toolcrib toolsets show NAME` to see the tools of a toolset.")
 
 
 def info_as_json(info: ToolsetInfo) -> JsonObject:
-    """The object that programs read about one toolset."""
+    """A toolset as JSON; keys may be added, never removed."""
     return {
         "name": info.name,
         "description": info.description,
@@ -60,25 +66,17 @@ def info_as_json(info: ToolsetInfo) -> JsonObject:
     }
 
 
-SOURCES = {
-    "catalog": "toolcrib's own catalog",
-    "custom": "custom_toolsets in the config",
-    "registry": "the tools that were registered under this name",
-    "legacy": "a name of early releases",
-}
-
-
 @group.command("show")
 @click.argument("name", metavar="NAME", shell_complete=complete_toolsets)
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def show_toolset(name: str, as_json: bool) -> None:
-    """Show one toolset and what becomes of each of its tools.
+    """Show a toolset and the state of its tools.
 
     \b
     Example:
       toolcrib toolsets show web
 
-    The object of --json is that of `toolsets list --json`, with `states`: the objects of `tools list --json`.
+    --json prints the object of `toolsets list --json` with `states`: the objects of `tools list --json`.
     """
     runtime = open_runtime()
     if name in runtime.toolsets.expected:
@@ -86,7 +84,7 @@ def show_toolset(name: str, as_json: bool) -> None:
     runtime.toolsets.require([name])
     info = runtime.toolsets.info(name)
     if info is None:
-        raise UsageError(f"the MCP server of toolset {name!r} has brought no tools; `toolcrib mcp list` says why")
+        raise UsageError(f"the MCP server of toolset {name!r} provides no tools; run `toolcrib mcp list` to see why")
     registry = runtime.registry
     states = {
         state.name: state
@@ -104,18 +102,18 @@ def show_toolset(name: str, as_json: bool) -> None:
     print_pairs(
         [
             ("toolset", info.name),
-            ("is for", info.description or "its author did not say"),
-            ("also called", ", ".join(info.aliases) or "nothing else"),
-            ("includes", ", ".join(info.includes) or "no other toolset"),
-            ("comes from", SOURCES[info.source]),
+            ("description", info.description or "none"),
+            ("aliases", ", ".join(info.aliases) or "none"),
+            ("includes", ", ".join(info.includes) or "none"),
+            ("source", SOURCES[info.source]),
         ]
     )
     if not ordered:
-        print_line("\nIt has no tools; `toolcrib toolsets list` shows which ones do.")
+        print_line("\nIt has no tools; run `toolcrib toolsets list` to see other toolsets.")
         return
     print_line()
     print_table(
         ["tool", "available", "reason"],
         [[state.name, "yes" if state.outcome.available else "no", state.outcome.reason] for state in ordered],
     )
-    hint("`toolcrib tools explain NAME` says all about one.")
+    hint("Run `toolcrib tools explain NAME` for details about a tool.")

@@ -1,4 +1,4 @@
-"""Questions to a person at a terminal, on stderr. Enter always means: leave it as it is."""
+"""Prompts on stderr. Enter always keeps the current setting."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WIDEST_COLUMNS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
-    """One thing that can be chosen, by its number or its name."""
+class MenuOption:
+    """An option of a menu, chosen by number or name."""
 
     name: str
     text: str
     is_set: bool = False
-    """It is what is set now."""
+    """Whether it is the current setting."""
 
 
 def ask(prompt: str, *, hidden: bool = False) -> str:
-    """What was typed, without blanks around it; empty for Enter. Ctrl-C and Ctrl-D raise click.Abort."""
+    """The typed text, stripped; empty for Enter. Ctrl-C and Ctrl-D raise click.Abort."""
     answer: str = click.prompt(prompt, default="", show_default=False, hide_input=hidden, err=True)
     return answer.strip()
 
@@ -36,8 +36,8 @@ def ask_yes(question: str) -> bool:
     return click.confirm(question, default=False, err=True)
 
 
-def ask_one(prompt: str, options: Sequence[Option]) -> Option | None:
-    """The option that was chosen from a numbered list; None for Enter."""
+def choose_one(prompt: str, options: Sequence[MenuOption]) -> MenuOption | None:
+    """The option chosen from a numbered list; None for Enter."""
     show(options)
     while True:
         answer = ask(prompt)
@@ -49,8 +49,8 @@ def ask_one(prompt: str, options: Sequence[Option]) -> Option | None:
         note(f"  {_unknown(options, answer)}")
 
 
-def ask_several(prompt: str, options: Sequence[Option]) -> list[Option]:
-    """The options that were chosen, as numbers or names with commas, or `all`; none for Enter."""
+def choose_several(prompt: str, options: Sequence[MenuOption]) -> list[MenuOption]:
+    """The chosen options: numbers or names separated by commas, or `all`; none for Enter."""
     show(options)
     while True:
         words = ask(prompt).replace(",", " ").split()
@@ -63,8 +63,8 @@ def ask_several(prompt: str, options: Sequence[Option]) -> list[Option]:
         note(f"  {_unknown(options, unknown[0])}")
 
 
-def show(options: Sequence[Option]) -> None:
-    """The options as a numbered list that fits the terminal; a star marks what is set now."""
+def show(options: Sequence[MenuOption]) -> None:
+    """Print the options as a numbered list; a star marks the current setting."""
     digits = len(str(len(options)))
     width = max((len(option.name) for option in options), default=0)
     for number, option in enumerate(options, 1):
@@ -74,7 +74,7 @@ def show(options: Sequence[Option]) -> None:
 
 
 def say(text: str, *, first: str = "  ", rest: str = "  ") -> None:
-    """A sentence, wrapped to the terminal."""
+    """Print text wrapped to the terminal."""
     columns = min(shutil.get_terminal_size().columns, WIDEST_COLUMNS)
     wrapped = textwrap.wrap(
         text, columns, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
@@ -83,14 +83,14 @@ def say(text: str, *, first: str = "  ", rest: str = "  ") -> None:
         note(line.rstrip())
 
 
-def _find(options: Sequence[Option], answer: str) -> Option | None:
+def _find(options: Sequence[MenuOption], answer: str) -> MenuOption | None:
     if answer.isdecimal():
         number = int(answer)
         return options[number - 1] if 1 <= number <= len(options) else None
     return next((option for option in options if option.name.lower() == answer.lower()), None)
 
 
-def _unknown(options: Sequence[Option], answer: str) -> str:
+def _unknown(options: Sequence[MenuOption], answer: str) -> str:
     nearest = nearest_names(answer, [option.name for option in options])
     meant = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
-    return f"{answer!r} is none of these; {meant}Type a number from 1 to {len(options)}, a name, or only Enter."
+    return f"{answer!r} is not an option; {meant}Type a number from 1 to {len(options)}, a name, or press Enter."

@@ -1,4 +1,4 @@
-"""Writes what was decided at once, and remembers it for whoever stops in the middle."""
+"""Saves each answer of the set-up at once, and remembers what was saved."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _indented(message: str) -> None:
     note(f"  {message}")
 
 
-class Saved:
-    """What one run of the set-up wrote to `.env` and to the config, in order."""
+class SavedSettings:
+    """What a run of the set-up wrote to `.env` and the config, in order."""
 
     def __init__(self, home: Home, tell: Callable[[str], None] = _indented) -> None:
         self.home = home
         self.things: list[str] = []
-        """What was written: names of variables, and settings with their values."""
+        """The names of variables, and settings with their values."""
         self._tell = tell
 
     def variable(self, name: str, value: str, shown: str) -> None:
-        """Keep a variable in `.env`; an empty value takes it out."""
+        """Save a variable to `.env`; an empty value removes it."""
         before = read_env_file(self.home.env_file).get(name)
         if value:
             save_env_value(self.home, name, value)
@@ -38,17 +38,17 @@ class Saved:
         self._remember(name)
         self._tell(f"{name}={shown} saved to {self.home.env_file}" if value else f"{name} removed")
         outside = environment().get(name)
-        # What came from the file itself was put into this process when the tools were loaded.
+        # Loading the tools put the values of the file into this process.
         if outside and outside not in (value, before):
-            self._tell(f"{name} is also set in the environment, which counts before the file.")
+            self._tell(f"{name} is also set in the environment, which overrides the file.")
 
     def settings(self, values: Mapping[tuple[str, ...], Any]) -> None:
-        """Keep settings in the config."""
+        """Save settings to the config."""
         put_values(self.home, dict(values))
         self._wrote([f"{'.'.join(path)} = {_as_text(value)}" for path, value in values.items()])
 
     def model(self, settings: Settings, choice: Choice) -> None:
-        """Keep a model and its provider in the config."""
+        """Save a model and its provider to the config."""
         save_choice(settings, choice)
         self._wrote([f"model = {choice.provider}/{choice.model}"])
 
@@ -62,7 +62,7 @@ class Saved:
         self.things = [*(kept for kept in self.things if kept.partition(" = ")[0] != key), thing]
 
     def __str__(self) -> str:
-        """What was written, as the end of a sentence."""
+        """A summary for the end of a sentence."""
         return f"saved: {'; '.join(self.things)}" if self.things else "nothing was changed"
 
 

@@ -1,4 +1,4 @@
-"""The set-up as a conversation: five steps, each of which can be left out with Enter."""
+"""The set-up wizard: five steps, each skipped with Enter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from toolcrib.cli.output import note, plural, print_line
 from toolcrib.cli.runtime import open_runtime
 from toolcrib.cli.setup.model_step import model_step
-from toolcrib.cli.setup.prompts import Option, ask, ask_one, ask_several, ask_yes, say
-from toolcrib.cli.setup.saved_settings import Saved
+from toolcrib.cli.setup.prompts import MenuOption, ask, ask_yes, choose_one, choose_several, say
+from toolcrib.cli.setup.saved_settings import SavedSettings
 from toolcrib.cli.setup.variables import ask_variable, shown, variables_of
 from toolcrib.cli.tool_state import ToolState, tool_states
 from toolcrib.config.environment import environment
@@ -26,60 +26,60 @@ from toolcrib.environments.specs import backend_name
 from toolcrib.runtime import Runtime
 
 MODES = {
-    "manual": "You are asked before anything dangerous is done.",
-    "smart": "A model judges a few kinds first; you are asked about the rest.",
-    "off": "Nobody is asked; what is always denied stays denied.",
+    "manual": "Dangerous calls need your approval.",
+    "smart": "A model decides about a few kinds; the rest needs your approval.",
+    "off": "No approvals. Catastrophic commands and deny rules still apply.",
 }
 NO_TOOLS = "none"
 
 
-def tools_step(saved: Saved) -> None:
-    """Say which tools lack something and what, and ask for the values that the person wants to enter."""
+def tools_step(saved: SavedSettings) -> None:
+    """List the tools that need something, and ask which variables to enter."""
     runtime = open_runtime()
-    lacking = [
+    unavailable = [
         state for state in tool_states(runtime.registry, runtime.registry.entries()) if not state.outcome.available
     ]
-    if not lacking:
-        say("Every tool that is here can be used. `toolcrib setup --list` shows all that can be entered.")
+    if not unavailable:
+        say("All tools are available. Run `toolcrib setup --list` to see all variables.")
         return
-    for state in lacking:
-        say(f"{state.name}: {state.outcome.reason or 'it says that it is not available'}")
-    missing = _missing_variables(runtime, lacking, saved)
-    for state in lacking:
-        if not any(state.name in _served(runtime, name, lacking) for name in missing) and state.outcome.remedy:
+    for state in unavailable:
+        say(f"{state.name}: {state.outcome.reason or 'not available'}")
+    missing = _missing_variables(runtime, unavailable, saved)
+    for state in unavailable:
+        if not any(state.name in _served(runtime, name, unavailable) for name in missing) and state.outcome.remedy:
             say(f"To use {state.name}: {state.outcome.remedy}.")
     if not missing:
         return
-    options = [Option(name=name, text=_use(name, about, runtime, lacking)) for name, about in missing.items()]
-    for option in ask_several("  Which do you want to enter (numbers or names, `all`, Enter for none)", options):
+    options = [MenuOption(name=name, text=_use(name, about, runtime, unavailable)) for name, about in missing.items()]
+    for option in choose_several("  Variables to enter (numbers or names, `all`, Enter for none)", options):
         ask_variable(saved, option.name, missing[option.name])
 
 
-def _missing_variables(runtime: Runtime, lacking: list[ToolState], saved: Saved) -> dict[str, JsonObject]:
+def _missing_variables(runtime: Runtime, unavailable: list[ToolState], saved: SavedSettings) -> dict[str, JsonObject]:
     found: dict[str, JsonObject] = {}
-    for state in lacking:
+    for state in unavailable:
         found |= variables_of(runtime, state.name)
     return {name: about for name, about in found.items() if not shown(saved.home, name)}
 
 
-def _served(runtime: Runtime, variable: str, lacking: list[ToolState]) -> list[str]:
-    """The tools among those that lack something which this variable serves."""
-    return [state.name for state in lacking if variable in variables_of(runtime, state.name)]
+def _served(runtime: Runtime, variable: str, unavailable: list[ToolState]) -> list[str]:
+    """The unavailable tools that need this variable."""
+    return [state.name for state in unavailable if variable in variables_of(runtime, state.name)]
 
 
-def _use(name: str, about: JsonObject, runtime: Runtime, lacking: list[ToolState]) -> str:
-    tools = ", ".join(_served(runtime, name, lacking))
+def _use(name: str, about: JsonObject, runtime: Runtime, unavailable: list[ToolState]) -> str:
+    tools = ", ".join(_served(runtime, name, unavailable))
     where = f", from {about['url']}" if about.get("url") else ""
     return f"{about.get('description') or name} (for {tools}{where})"
 
 
-def toolsets_step(saved: Saved) -> None:
-    """Ask which toolsets the model is offered."""
+def toolsets_step(saved: SavedSettings) -> None:
+    """Ask which toolsets the model gets."""
     runtime = open_runtime()
     now = load_settings(saved.home).toolsets
-    say(f"Now the model is offered {', '.join(now) or 'no tools'}, and the tools that you added yourself.")
+    say(f"Current toolsets: {', '.join(now) or 'none'}, and the tools that you added yourself.")
     while True:
-        typed = ask("  Toolsets (names with commas, `none`, `?` lists them, Enter changes nothing)")
+        typed = ask("  Toolsets (names separated by commas, `none`, `?` to list them, Enter to keep)")
         if not typed:
             return
         if typed == "?":
@@ -96,50 +96,50 @@ def toolsets_step(saved: Saved) -> None:
 
 
 def toolset_names(typed: str) -> list[str]:
-    """The toolsets in a text with commas; `none` alone means no tools at all."""
+    """The toolsets in a comma-separated text; `none` means no tools."""
     names = [name.strip() for name in typed.split(",") if name.strip()]
     return [] if names == [NO_TOOLS] else names
 
 
 def _list_toolsets(runtime: Runtime) -> None:
-    here = set(runtime.registry.get_all_tool_names())
+    installed = set(runtime.registry.get_all_tool_names())
     infos = [info for name in runtime.toolsets.names() if (info := runtime.toolsets.info(name)) is not None]
-    useful = [info for info in infos if here.intersection(info.resolved)]
+    useful = [info for info in infos if installed.intersection(info.resolved)]
     width = max(len(info.name) for info in useful) if useful else 0
     for info in useful:
-        count = plural(len(here.intersection(info.resolved)), "tool")
+        count = plural(len(installed.intersection(info.resolved)), "tool")
         head = f"  {info.name:<{width}}  "
-        say(f"{info.description} ({count} here)", first=head, rest=" " * len(head))
+        say(f"{info.description} ({count} installed)", first=head, rest=" " * len(head))
 
 
-def approvals_step(saved: Saved) -> None:
-    """Ask when a person is asked."""
+def approvals_step(saved: SavedSettings) -> None:
+    """Ask for the approval mode."""
     now = load_settings(saved.home).approvals.mode
-    chosen = ask_one(
-        "  Approvals (number or name, Enter changes nothing)",
-        [Option(name=mode, text=text, is_set=mode == now) for mode, text in MODES.items()],
+    chosen = choose_one(
+        "  Approvals (number or name, Enter keeps the current mode)",
+        [MenuOption(name=mode, text=text, is_set=mode == now) for mode, text in MODES.items()],
     )
     if chosen is not None:
         saved.settings({("approvals", "mode"): chosen.name})
 
 
-def backend_step(saved: Saved) -> None:
-    """Ask where commands run; what works here comes first."""
+def backend_step(saved: SavedSettings) -> None:
+    """Ask for the backend; usable ones come first."""
     settings = load_settings(saved.home)
     statuses = asyncio.run(backend_statuses(settings, environment()))
     ordered = sorted(statuses, key=lambda status: not status.usable)
     now = _configured(settings.terminal.backend)
-    options = [Option(name=status.kind, text=_state(status), is_set=status.kind == now) for status in ordered]
+    options = [MenuOption(name=status.kind, text=_state(status), is_set=status.kind == now) for status in ordered]
     while True:
-        chosen = ask_one("  Backend (number or name, Enter changes nothing)", options)
+        chosen = choose_one("  Backend (number or name, Enter keeps the current one)", options)
         if chosen is None:
             return
         status = next(status for status in ordered if status.kind == chosen.name)
-        if status.usable or ask_yes(f"  {status.kind} does not work yet. Choose it all the same?"):
+        if status.usable or ask_yes(f"  {status.kind} is not usable yet. Choose it anyway?"):
             break
     saved.settings({("terminal", "backend"): chosen.name})
     if environment().get("TERMINAL_ENV"):
-        note("  TERMINAL_ENV is set in the environment, which counts before the config.")
+        note("  TERMINAL_ENV is set in the environment, which overrides the config.")
 
 
 def _configured(name: str) -> str:
@@ -151,26 +151,26 @@ def _configured(name: str) -> str:
 
 def _state(status: BackendStatus) -> str:
     if status.usable:
-        return f"works: {status.detail}"
-    return f"not yet: {status.detail}{f'; {status.remedy}' if status.remedy else ''}"
+        return f"usable: {status.detail}"
+    return f"not usable: {status.detail}{f'; {status.remedy}' if status.remedy else ''}"
 
 
 def run_wizard(home: Home, *, test: bool) -> None:
-    """Go through all steps. Ctrl-C stops; what was answered until then is kept, and said."""
-    saved = Saved(home)
-    steps: list[tuple[str, Callable[[Saved], None]]] = [
-        ("Which model answers", functools.partial(model_step, test=test)),
-        ("What tools need", tools_step),
-        ("Which toolsets the model is offered", toolsets_step),
-        ("When you are asked", approvals_step),
-        ("Where commands run", backend_step),
+    """Go through all steps. Ctrl-C stops; answers until then are saved and summarised."""
+    saved = SavedSettings(home)
+    steps: list[tuple[str, Callable[[SavedSettings], None]]] = [
+        ("Model", functools.partial(model_step, test=test)),
+        ("Variables for tools", tools_step),
+        ("Toolsets", toolsets_step),
+        ("Approvals", approvals_step),
+        ("Backend for commands", backend_step),
     ]
-    say("Enter leaves things as they are, Ctrl-C stops. Every answer is saved at once.", first="", rest="")
+    say("Press Enter to keep a setting, Ctrl-C to stop. Every answer is saved at once.", first="", rest="")
     try:
         for number, (title, step) in enumerate(steps, 1):
             note(f"\n{number}/{len(steps)} {title}")
             step(saved)
     except (click.Abort, KeyboardInterrupt):
-        note(f"\nStopped; {saved}. Type `toolcrib setup` to go on.")
+        note(f"\nStopped; {saved}. Run `toolcrib setup` to continue.")
         raise click.Abort from None
-    print_line(f"Done; {saved}. Type `toolcrib chat` to begin, or `toolcrib doctor` to see the whole state.")
+    print_line(f"Done; {saved}. Run `toolcrib chat` to start, or `toolcrib doctor` to check the installation.")
