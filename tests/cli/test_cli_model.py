@@ -173,7 +173,7 @@ def test_use_does_not_write_down_an_address_of_the_environment(toolcrib: Program
         (["opnai/gpt-5"], "did you mean 'openai'"),
         (["gpt-5", "--provider", "antropic"], "did you mean 'anthropic'"),
         (["ollama"], "`toolcrib model list --provider ollama`"),
-        (["nobody-knows-it"], "name its provider"),
+        (["nobody-knows-it"], "Name it"),
         (["embedded/qwen2.5-coder-0.6b"], "did you mean 'qwen2.5-coder-0.5b'"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_list_can_be_narrowed(toolcrib: Program, store: SessionStore, tmp_path
     assert [one["id"] for one in json.loads(toolcrib("sessions", "list", "--here", "--json").stdout)] == [here]
     assert "There" in toolcrib("sessions", "list", "--source", "cron").stdout
     assert len(json.loads(toolcrib("sessions", "list", "-n", "1", "--json").stdout)) == 1
-    assert "No conversation is like that" in toolcrib("sessions", "list", "--source", "nowhere").stdout
+    assert "No session matches" in toolcrib("sessions", "list", "--source", "nowhere").stdout
 
 
 def test_a_conversation_is_printed(toolcrib: Program, store: SessionStore) -> None:
@@ -193,7 +193,7 @@ def test_what_was_said_is_found(toolcrib: Program, store: SessionStore) -> None:
     assert lisbon in table
     assert [one["session_id"] for one in within] == [lisbon]
     assert [(one["session_id"], one["role"]) for one in newest] == [(brest, "tool"), (lisbon, "tool")]
-    assert "Nothing like that" in toolcrib("sessions", "search", "zeppelin").stdout
+    assert "No message matches" in toolcrib("sessions", "search", "zeppelin").stdout
 
 
 def test_a_replay_tells_it_again_and_calls_nothing(toolcrib: Program, store: SessionStore) -> None:

@@ -142,9 +142,9 @@ def test_the_other_steps_write_what_was_chosen(toolcrib: Program):
     """Keys of tools, toolsets, approvals and backend are asked for, checked and saved; a typo is asked about again."""
     toolcrib.write("tools/tides.py", KEYED_TOOL)
     answers = (
-        ("Provider (", ""), ("Which do you want", "1"), ("you type):", KEY), ("Toolsets (", "wbe"),
+        ("Provider (", ""), ("Variables to enter", "1"), ("you type):", KEY), ("Toolsets (", "wbe"),
         ("did you mean 'web'", "web,file"), ("Approvals (", "smrt"), ("did you mean 'smart'", "smart"),
-        ("Backend (", "ssh"), ("all the same?", "n"), ("Backend (", "local"),
+        ("Backend (", "ssh"), ("anyway?", "n"), ("Backend (", "local"),
     )  # fmt: skip
 
     seen = toolcrib.on_terminal("setup", answers=answers)
@@ -269,7 +269,7 @@ def test_a_model_that_does_not_answer_is_exit_code_one(toolcrib: Program, server
         (["--set", "A B=1"], "is not the name of a variable"),
         (["--provider", "openai", "--key-env", "NOT_THERE"], "'NOT_THERE' is not set"),
         (["--provider", "ollama", "--model", "m", "--key-stdin"], "needs no key"),
-        (["--provider", "openai", "--key-stdin", "--key-env", "A"], "not from both"),
+        (["--provider", "openai", "--key-stdin", "--key-env", "A"], "use either"),
         (["--provider", "ollama"], "has no default model"),
         (["tides", "--yes"], "not both"),
         ([], "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set"),

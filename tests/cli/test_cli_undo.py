@@ -51,7 +51,7 @@ def test_the_latest_call_is_taken_back(toolcrib: Program, folder: Path) -> None:
     assert "b.txt: restored" in first.stdout
     assert "1 file was put back." in first.stdout
     assert "a.txt: restored" in second.stdout
-    assert "nothing to take back" in third.stdout
+    assert "nothing to undo" in third.stdout
     assert (folder / "a.txt").read_text() == "before"
     assert (folder / "b.txt").read_text() == "b"
 
@@ -68,7 +68,7 @@ def test_calls_without_a_conversation_are_taken_back_in_their_own_folder(toolcri
 
     assert "o.txt" not in listed.stdout + undone.stdout
     assert (other / "o.txt").read_text() == "o"
-    assert "nothing to take back" in redone.stdout
+    assert "nothing to undo" in redone.stdout
     assert (folder / "a.txt").read_text() == "before"
 
 
@@ -137,7 +137,7 @@ def test_another_folder_has_nothing_to_take_back(toolcrib: Program, folder: Path
     unknown = toolcrib("undo", "--session", "nobody", cwd=elsewhere)
     named = toolcrib("undo", "--session", "direct", cwd=elsewhere)
 
-    assert "nothing to take back" in nothing.stdout
+    assert "nothing to undo" in nothing.stdout
     assert (nothing.code, unknown.code, named.code) == (0, 2, 0)
     assert (folder / "b.txt").read_text() == "b"
 

@@ -173,7 +173,7 @@ def test_tools_are_shown_with_both_names_and_the_hidden_ones_with_reasons(toolcr
     assert "mcp__good__look_up runs look up: Looks." in lines
     assert "mcp__good__write asks" in lines
     assert {name for name, one in found.items() if not one["name"]} == {"secret", "odd", "slow"}
-    assert "the config leaves it out" in found["secret"]["why_hidden"]
+    assert "excluded by the config" in found["secret"]["why_hidden"]
     assert "task" in found["slow"]["why_hidden"]
     assert "object" in found["odd"]["why_hidden"]
     assert (found["look up"]["read_only"], found["look up"]["asks"]) == (True, False)

@@ -208,7 +208,7 @@ def test_a_mistake_is_answered_with_what_to_type(toolcrib: Program, words, said)
         (
             {"command": "sh", "args": ["-c", "echo started; cat >/dev/null"], "connect_timeout": 6.0},
             "did not answer in time",
-            "prints on stdout",
+            "prints text on stdout",
         ),
         (
             raw(stall_on=["initialize", "server/discover"]) | {"connect_timeout": 6.0},
@@ -242,7 +242,7 @@ def test_the_last_words_of_a_process_are_shown(toolcrib: Program):
     ("program", "kind", "path", "settings", "detail", "to_do"),
     [
         ("raw_http.py", "forbidden", "mcp", {}, "HTTP 401", "Authorization: Bearer"),
-        ("raw_http.py", "failing", "mcp", {}, "HTTP 500", "fault of its own"),
+        ("raw_http.py", "failing", "mcp", {}, "HTTP 500", "server itself failed"),
         ("sdk_server.py", "mcp", "elsewhere", {}, "HTTP 404", "mcp_servers.it.url"),
         ("sdk_server.py", "sse", "sse", {}, "HTTP 405", "mcp_servers.it.transport sse"),
         ("sdk_server.py", "mcp", "mcp", {"transport": "sse"}, "HTTP 4", "mcp_servers.it.transport http"),

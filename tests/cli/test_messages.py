@@ -305,7 +305,7 @@ SCENARIOS = [
     Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", "tide-0123456789"),)),
     Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", ""),)),
     Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", "^C"),)),
-    Scenario("import hermes --from hermes", HERMES, terminal=True, answers=(("Do this?", "n"),)),
+    Scenario("import hermes --from hermes", HERMES, terminal=True, answers=(("Import this?", "n"),)),
 ]
 
 

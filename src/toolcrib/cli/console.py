@@ -44,10 +44,10 @@ class ConsoleAsker:
         if not is_interactive():
             raise UsageError("nobody can answer: there is no terminal to ask at")
         rows = [question, *(f"  {number}. {one_line(choice)}" for number, choice in enumerate(choices, 1))]
-        said = ((await self._console.ask_line("\n".join([*_wrapped(rows), "> "]))) or NO_ANSWER).strip()
-        if said.isascii() and said.isdigit() and 1 <= int(said) <= len(choices):
-            return choices[int(said) - 1]
-        return next((choice for choice in choices if choice.lower() == said.lower()), said)
+        answer = ((await self._console.ask_line("\n".join([*_wrapped(rows), "> "]))) or NO_ANSWER).strip()
+        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(choices):
+            return choices[int(answer) - 1]
+        return next((choice for choice in choices if choice.lower() == answer.lower()), answer)
 
 
 def _wrapped(rows: list[str]) -> list[str]:

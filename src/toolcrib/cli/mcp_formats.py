@@ -11,6 +11,7 @@ A single server and a mapping of servers work too, as JSON with comments and str
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -21,7 +22,6 @@ import msgspec
 
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.yaml_text import parse
-from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import ConfigError, UnknownName, UsageError
 from toolcrib.dispatch.json_text import BadJson, read_json
 
@@ -93,9 +93,10 @@ def _json(text: str) -> Any:
         return read_json(text)
     except BadJson as error:
         # Keys without quotes, and single quotes, are YAML.
-        data, _ = attempt(parse, text, "the text")
-        if data is not None and isinstance(data.data, dict):
-            return data.data
+        with contextlib.suppress(ConfigError):
+            data = parse(text, "the text").data
+            if isinstance(data, dict):
+                return data
         raise UsageError(f"this is not JSON: {error}; run `toolcrib mcp add --help` for examples") from error
 
 

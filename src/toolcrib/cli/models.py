@@ -184,7 +184,7 @@ def probe_servers(places: Sequence[tuple[Preset, str]]) -> list[bool]:
     if not places:
         return []
     with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(lambda place: _answers(*place), places))
+        return list(pool.map(lambda address: _answers(*address), places))
 
 
 def _answers(preset: Preset, base_url: str) -> bool:

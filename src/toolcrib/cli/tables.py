@@ -37,10 +37,10 @@ def draw_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
 def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
     """Rows in columns; long texts are folded."""
     titles = tuple(heading)
-    made = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     drawn = [[Text(clean(cell)) for cell in row] for row in rows]
     for at in range(max([len(titles), *map(len, drawn)], default=0)):
-        made.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
+        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
     for row in drawn:
-        made.add_row(*row)
-    return made
+        drawn_table.add_row(*row)
+    return drawn_table

@@ -56,7 +56,7 @@ def with_images(text: str, folder: Path | None = None) -> tuple[Message, list[st
 
 def save_images(images: Iterable[Image], home: Home) -> list[str]:
     """Save images that a model created; returns their paths."""
-    return [place for image in images if (place := save_image(image, home.images_dir))]
+    return [path for image in images if (path := save_image(image, home.images_dir))]
 
 
 def named_images(text: str, folder: Path) -> list[Path]:

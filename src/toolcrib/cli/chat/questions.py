@@ -97,16 +97,16 @@ class ChatAsker:
 
     def take(self, text: str) -> bool:
         """Answer the open question; False if the text cannot be an answer."""
-        said = text.strip()
-        if self._answer is None or self._answer.done() or not said:
+        answer = text.strip()
+        if self._answer is None or self._answer.done() or not answer:
             return False
-        self._answer.set_result(self._chosen(said))
+        self._answer.set_result(self._chosen(answer))
         return True
 
-    def _chosen(self, said: str) -> str:
-        if said.isascii() and said.isdigit() and 1 <= int(said) <= len(self._choices):
-            return self._choices[int(said) - 1]
-        return next((choice for choice in self._choices if choice.lower() == said.lower()), said)
+    def _chosen(self, answer: str) -> str:
+        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(self._choices):
+            return self._choices[int(answer) - 1]
+        return next((choice for choice in self._choices if choice.lower() == answer.lower()), answer)
 
     def _show(self, question: str) -> None:
         rows = [Text(clean(question), "bold")]

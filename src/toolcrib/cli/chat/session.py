@@ -111,19 +111,14 @@ class ChatSession:
                 self._idle.set()
             job = await self._jobs.get()
             self._idle.clear()
-            error = await self._do(job)
-            if isinstance(error, ToolcribError | OSError):
-                self.screen.problem(str(error))
-            elif error is not None:
-                logger.error("a job of the chat failed", exc_info=error)
-                log = self.workshop.settings.home.log_file
-                self.screen.problem(f"internal error: {error!r}; see {log}")
+            self._show_error(await self._do(job))
             self.status.activity.end()
             self._refresh_bar()
             self._front.refresh()
 
     async def _do(self, job: Job) -> BaseException | None:
         """The error of the job; None if it succeeded or was stopped."""
+        # Plugins and tool files run inside a job, so it may raise anything.
         self._job = asyncio.ensure_future(attempt_async(job()))
         try:
             await asyncio.wait([self._job])
@@ -134,6 +129,14 @@ class ChatSession:
         finally:
             self._job.cancel()
             self._job = None
+
+    def _show_error(self, error: BaseException | None) -> None:
+        if isinstance(error, ToolcribError | OSError):
+            self.screen.problem(str(error))
+        elif error is not None:
+            logger.error("a job of the chat failed", exc_info=error)
+            log = self.workshop.settings.home.log_file
+            self.screen.problem(f"internal error: {error!r}; see {log}")
 
     # Input
 
@@ -267,9 +270,7 @@ class ChatSession:
             self.screen.say(f"/{command.name} has to wait until the agent is done; type /stop to stop it.")
 
     async def _run_aside(self, command: SlashCommand, rest: str) -> None:
-        _, error = await attempt_async(command.run(self, rest))
-        if error is not None:
-            self.screen.problem(str(error))
+        self._show_error((await attempt_async(command.run(self, rest))).error)
 
     def _take_queued(self) -> bool:
         text = self.agent.next_queued()

@@ -123,8 +123,8 @@ def plugin_commands(declarations: Iterable[Declaration]) -> list[SlashCommand]:
 
 
 def _description(one: Declaration) -> str:
-    said = one.options.get("description") or (one.arguments[2] if len(one.arguments) > 2 else "")
-    return one_line(str(said)) or f"from the plugin {one.source.name}"
+    text = one.options.get("description") or (one.arguments[2] if len(one.arguments) > 2 else "")
+    return one_line(str(text)) or f"from the plugin {one.source.name}"
 
 
 def _runner(one: Declaration) -> Callable[[Chat, str], Awaitable[None]]:
@@ -143,8 +143,9 @@ def _runner(one: Declaration) -> Callable[[Chat, str], Awaitable[None]]:
 
 
 def _takes_text(handler: Any) -> bool:
-    signature, error = attempt(inspect.signature, handler)
-    if error is not None or signature is None:
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
         return True
     return any(
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL)

@@ -149,8 +149,8 @@ async def show_tools(chat: Chat, toolset: str) -> None:
         if state.entry is None or (wanted is None and state.name not in offered and state.outcome.available):
             continue
         reason = f"not available: {state.outcome.reason}"
-        said = _first_sentence(state.entry.description) if state.outcome.available else reason
-        rows.append((state.name, state.entry.toolset, one_line(said)))
+        text = _first_sentence(state.entry.description) if state.outcome.available else reason
+        rows.append((state.name, state.entry.toolset, one_line(text)))
     if not rows:
         chat.screen.say("This session has no tools; type /toolsets to see all toolsets.")
         return
@@ -349,8 +349,8 @@ async def undo(chat: Chat, _: str) -> None:
         chat.screen.say("There is nothing to undo.")
         return
     chat.workshop.todo.restore(session_id, chat.agent.messages)
-    said = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
-    chat.screen.say(said)
+    text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
+    chat.screen.say(text)
     changed = [one for one in history.changed(session_id) if undone.call_ids.intersection(one.call_ids)]
     if not changed:
         return

@@ -109,8 +109,8 @@ class Activity:
     def _call_row(self, frame: str, call: RunningCall, room: int) -> str:
         # The time comes last and is never cut: it shows that something is still happening.
         passed = f"{self.symbols.dot}{self._since(call.started_at)}"
-        said = self.symbols.dot.join(part for part in (call.summary, call.progress) if part)
-        head = f"{frame} {call.label}  {said}".rstrip()
+        details = self.symbols.dot.join(part for part in (call.summary, call.progress) if part)
+        head = f"{frame} {call.label}  {details}".rstrip()
         return fitted(head, room - len(passed), self.symbols.ellipsis) + passed
 
     def _since(self, started_at: float) -> str:

@@ -39,11 +39,11 @@ def resumed_lines(agent: Agent, symbols: Symbols) -> list[Text]:
     session = agent.session
     rows = [Text(clean(f"Resumed {session.id}: {session.title} ({plural(session.message_count, 'message')})"), "bold")]
     # The last answer, and the question before it.
-    said = [one for one in agent.messages if one.text and one.role != "tool"]
-    asked = max((at for at, one in enumerate(said) if one.role == "user"), default=None)
+    spoken = [one for one in agent.messages if one.text and one.role != "tool"]
+    asked = max((at for at, one in enumerate(spoken) if one.role == "user"), default=None)
     if asked is not None:
-        rows.append(Text(clean(f"{symbols.prompt}{one_line(said[asked].text)}"), "dim"))
-        rows += [Text(_ending(one, symbols), "dim") for one in said[asked + 1 :][-1:]]
+        rows.append(Text(clean(f"{symbols.prompt}{one_line(spoken[asked].text)}"), "dim"))
+        rows += [Text(_ending(one, symbols), "dim") for one in spoken[asked + 1 :][-1:]]
     return [*rows, *warnings(agent)]
 
 

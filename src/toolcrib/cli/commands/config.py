@@ -77,10 +77,10 @@ def set_setting(key: str, value: str) -> None:
     try:
         set_value(home, key, value)
     except ConfigError as error:
-        said = str(error)
-        if not said.startswith(repr(key)):
+        message = str(error)
+        if not message.startswith(repr(key)):
             raise  # about something else in the file
-        reason = said.partition(";")[0]
+        reason = message.partition(";")[0]
         raise ConfigError(f"{reason}; run `toolcrib config set {key} VALUE` with such a value") from error
     note(f"Wrote {key} to {home.config_file}.")
 

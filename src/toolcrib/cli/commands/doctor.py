@@ -163,17 +163,17 @@ def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[Insta
     """Problems of the enabled plugins; a disabled one cannot break anything."""
     enabled = [plugin for plugin in plugins if plugin.state == "enabled"]
     gone = {plugin.name for plugin in enabled if plugin.origin == "missing"}
-    said = [(plugin.name, sentence) for plugin in enabled for sentence in plugin.problems]
+    reported = [(plugin.name, sentence) for plugin in enabled for sentence in plugin.problems]
     for loaded in runtime.loaded_plugins:
-        said += [(loaded.name, loaded.problem)] if loaded.problem else []
-        said += [(loaded.name, f"{file.path}: {file.problem}") for file in loaded.files if file.problem]
+        reported += [(loaded.name, loaded.problem)] if loaded.problem else []
+        reported += [(loaded.name, f"{file.path}: {file.problem}") for file in loaded.files if file.problem]
     # The loader repeats what discovery found.
     return [
         InstallationProblem(
             f"plugin {name!r}: {sentence}",
             f"`toolcrib plugins disable {name}` removes the name" if name in gone else "`toolcrib plugins list`",
         )
-        for name, sentence in dict.fromkeys(said)
+        for name, sentence in dict.fromkeys(reported)
     ]
 
 

@@ -81,24 +81,24 @@ class BackendContext:
         if ":" in backend:
             factory = _factory(backend)
             spec = EnvironmentSpec(backend=backend, session=SESSION, cwd=overrides.get("cwd", ""))
-            return lambda: self._made_by(factory, spec)
+            return lambda: self._created_by(factory, spec)
         wanted = {"backend": backend, **{name: value for name, value in overrides.items() if value}}
         spec = resolve(self.settings, wanted, session=SESSION, workspace=Path.cwd(), environ=self.environ)
         return lambda: create_environment(spec, self.settings, self.environ)
 
-    def _made_by(self, factory: Callable[..., Any], spec: EnvironmentSpec) -> Environment:
-        made = factory(spec, self.settings)
-        if hasattr(made, "start"):
-            return cast(Environment, made)
-        if hasattr(made, "_run_bash"):
-            made = BashRunnerEngine(cast(BashRunner, made), spec.backend)
-        if not hasattr(made, "spawn"):
+    def _created_by(self, factory: Callable[..., Any], spec: EnvironmentSpec) -> Environment:
+        created = factory(spec, self.settings)
+        if hasattr(created, "start"):
+            return cast(Environment, created)
+        if hasattr(created, "_run_bash"):
+            created = BashRunnerEngine(cast(BashRunner, created), spec.backend)
+        if not hasattr(created, "spawn"):
             raise UsageError(
-                f"{spec.backend!r} returned a {type(made).__name__}; it should return an Environment, an Engine or a "
+                f"{spec.backend!r} returned a {type(created).__name__}; expected an Environment, an Engine or a "
                 "BaseEnvironment"
             )
         order = Order(spec=spec, terminal=self.settings.terminal, environ=self.environ)
-        return ShellEnvironment(cast(Engine, made), session_options(order))
+        return ShellEnvironment(cast(Engine, created), session_options(order))
 
     def secrets(self) -> dict[str, str]:
         """The secrets in the environment variables, which no command may see."""

@@ -426,8 +426,8 @@ def _variables_of(settings: Settings, going: set[str]) -> list[str]:
     """The variables in `.env` that were created for these servers and that no other server uses."""
     staying = [known for name, known in settings.mcp_servers.items() if name not in going]
     needed = {variable for known in staying for variable in variables_in(asdict(known))}
-    made = {variable for name in going for variable in own_variables(name, asdict(settings.mcp_servers[name]))}
-    return sorted((made - needed) & read_env_file(settings.home.env_file).keys())
+    created = {variable for name in going for variable in own_variables(name, asdict(settings.mcp_servers[name]))}
+    return sorted((created - needed) & read_env_file(settings.home.env_file).keys())
 
 
 @group.command("serve")
@@ -478,7 +478,7 @@ def serve_tools(
     """
     if port is None and (token_file or token_env or host):
         raise UsageError("a token and a host need HTTP; add `--http PORT`")
-    token, made = _token(token_file, token_env) if port is not None else ("", False)
+    token, is_new = _token(token_file, token_env) if port is not None else ("", False)
     try:
         # Tool files may print while they load, and stdout belongs to the protocol.
         with stdout_reserved():
@@ -491,7 +491,7 @@ def serve_tools(
     try:
         if port is None:
             return asyncio.run(over_stdio(server))
-        return asyncio.run(over_http(server, host or LOOPBACK, port, token, token_is_new=made))
+        return asyncio.run(over_http(server, host or LOOPBACK, port, token, token_is_new=is_new))
     finally:
         runtime.close()
 
@@ -503,12 +503,12 @@ def _token(file: Path | None, variable: str | None) -> tuple[str, bool]:
     if file is None and variable is None:
         return secrets.token_urlsafe(32), True
     if file is not None:
-        token, place = file.read_text(encoding="utf-8").strip(), str(file)
+        token, source = file.read_text(encoding="utf-8").strip(), str(file)
     else:
-        token, place = environment().get(variable or "", "").strip(), str(variable)
+        token, source = environment().get(variable or "", "").strip(), str(variable)
     if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
-            f"the token in {place!r} must be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
+            f"the token in {source!r} must be one word of at least {MIN_TOKEN_CHARS} ASCII characters; "
             "create one with `openssl rand -hex 32`"
         )
     return token, False

@@ -111,7 +111,7 @@ def suggest_fix(server: Server, error: str, words: list[str]) -> str:
 
 def _about_process(server: Server, error: str, words: list[str]) -> str:
     name, command = server.name, server.settings.command
-    said = "\n".join(words)
+    output = "\n".join(words)
     key = f"mcp_servers.{name}"
     if "was not found" in error:
         program = Path(command).name
@@ -120,15 +120,15 @@ def _about_process(server: Server, error: str, words: list[str]) -> str:
         return f"make sure that {command!r} is an executable"
     if "is not installed" in error or "does not exist" in error:
         return ""  # The error already says how to fix it.
-    if ON_STDOUT in said:
+    if ON_STDOUT in output:
         return "it prints text on stdout, which is for messages only: start the server itself, with its stdio option"
     if "did not answer in time" in error:
         return f"if it is just slow, allow more time: `toolcrib config set {key}.connect_timeout 120`"
-    variables = list(dict.fromkeys(_VARIABLE.findall(said)))
+    variables = list(dict.fromkeys(_VARIABLE.findall(output)))
     if variables:
         first = variables[0]
         return f"it mentions {', '.join(variables)}; set it with `toolcrib config set {key}.env.{first} …`"
-    if "E404" in said or "No matching distribution" in said:
+    if "E404" in output or "No matching distribution" in output:
         return f"the package was not found; check the spelling in {key}.args"
     if "exit code 127" in error:
         return "it needs a program that is not installed; install it"
@@ -506,9 +506,9 @@ def _confirmation(console: ConsoleApprover, yes: bool, as_json: bool) -> Confirm
             return yes
         about = f" ({fitted(one_line(tool.description), MAX_ABOUT_COLUMNS)})" if tool.description.strip() else ""
         question = f"{one_line(tool.tool)}{about} may change something. Call it? [y/n, Enter skips the rest] "
-        said = await console.ask_line("\n".join(wrap(question, shutil.get_terminal_size().columns - 4)) + " ")
-        skips_rest = said is None
-        return said is not None and said.strip().lower() in ("y", "yes")
+        answer = await console.ask_line("\n".join(wrap(question, shutil.get_terminal_size().columns - 4)) + " ")
+        skips_rest = answer is None
+        return answer is not None and answer.strip().lower() in ("y", "yes")
 
     return agree
 

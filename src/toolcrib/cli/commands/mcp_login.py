@@ -21,7 +21,6 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.failures import ServerFailed
 from toolcrib.mcp.redirect_listener import HOST, RedirectListener, has_state, open_listener
@@ -77,7 +76,12 @@ def has_browser(environ: Mapping[str, str]) -> bool:
 
 def _open(address: str) -> bool:
     # Whatever the browser does, the address is on the screen.
-    return has_browser(environment()) and bool(attempt(webbrowser.open, address).value)
+    if not has_browser(environment()):
+        return False
+    try:
+        return webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        return False
 
 
 async def _pasted(state: str) -> str:
@@ -177,13 +181,15 @@ def _ports(server: Server, store: TokenStore) -> list[int]:
     """The ports to listen on: the configured one, else those registered with the server, else any."""
     if server.settings.oauth.redirect_port:
         return [server.settings.oauth.redirect_port]
-    # The saved client data came from the server.
-    return [*(attempt(_registered_ports, store.read()).value or ()), 0]
+    return [*_registered_ports(store.read()), 0]
 
 
 def _registered_ports(kept: Kept) -> list[int]:
-    found = [urlsplit(uri) for uri in (kept.client or {}).get("redirect_uris") or []]
-    return [uri.port for uri in found if uri.hostname == HOST and uri.port]
+    try:
+        found = [urlsplit(uri) for uri in (kept.client or {}).get("redirect_uris") or []]
+        return [uri.port for uri in found if uri.hostname == HOST and uri.port]
+    except (AttributeError, TypeError, ValueError):
+        return []  # the saved data came from the server, and may be anything
 
 
 def _show(settings: Settings, name: str) -> int:

@@ -226,7 +226,7 @@ def _list_embedded(settings: Settings, as_json: bool) -> None:
         [
             model.name,
             megabytes(model.bytes),
-            "is here" if cached[model.name] else "fetched when first used",
+            "downloaded" if cached[model.name] else "downloaded on first use",
             model.remark,
         ]
         for model in MODELS.values()

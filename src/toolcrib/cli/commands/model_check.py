@@ -248,8 +248,8 @@ def _figures(answer: ModelCheck) -> list[tuple[str, str]]:
 
 
 def _no_call(answer: ModelCheck) -> str:
-    said = one_line(answer.text)[:80]
-    instead = f"said {said!r} instead" if said else "said nothing instead"
+    reply = one_line(answer.text)[:80]
+    instead = f"replied {reply!r} instead" if reply else "replied nothing"
     return (
         f"{answer.model} (provider: {answer.provider}) was asked to call {TOOL['function']['name']!r} and {instead}; "
         "an agent needs a model that can call tools: choose one from `toolcrib model list`"

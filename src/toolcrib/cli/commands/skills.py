@@ -162,8 +162,8 @@ def check_skills(targets: tuple[str, ...], as_json: bool) -> int:
         print_json([_as_json(skill, problem) for skill, problem in found])
     else:
         for skill, problem in found:
-            place = f"{skill.folder / problem.file}:{problem.line}"
-            print_line(one_line(f"{place}: {problem.severity}: {problem.message} [{problem.rule}]"))
+            location = f"{skill.folder / problem.file}:{problem.line}"
+            print_line(one_line(f"{location}: {problem.severity}: {problem.message} [{problem.rule}]"))
         _print_summary(targets, skills, [problem for _, problem in found])
     return 1 if any(problem.severity == "error" for _, problem in found) else 0
 

@@ -243,8 +243,8 @@ def lint_tools(files: tuple[Path, ...], as_json: bool) -> int:
         print_json([_as_json(file, finding) for file, finding in found])
     else:
         for file, finding in found:
-            place = f"{file}:{finding.line}" if finding.line else str(file)
-            print_line(one_line(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]"))
+            location = f"{file}:{finding.line}" if finding.line else str(file)
+            print_line(one_line(f"{location}: {finding.severity}: {finding.message} [{finding.rule}]"))
         _print_summary(checked)
     return 1 if any(finding.severity == "error" for _, finding in found) else 0
 
