@@ -79,7 +79,7 @@ def test_a_server_that_is_not_there_is_one_sentence(toolcrib: Program):
     outcome = toolcrib("model", "list", "--provider", "gone")
 
     assert outcome.code == 1
-    assert outcome.stderr.startswith("toolcrib: nothing answers at http://127.0.0.1:9/v1")
+    assert outcome.stderr.startswith("toolcrib: nothing responds at http://127.0.0.1:9/v1")
     assert len(outcome.stderr.splitlines()) == 1
 
 
@@ -218,7 +218,7 @@ def test_test_fails_for_a_model_that_calls_no_tool(toolcrib: Program, server: Sc
 
     assert outcome.code == 1
     assert "tool calls    do not work" in outcome.stdout
-    assert "said 'It is cold there.' instead" in outcome.stderr
+    assert "replied 'It is cold there.' instead" in outcome.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -59,7 +59,7 @@ def test_what_was_saved_before_an_interrupt_stays(toolcrib: Program):
     seen = toolcrib.on_terminal("setup", "tides", answers=(("you type):", SECRET), ("Units:", "^C")))
 
     assert seen.code == 130
-    assert "Stopped; 1 value saved. Type `toolcrib setup --list`" in seen.stdout
+    assert "Stopped; 1 value saved. Run `toolcrib setup --list`" in seen.stdout
     assert (toolcrib.home / ".env").read_text() == f"TIDES_API_KEY={SECRET}\n"
 
 

@@ -49,7 +49,7 @@ def test_the_latest_call_is_taken_back(toolcrib: Program, folder: Path) -> None:
 
     assert (first.code, second.code, third.code) == (0, 0, 0)
     assert "b.txt: restored" in first.stdout
-    assert "1 file was put back." in first.stdout
+    assert "1 file was restored." in first.stdout
     assert "a.txt: restored" in second.stdout
     assert "nothing to undo" in third.stdout
     assert (folder / "a.txt").read_text() == "before"
@@ -81,7 +81,7 @@ def test_several_calls_can_be_tried_first(toolcrib: Program, folder: Path) -> No
     redone = toolcrib("undo", "--redo", cwd=folder)
 
     assert "a.txt: would be restored" in trial.stdout
-    assert "2 files would be put back." in trial.stdout
+    assert "2 files would be restored." in trial.stdout
     assert (untouched, undone) == ("after", "before")
     assert redone.code == 0
     assert (folder / "a.txt").read_text() == "after"

@@ -100,7 +100,7 @@ def test_people_read_the_states_in_words(toolcrib: Program):
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "good ready stdio 2025-11-25 3 (2 hidden)" in lines
     assert "gone waiting to retry stdio - -" in lines
-    assert any(line.startswith("gone 'no-such-program-here' was not found") for line in lines)
+    assert any(line.startswith("gone 'no-such-program-here' is not installed") for line in lines)
 
 
 def test_without_connecting_nothing_is_started(toolcrib: Program, tmp_path: Path):

@@ -111,7 +111,7 @@ def _with_next_step(message: str) -> str:
 def _usage_message(error: click.UsageError) -> str:
     """What click says, as one line that ends with a command to run next."""
     path = error.ctx.command_path if error.ctx is not None else PROGRAM
-    help_hint = f"run `{path} --help` for a list"
+    help_hint = f"`{path} --help` lists them all"
     if isinstance(error, click.NoSuchOption):
         known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
         return _unknown("option", error.option_name, nearest_names(error.option_name, known), help_hint)

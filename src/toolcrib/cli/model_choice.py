@@ -76,7 +76,7 @@ def _refuse_misspelt(places: Places, text: str, settings: Settings) -> None:
     # A single word is a model, unless it nearly is the name of a provider.
     looks_like_one = nearest_names(head, known) if slash else difflib.get_close_matches(head, known, cutoff=0.9)
     if looks_like_one and not (slash and takes_slashes):
-        raise UnknownProvider(head, known, advice="run `toolcrib model list` to see them all")
+        raise UnknownProvider(head, known, advice="`toolcrib model list` lists them all")
 
 
 def _by_name_of_model(settings: Settings, places: Places, model: str, base_url: str) -> Choice:
@@ -90,7 +90,7 @@ def _by_name_of_model(settings: Settings, places: Places, model: str, base_url: 
     if preset.protocol == "embedded":
         raise UsageError(f"which provider has the model {model!r}? Name it: `toolcrib model use PROVIDER/{model}`")
     if "/" in model:
-        raise UnknownProvider(model.partition("/")[0], (), advice="run `toolcrib model list` to see them all")
+        raise UnknownProvider(model.partition("/")[0], (), advice="`toolcrib model list` lists them all")
     return choice
 
 

@@ -126,7 +126,7 @@ def require_tool(runtime: Runtime, name: str) -> ToolEntry:
     missing = missing_tool(runtime, name)
     if missing is not None:
         raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; run `toolcrib tools explain {name}`")
-    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="run `toolcrib tools list` to see them all")
+    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` lists them all")
 
 
 def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:

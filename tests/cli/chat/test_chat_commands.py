@@ -113,7 +113,7 @@ def test_new_resume_and_branch_change_the_session(home: Path) -> None:
         chat.wait_idle()
 
         chat.enter("/new")
-        chat.wait_for("A new session")
+        chat.wait_for("Started session")
         chat.enter("/resume whales")
         chat.wait_for("Resumed", "about whales (2 messages)")
         chat.enter("/branch")

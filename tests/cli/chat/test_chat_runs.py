@@ -236,7 +236,7 @@ def test_steer_reaches_the_agent_while_it_works_and_stop_stops_it(home: Path, ga
         chat.enter("/steer be quick")
         chat.wait_for("sees this before its next step")
         gate.touch()
-        chat.wait_for("heard: be quick")
+        chat.wait_for("steered: be quick")
         chat.enter("/stop")
         chat.wait_for("stopped")
         chat.wait_idle()

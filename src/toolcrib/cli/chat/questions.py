@@ -25,9 +25,9 @@ NOBODY = "nobody can answer: the input of this chat does not come from a termina
 class ChatApprover:
     """Asks for approval at the terminal of the chat, which pauses meanwhile. Ctrl-C also stops the run."""
 
-    def __init__(self, console: ConsoleApprover, front: Frontend, stop: Callable[[], None]) -> None:
+    def __init__(self, console: ConsoleApprover, frontend: Frontend, stop: Callable[[], None]) -> None:
         self._console = console
-        self._front = front
+        self._frontend = frontend
         self._stop = stop
         self._loop = asyncio.get_running_loop()
 
@@ -39,14 +39,14 @@ class ChatApprover:
         return await self._in_chat(self._ask_secret(prompt, timeout_seconds))
 
     async def _ask(self, request: ApprovalRequest) -> Answer:
-        async with self._front.suspended():
+        async with self._frontend.suspended():
             answer = await self._console.ask(request)
         if answer.choice == "cancelled":
             self._stop()
         return answer
 
     async def _ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
-        async with self._front.suspended():
+        async with self._frontend.suspended():
             return await self._console.ask_secret(prompt, timeout_seconds)
 
     async def _in_chat(self, asking: Coroutine[Any, Any, T]) -> T:
@@ -59,8 +59,8 @@ class ChatApprover:
 class ChatAsker:
     """Shows a question above the input line; the next input is the answer."""
 
-    def __init__(self, front: Frontend, status: Status, *, attended: bool) -> None:
-        self._front = front
+    def __init__(self, frontend: Frontend, status: Status, *, attended: bool) -> None:
+        self._frontend = frontend
         self._status = status
         self._attended = attended
         self._turns = Turns()
@@ -93,7 +93,7 @@ class ChatAsker:
             finally:
                 self._answer, self._choices = None, ()
                 self._status.asking = False
-                self._front.refresh()
+                self._frontend.refresh()
 
     def take(self, text: str) -> bool:
         """Answer the open question; False if the text cannot be an answer."""
@@ -113,5 +113,5 @@ class ChatAsker:
         rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(self._choices, 1)]
         if self._choices:
             rows.append(Text("Enter a number, or your own answer.", "dim"))
-        self._front.show(*rows, gap=True)
-        self._front.refresh()
+        self._frontend.show(*rows, gap=True)
+        self._frontend.refresh()

@@ -139,8 +139,10 @@ def shown_output(text: str, symbols: Symbols) -> Text:
 class Screen:
     """Shows the runs of the agent and the messages of the chat."""
 
-    def __init__(self, front: Frontend, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]) -> None:
-        self.front = front
+    def __init__(
+        self, frontend: Frontend, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]
+    ) -> None:
+        self.frontend = frontend
         self.status = status
         self.shows_reasoning = False
         self.shows_output = False
@@ -158,17 +160,17 @@ class Screen:
 
     def echo(self, text: str) -> None:
         """Show what the person entered, if the frontend does not keep it on screen."""
-        if self.front.is_live:
+        if self.frontend.is_live:
             symbols = self.status.symbols
             rows = clean(text).strip("\n").split("\n")
             left_out = len(rows) - MAX_ECHOED_LINES
             if left_out > 0:
                 rows = [*rows[:MAX_ECHOED_LINES], f"{symbols.ellipsis} {plural(left_out, 'more line')}"]
-            self.front.show(Text(symbols.prompt + f"\n{symbols.more}".join(rows), "bold"), gap=True)
+            self.frontend.show(Text(symbols.prompt + f"\n{symbols.more}".join(rows), "bold"), gap=True)
 
     def say(self, text: str, style: str = "", *, gap: bool = False) -> None:
         """Print a message of the chat."""
-        self.front.show(Text(clean(text), style), gap=gap)
+        self.frontend.show(Text(clean(text), style), gap=gap)
 
     def note(self, text: str) -> None:
         """Print a dim line."""
@@ -202,7 +204,7 @@ class Screen:
                 self._show_end(event.result)
             case _:
                 self._show_remark(event)
-        self.front.refresh()
+        self.frontend.refresh()
 
     def _begin_turn(self) -> None:
         self._finish_text()
@@ -246,7 +248,7 @@ class Screen:
             self._show_block(block)
 
     def _show_block(self, block: str) -> None:
-        self.front.show_answer(block)
+        self.frontend.show_answer(block)
         self._after_answer = True
 
     def _fold_reasoning(self) -> None:
@@ -259,7 +261,7 @@ class Screen:
             return
         words = len(thoughts.split())
         head = f"thought ({plural(words, 'word')}): "
-        room = self.front.columns - len(head) - 1
+        room = self.frontend.columns - len(head) - 1
         self.note(head + fitted(one_line(thoughts), room, self.status.symbols.ellipsis))
 
     def _show_thought(self, thoughts: str) -> None:
@@ -269,14 +271,14 @@ class Screen:
         activity = self.status.activity
         call = activity.call_finished(event.call_id) or RunningCall(event.call_id, one_line(event.name), "", 0.0)
         symbols = self.status.symbols
-        self.front.show(*finished_lines(call, event, self.front.columns, symbols), gap=self._after_answer)
+        self.frontend.show(*finished_lines(call, event, self.frontend.columns, symbols), gap=self._after_answer)
         self._after_answer = False
         self._last_problem = event.error_message
         diff = diff_of(event.text)
         if diff:
-            self.front.show(coloured_diff(diff, symbols))
+            self.frontend.show(coloured_diff(diff, symbols))
         elif self.shows_output and event.status == "ok" and event.text.strip():
-            self.front.show(shown_output(event.text, symbols))
+            self.frontend.show(shown_output(event.text, symbols))
 
     def _show_remark(self, event: AnyEvent) -> None:
         match event:

@@ -53,7 +53,13 @@ class ChatSession:
     """One interactive chat. The agent's session may change during it."""
 
     def __init__(
-        self, options: ChatOptions, workshop: Workshop, front: Frontend, screen: Screen, asker: ChatAsker, agent: Agent
+        self,
+        options: ChatOptions,
+        workshop: Workshop,
+        frontend: Frontend,
+        screen: Screen,
+        asker: ChatAsker,
+        agent: Agent,
     ) -> None:
         self.workshop = workshop
         self.agent = agent
@@ -62,7 +68,7 @@ class ChatSession:
         self.exit_code = 0
         self.folder = options.cwd or workshop.runtime.workspace or "."
         self._options = options
-        self._front = front
+        self._frontend = frontend
         self._asker = asker
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
         self._idle = asyncio.Event()
@@ -88,7 +94,7 @@ class ChatSession:
             worker = tasks.create_task(self._work())
             watcher = tasks.create_task(self._notifications.watch(lambda: self.agent.session_id))
             try:
-                await self._front.run(self)
+                await self._frontend.run(self)
             finally:
                 await self._wind_down()
                 self._tasks = None
@@ -114,7 +120,7 @@ class ChatSession:
             self._show_error(await self._do(job))
             self.status.activity.end()
             self._refresh_bar()
-            self._front.refresh()
+            self._frontend.refresh()
 
     async def _do(self, job: Job) -> BaseException | None:
         """The error of the job; None if it succeeded or was stopped."""
@@ -176,11 +182,11 @@ class ChatSession:
             self.stop_work()
         else:
             self._interrupted_work = False
-            self._hint("press Ctrl-C again or Ctrl-D to exit")
-        self._front.refresh()
+            self._hint("press Ctrl-C again to exit, or Ctrl-D")
+        self._frontend.refresh()
 
     def _hint(self, text: str) -> None:
-        if self._front.is_live:
+        if self._frontend.is_live:
             self.status.hint(text)
         else:
             self.screen.note(text)
@@ -195,7 +201,7 @@ class ChatSession:
         self.exit_code = exit_code
         # An open question would hold the terminal.
         self.stop_work()
-        self._front.stop()
+        self._frontend.stop()
 
     # Used by commands
 
@@ -216,9 +222,9 @@ class ChatSession:
             return
         self.agent.queue(text)
         self.status.queued.append(text)
-        if not self._front.is_live:
+        if not self._frontend.is_live:
             self.screen.note("queued")
-        self._front.refresh()
+        self._frontend.refresh()
 
     def stop_work(self) -> None:
         """Stop the current work; queued questions go back to the input line."""
@@ -226,7 +232,7 @@ class ChatSession:
         while self.agent.next_queued() is not None:
             continue
         if waiting:
-            self._front.prefill("\n".join(waiting))
+            self._frontend.prefill("\n".join(waiting))
         if self.agent.is_running:
             self.agent.interrupt()
         elif self._job is not None:
@@ -325,11 +331,11 @@ class _ChatBuilder:
         self._session: ChatSession | None = None
         self._terminal: TextIO = sys.stderr
         self._attended = sys.stdin.isatty()
-        self._front = self._make_front(undo)
+        self._frontend = self._make_frontend(undo)
         home = self._settings.home
-        self._screen = Screen(self._front, self._status, lambda images: save_images(images, home))
+        self._screen = Screen(self._frontend, self._status, lambda images: save_images(images, home))
 
-    def _make_front(self, undo: ExitStack) -> Frontend:
+    def _make_frontend(self, undo: ExitStack) -> Frontend:
         if not (self._attended and sys.stdout.isatty() and environment().get("TERM", "dumb") not in ("", "dumb")):
             return LineFrontend(self._status)
         loop = asyncio.get_running_loop()
@@ -347,21 +353,21 @@ class _ChatBuilder:
         if self._terminal.closed:
             sys.stderr.write(f"{clean(line)}\n")
         elif line.strip():
-            self._front.show(Text(clean(line.rstrip()), "dim"))
+            self._frontend.show(Text(clean(line.rstrip()), "dim"))
 
     async def run(self) -> int:
-        approver = ChatApprover(self._console_approver(), self._front, self._stop)
-        asker = ChatAsker(self._front, self._status, attended=self._attended)
+        approver = ChatApprover(self._console_approver(), self._frontend, self._stop)
+        asker = ChatAsker(self._frontend, self._status, attended=self._attended)
         workshop = open_workshop(self._options, approver, asker, self._settings)
         try:
             agent = open_agent(workshop, self._options)
-            session = self._session = ChatSession(self._options, workshop, self._front, self._screen, asker, agent)
+            session = self._session = ChatSession(self._options, workshop, self._frontend, self._screen, asker, agent)
             self._greet(session)
             try:
                 await session.run()
                 rows = [] if self._options.quiet else await chat_summary(session)
                 if rows:
-                    self._front.show(*rows, gap=True)
+                    self._frontend.show(*rows, gap=True)
             finally:
                 await session.agent.close()
         finally:
@@ -370,13 +376,13 @@ class _ChatBuilder:
 
     def _greet(self, session: ChatSession) -> None:
         if not self._options.quiet and self._attended:
-            self._front.show(*greeting(session.agent, session.folder, self._status.symbols, self._front.columns))
+            self._frontend.show(*greeting(session.agent, session.folder, self._status.symbols, self._frontend.columns))
         if is_default_model(session.agent.provider, self._options, session.workshop) and not self._options.quiet:
             self._screen.say(DEFAULT_MODEL_LINE, "yellow")
         if self._options.resume is not None:
-            self._front.show(*resumed_lines(session.agent, self._status.symbols), gap=True)
+            self._frontend.show(*resumed_lines(session.agent, self._status.symbols), gap=True)
         else:
-            self._front.show(*warnings(session.agent))
+            self._frontend.show(*warnings(session.agent))
 
     def _stop(self) -> None:
         if self._session is not None:

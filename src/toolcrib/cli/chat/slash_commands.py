@@ -77,7 +77,7 @@ async def resume(chat: Chat, wanted: str) -> None:
         chat.screen.say("This is the current session.")
         return
     await chat.use(chat.new_agent(session.id), "resume")
-    chat.screen.front.show(*resumed_lines(chat.agent, chat.status.symbols), gap=True)
+    chat.screen.frontend.show(*resumed_lines(chat.agent, chat.status.symbols), gap=True)
 
 
 async def branch(chat: Chat, _: str) -> None:
@@ -91,7 +91,7 @@ async def list_sessions(chat: Chat, words: str) -> None:
     if not found:
         chat.screen.say("No session matches." if words else "There are no sessions yet.")
         return
-    chat.screen.front.show(
+    chat.screen.frontend.show(
         table([_session_row(chat, one) for one in found], heading=("session", "last used", "messages", "title")),
         gap=True,
     )
@@ -154,7 +154,7 @@ async def show_tools(chat: Chat, toolset: str) -> None:
     if not rows:
         chat.screen.say("This session has no tools; type /toolsets to see all toolsets.")
         return
-    chat.screen.front.show(table(rows, heading=("tool", "toolset", "")), gap=True)
+    chat.screen.frontend.show(table(rows, heading=("tool", "toolset", "")), gap=True)
     chat.screen.note(f"{plural(len(offered), 'tool')} offered; run `toolcrib tools explain NAME` for details.")
 
 
@@ -176,7 +176,7 @@ async def show_toolsets(chat: Chat, _: str) -> None:
             continue
         used = len(offered.intersection(info.resolved))
         rows.append((name, f"{used} of {len(info.resolved)}" if used else "-", one_line(info.description)))
-    chat.screen.front.show(table(rows, heading=("toolset", "in use", "")), gap=True)
+    chat.screen.frontend.show(table(rows, heading=("toolset", "in use", "")), gap=True)
     chat.screen.note(
         "Start with others: `toolcrib chat --toolsets NAMES`; to keep them: `toolcrib config set toolsets NAMES`."
     )
@@ -191,37 +191,37 @@ async def show_plan(chat: Chat, _: str) -> None:
     if not items:
         chat.screen.say("The agent has no plan in this session.")
         return
-    chat.screen.front.show(table((MARKS[item["status"]], one_line(item["content"])) for item in items), gap=True)
+    chat.screen.frontend.show(table((MARKS[item["status"]], one_line(item["content"])) for item in items), gap=True)
 
 
 async def show_memory(chat: Chat, _: str) -> None:
-    store, front = chat.workshop.memory.store, chat.screen.front
+    store, frontend = chat.workshop.memory.store, chat.screen.frontend
     for target, title in MEMORIES.items():
         entries = await asyncio.to_thread(store.entries, target)
-        front.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
+        frontend.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
-            front.show(table(("-", one_line(entry)) for entry in entries))
+            frontend.show(table(("-", one_line(entry)) for entry in entries))
     chat.screen.note(f"Stored in {chat.workshop.settings.home.memories_dir}; you can edit the files.")
 
 
 async def show_approvals(chat: Chat, _: str) -> None:
-    session, front = chat.agent.session_id, chat.screen.front
+    session, frontend = chat.agent.session_id, chat.screen.frontend
     grants = _session_grants(chat, session)
-    front.show(
+    frontend.show(
         Text("Allowed in this session" if grants else "This session has no grants of its own.", "bold"), gap=True
     )
     if grants:
-        front.show(table(("-", grant.text) for grant in grants))
+        frontend.show(table(("-", grant.text) for grant in grants))
     permanent = chat.workshop.settings.command_allowlist
     if permanent:
-        front.show(Text("Always allowed", "bold"), table(("-", text) for text in permanent), gap=True)
+        frontend.show(Text("Always allowed", "bold"), table(("-", text) for text in permanent), gap=True)
     records = await asyncio.to_thread(open_log(chat.workshop.settings.home).last, SHOWN_DECISIONS)
     if records:
         rows = [
             (local_time(one.request.asked_at)[11:16], outcome(one), one.request.tool, short_command(one.request))
             for one in records
         ]
-        front.show(Text("Latest decisions", "bold"), table(rows), gap=True)
+        frontend.show(Text("Latest decisions", "bold"), table(rows), gap=True)
     chat.screen.note(
         "Run `toolcrib approvals explain last` for the reason, `toolcrib approvals revoke GRANT` to revoke a grant."
     )
@@ -241,7 +241,7 @@ async def show_processes(chat: Chat, _: str) -> None:
         (one["session_id"], _process_state(one), short_duration(one["uptime_seconds"]), one_line(one["command"]))
         for one in found
     ]
-    chat.screen.front.show(table(rows, heading=("process", "state", "uptime", "command")), gap=True)
+    chat.screen.frontend.show(table(rows, heading=("process", "state", "uptime", "command")), gap=True)
 
 
 def _process_state(one: JsonObject) -> str:
@@ -260,7 +260,7 @@ async def show_cost(chat: Chat, _: str) -> None:
         ("context", f"{chat.agent.context_share:.0%} of the model's window"),
         ("cost", short_cost(usage.cost_usd) or "unknown; set model.prices in the config"),
     ]
-    chat.screen.front.show(table(rows), gap=True)
+    chat.screen.frontend.show(table(rows), gap=True)
 
 
 async def show_help(chat: Chat, name: str) -> None:
@@ -271,11 +271,11 @@ async def show_help(chat: Chat, name: str) -> None:
         return
     rows = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if not one.of_plugin]
     added = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if one.of_plugin]
-    front = chat.screen.front
-    front.show(table(rows), gap=True)
+    frontend = chat.screen.frontend
+    frontend.show(table(rows), gap=True)
     if added:
-        front.show(Text("From plugins", "bold"), table(added), gap=True)
-    front.show(Text("Keys", "bold"), table(KEYS), gap=True)
+        frontend.show(Text("From plugins", "bold"), table(added), gap=True)
+    frontend.show(Text("Keys", "bold"), table(KEYS), gap=True)
     chat.screen.say("Image files named in a message are attached. @ completes paths.", "dim", gap=True)
 
 
@@ -285,7 +285,7 @@ async def switch_model(chat: Chat, wanted: str) -> None:
         choices = model_choices(settings)
         chat.screen.say(f"Using {agent.model or 'the default model'} (provider: {agent.provider.name}).")
         if choices:
-            chat.screen.front.show(table((one.name, one.about) for one in choices))
+            chat.screen.frontend.show(table((one.name, one.about) for one in choices))
         chat.screen.note(
             "Type /model NAME to switch for this session; run `toolcrib model use NAME` to change the default."
         )
@@ -313,7 +313,7 @@ async def queue(chat: Chat, text: str) -> None:
     if text:
         chat.queue(text)
     elif chat.status.queued:
-        chat.screen.front.show(table((f"{at}.", one_line(one)) for at, one in enumerate(chat.status.queued, 1)))
+        chat.screen.frontend.show(table((f"{at}.", one_line(one)) for at, one in enumerate(chat.status.queued, 1)))
     else:
         chat.screen.say("The queue is empty. Type /queue TEXT to ask something after the current work.")
 
@@ -433,7 +433,7 @@ async def _show_servers(chat: Chat) -> None:
         (one.name, SERVER_STATES.get(one.state, one.state), _about(one, len(hub.tool_names(one.name))))
         for one in servers
     ]
-    chat.screen.front.show(table(rows, heading=("server", "state", "")), gap=True)
+    chat.screen.frontend.show(table(rows, heading=("server", "state", "")), gap=True)
     chat.screen.note("Type /mcp reload to read the config again, /mcp reconnect NAME to reconnect a server.")
 
 

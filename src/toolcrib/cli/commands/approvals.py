@@ -70,7 +70,7 @@ def find_record(log: ApprovalLog, wanted: str) -> Record:
     known = [record.id for record in log.records()]
     if not known:
         raise UsageError("there are no requests yet; run `toolcrib approvals test CMD` to try a command")
-    raise UnknownRequest(wanted, known, advice="run `toolcrib approvals list` to see them all")
+    raise UnknownRequest(wanted, known, advice="`toolcrib approvals list` lists them all")
 
 
 def outcome(record: Record) -> str:
@@ -321,7 +321,7 @@ def revoke_grant(grant: str) -> None:
     """
     settings = load_settings()
     if not Grants(settings.home, settings.command_allowlist).revoke(grant):
-        raise UnknownGrant(grant, settings.command_allowlist, advice="run `toolcrib approvals list` to see them all")
+        raise UnknownGrant(grant, settings.command_allowlist, advice="`toolcrib approvals list` lists them all")
     print_line(f"Revoked {grant!r}; new sessions ask again.")
 
 

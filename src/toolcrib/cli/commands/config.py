@@ -31,7 +31,7 @@ def require_key(key: str) -> Setting:
     try:
         return find_setting(key)
     except ConfigError:
-        raise UnknownKey(key, known_keys(), advice="run `toolcrib config show` to see them all") from None
+        raise UnknownKey(key, known_keys(), advice="`toolcrib config show` lists them all") from None
 
 
 def complete_keys(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -94,8 +94,8 @@ class BackendContext:
             created = BashRunnerEngine(cast(BashRunner, created), spec.backend)
         if not hasattr(created, "spawn"):
             raise UsageError(
-                f"{spec.backend!r} returned a {type(created).__name__}; expected an Environment, an Engine or a "
-                "BaseEnvironment"
+                f"{spec.backend!r} returned an object of type {type(created).__name__}; expected an Environment, "
+                "an Engine or a BaseEnvironment"
             )
         order = Order(spec=spec, terminal=self.settings.terminal, environ=self.environ)
         return ShellEnvironment(cast(Engine, created), session_options(order))

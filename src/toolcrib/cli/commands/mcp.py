@@ -102,7 +102,7 @@ def require_servers(settings: Settings, names: Iterable[str]) -> dict[str, McpSe
     chosen = dict.fromkeys(names)
     for name in chosen:
         if name not in known:
-            advice = "run `toolcrib mcp list --no-connect` to see them all" if known else NO_SERVERS
+            advice = "`toolcrib mcp list --no-connect` lists them all" if known else NO_SERVERS
             raise UnknownServer(name, known, advice=advice)
     return {name: known[name] for name in chosen}
 

@@ -303,7 +303,7 @@ class ServerCheck:
                 if not tool.name:
                     raise UnknownServerTool(name, (), advice=f"it is hidden: {tool.why_hidden}")
                 return tool
-        advice = f"run `toolcrib mcp tools {self._server.name}` to see them all"
+        advice = f"`toolcrib mcp tools {self._server.name}` lists them all"
         raise UnknownServerTool(name, [tool.tool for tool in tools if tool.name], advice=advice)
 
     def _add(self, step: CheckStep) -> None:

@@ -27,7 +27,7 @@ def find_plugin(settings: Settings, name: str) -> FoundPlugin:
     for plugin in plugins:
         if name in plugin.names:
             return plugin
-    raise UnknownPlugin(name, [plugin.name for plugin in plugins], advice="run `toolcrib plugins list` to see them all")
+    raise UnknownPlugin(name, [plugin.name for plugin in plugins], advice="`toolcrib plugins list` lists them all")
 
 
 def complete_plugins(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -103,7 +103,7 @@ def enable_plugin(name: str) -> None:
     plugin = find_plugin(settings, name)
     if plugin.origin == "missing":
         known = [found.name for found in discover_all(settings) if found.origin != "missing"]
-        raise UnknownPlugin(name, known, advice="run `toolcrib plugins list` to see them all")
+        raise UnknownPlugin(name, known, advice="`toolcrib plugins list` lists them all")
     for known_as in plugin.names & set(settings.plugins.disabled):
         remove_from_list(settings.home, "plugins.disabled", known_as)
     if not plugin.names & set(settings.plugins.enabled):

@@ -39,7 +39,7 @@ def require_skill(shelf: Shelf, name: str) -> Skill:
         return shelf.get(name)
     except UnknownSkill:
         known = [skill.name for skill in shelf.skills]
-        raise UnknownSkill(name, known, advice="run `toolcrib skills list` to see them all") from None
+        raise UnknownSkill(name, known, advice="`toolcrib skills list` lists them all") from None
 
 
 def complete_skills(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -81,7 +81,7 @@ def list_skills(category: str, as_json: bool) -> None:
     ]
     if wanted and not found:
         known = ", ".join(sorted({skill.category for skill in shelf.skills if skill.category})) or "none"
-        advice = "run `toolcrib skills list` to see all skills"
+        advice = "`toolcrib skills list` lists all skills"
         raise UsageError(f"no skill is in the category {category!r}; the categories are: {known}; {advice}")
     if as_json:
         print_json([skill_as_json(skill) for skill in found])

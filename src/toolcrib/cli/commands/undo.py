@@ -110,7 +110,7 @@ def _session(history: FileHistory, wanted: str | None, *, undone_too: bool) -> s
     near = [one for one in known if one.startswith(wanted)]
     if len(near) == 1:
         return near[0]
-    raise UnknownUndoSession(wanted, known, advice="run `toolcrib sessions list` to see all sessions")
+    raise UnknownUndoSession(wanted, known, advice="`toolcrib sessions list` lists all sessions")
 
 
 def _print_nothing_to_undo(as_json: bool) -> None:

@@ -114,7 +114,7 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"--set takes NAME=VALUE, not {text!r}; for example `toolcrib setup --set EXA_API_KEY=…`")
     if not (name.isascii() and name.isidentifier()):
-        raise UsageError(f"{name!r} is not the name of a variable; run `toolcrib setup --list` to see all variables")
+        raise UsageError(f"{name!r} is not the name of a variable; `toolcrib setup --list` lists all variables")
     return name, value
 
 

@@ -124,7 +124,7 @@ def _tools_called(runtime: Runtime, name: str) -> list[str]:
     if tools:
         return tools
     known = {*runtime.registry.get_all_tool_names(), *served, *runtime.toolsets.names(), *OPTIONAL_ENV_VARS}
-    raise UnknownTool(name, sorted(known), advice="run `toolcrib setup --list` to see all variables")
+    raise UnknownTool(name, sorted(known), advice="`toolcrib setup --list` lists all variables")
 
 
 def _undescribed(variable: str, tool: str) -> JsonObject:
