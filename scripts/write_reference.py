@@ -90,16 +90,16 @@ def command_line() -> Iterator[str]:
     root = app.make_root()
     context = click.Context(root, info_name=app.PROGRAM)
     yield "# Command line\n"
-    yield "Results go to stdout, everything else to stderr. On a terminal lists are tables, in a pipe plain text;"
-    yield "`--json` gives what a program may read.\n"
+    yield "Results go to stdout, everything else to stderr. Lists are tables on a terminal and plain text in a pipe;"
+    yield "programs should use `--json`.\n"
     yield from table(
         ("exit code", "means"),
         [
             ("0", "done"),
-            (str(app.FAILED), "it was tried and did not work; a tool's error result counts, and is printed"),
-            (str(click.UsageError.exit_code), "it was not tried: an unknown name, bad usage or a broken config"),
-            ("3, 4", "of `chat`: the budget was used up; what it needed was denied"),
-            (str(app.INTERRUPTED), "interrupted by the person"),
+            (str(app.FAILED), "it failed; a tool's error result counts as a failure, and is printed"),
+            (str(click.UsageError.exit_code), "it did not run: an unknown name, wrong usage or a broken config"),
+            ("3, 4", "`chat` only: the budget ran out; something it needed was denied"),
+            (str(app.INTERRUPTED), "interrupted"),
         ],
     )
     yield from _command_pages(root, context)

@@ -76,7 +76,7 @@ def test_the_test_says_why_and_what_would_allow_it(toolcrib: Program) -> None:
     """Every danger stands there with its scope and reason, and with the line that "always" would write."""
     outcome = toolcrib("approvals", "test", "rm -rf build; git push --force")
 
-    assert outcome.stdout.startswith("ask: a person is asked before it runs\n")
+    assert outcome.stdout.startswith("ask: it needs your approval\n")
     assert f"{GRANT}: deletes directories" in outcome.stdout
     assert "git history rewrite" in outcome.stdout
     assert f"always allow  {GRANT}\n" in outcome.stdout
@@ -87,7 +87,7 @@ def test_a_block_is_called_a_block(toolcrib: Program) -> None:
     outcome = toolcrib("approvals", "test", "rm -rf /")
 
     assert outcome.stdout.startswith("blocked: ")
-    assert "nothing and nobody can allow it" in outcome.stdout
+    assert "nothing can allow it" in outcome.stdout
     assert "always allow" not in outcome.stdout
 
 
@@ -110,7 +110,7 @@ def test_the_settings_count(toolcrib: Program) -> None:
     assert denied.code == 3
     assert "the pattern 'npm publish*' denies it" in denied.stdout
     assert ruled.code == 0
-    assert "your rules allow what is dangerous in it" in ruled.stdout
+    assert "your rules allow what is dangerous about it" in ruled.stdout
 
 
 def test_no_questions_does_not_mean_no_blocks(toolcrib: Program) -> None:
@@ -191,7 +191,7 @@ def test_secrets_stay_out_of_what_is_shown(toolcrib: Program, log: ApprovalLog) 
         (Answer(choice="deny", decided_by="nobody"), ["denied: nobody could be asked"]),
         (Answer(choice="timeout", decided_by="timeout"), ["not answered in time"]),
         (Answer(choice="once", decided_by="grant"), ["allowed once: you allowed this kind"]),
-        (None, ["still waiting for an answer"]),
+        (None, ["waiting for your approval"]),
     ],
 )
 def test_it_is_explained_why(toolcrib: Program, log: ApprovalLog, answer: Answer | None, said: list[str]) -> None:
@@ -204,7 +204,7 @@ def test_it_is_explained_why(toolcrib: Program, log: ApprovalLog, answer: Answer
 
     assert "terminal wanted to run `rm -rf build`" in text
     assert all(words in text for words in said), text
-    assert ("has run" in text) is not (answer is not None and answer.allows)
+    assert ("Nothing ran" in text or "nothing has run" in text) is not (answer is not None and answer.allows)
 
 
 def test_a_suggestion_can_be_added_and_taken_back(toolcrib: Program, log: ApprovalLog) -> None:
@@ -263,9 +263,9 @@ def test_nothing_on_record_is_said_plainly(toolcrib: Program) -> None:
     explained = toolcrib("approvals", "explain")
 
     assert listed.code == 0
-    assert "Nothing was asked or denied so far." in listed.stdout
+    assert "There are no requests yet." in listed.stdout
     assert explained.code == 2
-    assert "nothing was asked or denied here so far" in explained.stderr
+    assert "there are no requests yet" in explained.stderr
 
 
 def test_a_call_that_was_denied_can_be_explained(toolcrib: Program) -> None:
@@ -281,4 +281,4 @@ def test_a_call_that_was_denied_can_be_explained(toolcrib: Program) -> None:
         ("rm -rf /", "blocked"),
         ("rm -rf build", "denied"),
     ]
-    assert "nothing and nobody can allow it" in toolcrib("approvals", "explain", "last").stdout
+    assert "nothing can allow it" in toolcrib("approvals", "explain", "last").stdout

@@ -104,7 +104,7 @@ def test_looking_at_an_empty_home(toolcrib: Program, command: str) -> None:
     outcome = toolcrib("cron", *arguments)
 
     assert outcome.code == (2 if command == "show" else 0)
-    assert "`toolcrib cron create" in outcome.stdout + outcome.stderr or "nothing is due" in outcome.stdout
+    assert "`toolcrib cron create" in outcome.stdout + outcome.stderr or "no job is due" in outcome.stdout
     assert not (toolcrib.home / "cron.db").exists()
 
 
@@ -128,7 +128,7 @@ BAD = [
     (["update", "harbour", "--skill", "data-analysys"], "did you mean 'data-analysis'"),
     (["create", "every 2h", "x", "--no-agent"], "needs a `script`"),
     (["pause", "harbor"], "did you mean 'harbour'"),
-    (["update", "harbour"], "say what to change"),
+    (["update", "harbour"], "nothing to change"),
     (["remove", "harbour"], "add `--yes`"),
     (["resume", "harbour"], "is not paused"),
 ]
@@ -158,7 +158,7 @@ def test_a_job_from_its_making_to_its_end(toolcrib: Program, scripted: Callable[
     assert "at 08:00 every day" in toolcrib("cron", "update", "harb", "--schedule", "0 8 * * *").stdout
     assert "rests" in toolcrib("cron", "pause", "harbour").stdout
     assert json.loads(toolcrib("cron", "list", "--json").stdout)[0]["state"] == "paused"
-    assert "runs next: " in toolcrib("cron", "resume", "harbour").stdout
+    assert "next run: " in toolcrib("cron", "resume", "harbour").stdout
 
     ran = toolcrib("cron", "run", "harbour")
     assert (ran.code, ran.stdout) == (0, "A boat.\n")

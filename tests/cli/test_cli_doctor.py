@@ -182,7 +182,7 @@ def test_the_page_fits_without_colour_and_ends_in_what_to_do(toolcrib: Program):
     assert "\x1b[3" not in seen.stdout
     page = seen.stdout.partition("problems ")[0]
     assert max(map(len, page.splitlines())) <= 80
-    assert seen.stdout.splitlines()[-1].startswith("Do this first: get a key at https://platform.openai.com/api-keys")
+    assert seen.stdout.splitlines()[-1].startswith("Fix this first: get a key at https://platform.openai.com/api-keys")
 
 
 def test_mcp_servers_are_counted_and_none_is_started(toolcrib: Program):

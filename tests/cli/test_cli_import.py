@@ -61,7 +61,7 @@ def test_a_dry_run_counts_the_sessions_and_changes_nothing(toolcrib, hermes):
     outcome = toolcrib("import", "hermes", "--from", "hermes", "--dry-run")
 
     assert outcome.code == 0
-    assert "Will be brought over:\n  sessions: 2 will be brought over\n" in outcome.stdout
+    assert "Will be brought over:\n  sessions: 2 to import\n" in outcome.stdout
     assert outcome.stdout.endswith("To do this, type `toolcrib import hermes --from hermes`.\n")
     assert not (toolcrib.home / "sessions.db").exists()
     assert {path.name: path.read_bytes() for path in hermes.iterdir()} == before
@@ -76,7 +76,7 @@ def test_sessions_are_brought_beside_those_that_are_here(toolcrib, hermes):
     outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
 
     assert (outcome.code, outcome.stderr) == (0, "")
-    assert "  sessions: 1 will be brought over, 1 is here already\n" in outcome.stdout
+    assert "  sessions: 1 to import, 1 is already here\n" in outcome.stdout
     assert "Brought 1 session over; type `toolcrib doctor`" in outcome.stdout
     listed = toolcrib("sessions", "list").stdout
     assert "Mine" in listed
@@ -92,7 +92,7 @@ def test_importing_again_finds_nothing_to_do(toolcrib, hermes):
     outcome = toolcrib("import", "hermes", "--from", "hermes")
 
     assert outcome.code == 0
-    assert "  sessions: 2 are here already\n" in outcome.stdout
+    assert "  sessions: 2 are already here\n" in outcome.stdout
     assert "There is nothing to bring over" in outcome.stdout
 
 
@@ -107,7 +107,7 @@ def test_a_session_that_cannot_be_read_is_named(toolcrib, hermes):
     assert "Not carried over:\n  state.db: session 'odd' cannot be brought over" in planned.stdout
     assert done.code == 1
     assert "session 'odd'" in done.stderr
-    assert "Brought 2 sessions over" in done.stdout
+    assert "Imported 2 sessions" in done.stdout
 
 
 def test_settings_and_sessions_come_together(toolcrib, hermes):
@@ -117,7 +117,7 @@ def test_settings_and_sessions_come_together(toolcrib, hermes):
     outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
 
     assert outcome.code == 0
-    assert "Brought 1 thing and 2 sessions over" in outcome.stdout
+    assert "Imported 1 thing and 2 sessions" in outcome.stdout
     assert toolcrib("config", "get", "toolsets").stdout == '["web"]\n'
 
 

@@ -79,7 +79,7 @@ def test_a_server_that_is_not_there_is_one_sentence(toolcrib: Program):
     outcome = toolcrib("model", "list", "--provider", "gone")
 
     assert outcome.code == 1
-    assert outcome.stderr.startswith("toolcrib: nothing answers at http://127.0.0.1:9/v1")
+    assert outcome.stderr.startswith("toolcrib: nothing responds at http://127.0.0.1:9/v1")
     assert len(outcome.stderr.splitlines()) == 1
 
 
@@ -173,7 +173,7 @@ def test_use_does_not_write_down_an_address_of_the_environment(toolcrib: Program
         (["opnai/gpt-5"], "did you mean 'openai'"),
         (["gpt-5", "--provider", "antropic"], "did you mean 'anthropic'"),
         (["ollama"], "`toolcrib model list --provider ollama`"),
-        (["nobody-knows-it"], "name its provider"),
+        (["nobody-knows-it"], "Name it"),
         (["embedded/qwen2.5-coder-0.6b"], "did you mean 'qwen2.5-coder-0.5b'"),
     ],
 )
@@ -218,7 +218,7 @@ def test_test_fails_for_a_model_that_calls_no_tool(toolcrib: Program, server: Sc
 
     assert outcome.code == 1
     assert "tool calls    do not work" in outcome.stdout
-    assert "said 'It is cold there.' instead" in outcome.stderr
+    assert "replied 'It is cold there.' instead" in outcome.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, True])

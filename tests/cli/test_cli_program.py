@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -14,8 +15,9 @@ import click
 import pytest
 
 from tests.cli.cli_program import KEYED_TOOL, SOURCE, Program
-from toolcrib.cli.app import COMMANDS, GROUPS, make_root
-from toolcrib.cli.examination import EXTRAS
+from toolcrib.cli.app import make_root
+from toolcrib.cli.commands.doctor import EXTRAS
+from toolcrib.cli.group import CommandGroup
 from toolcrib.version import __version__
 
 
@@ -146,27 +148,42 @@ def test_a_home_that_cannot_be_written_is_one_line(toolcrib: Program):
     assert len(outcome.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("path", [*GROUPS, *COMMANDS])
+def every_command(group: CommandGroup | None = None, path: str = "") -> dict[str, tuple[click.Command, str]]:
+    """Each group and command by what a person types, with the line that stands in the listing."""
+    group = group or make_root()
+    context = click.Context(group, info_name="toolcrib")
+    found: dict[str, tuple[click.Command, str]] = {}
+    for name, summary in group.summaries().items():
+        command = group.get_command(context, name)
+        assert command is not None
+        found[f"{path} {name}".strip()] = command, summary
+        if isinstance(command, CommandGroup):
+            found |= every_command(command, f"{path} {name}".strip())
+    return found
+
+
+@pytest.mark.parametrize("path", every_command())
 def test_every_command_explains_itself(path: str):
     """Help begins with the line that stands in the listing, and every option has a help text."""
-    root = make_root()
-    context = click.Context(root, info_name="toolcrib")
-    command: click.Command | None = root
-    for word in path.split():
-        assert isinstance(command, click.Group)
-        command = command.get_command(context, word)
+    command, summary = every_command()[path]
 
-    assert command is not None
-    summary = GROUPS[path] if path in GROUPS else COMMANDS[path][1]
     assert (command.help or "").splitlines()[0] == summary
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
-def test_every_command_file_is_in_the_table():
-    """A command that nobody can reach is dead code."""
-    files = {path.stem for path in (SOURCE / "toolcrib/cli/commands").glob("*.py")}
+def test_every_command_function_can_be_reached():
+    """A command that nobody can type is dead code."""
+    reached = {id(command) for command, _ in every_command().values()}
+    names = sorted(path.stem for path in (SOURCE / "toolcrib/cli/commands").glob("[!_]*.py"))
+    modules = [importlib.import_module(f"toolcrib.cli.commands.{name}") for name in names]
+    declared = {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, click.Command)
+    }
 
-    assert {module for module, _ in COMMANDS.values()} == files - {"__init__", "tools_new_texts"}
+    assert [name for name, value in declared.items() if id(value) not in reached] == []
 
 
 def test_doctor_knows_every_extra():

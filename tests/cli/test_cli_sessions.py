@@ -101,7 +101,7 @@ def test_a_list_can_be_narrowed(toolcrib: Program, store: SessionStore, tmp_path
     assert [one["id"] for one in json.loads(toolcrib("sessions", "list", "--here", "--json").stdout)] == [here]
     assert "There" in toolcrib("sessions", "list", "--source", "cron").stdout
     assert len(json.loads(toolcrib("sessions", "list", "-n", "1", "--json").stdout)) == 1
-    assert "No conversation is like that" in toolcrib("sessions", "list", "--source", "nowhere").stdout
+    assert "No session matches" in toolcrib("sessions", "list", "--source", "nowhere").stdout
 
 
 def test_a_conversation_is_printed(toolcrib: Program, store: SessionStore) -> None:
@@ -150,7 +150,7 @@ def test_show_as_json_has_the_whole_transcript(toolcrib: Program, store: Session
     }  # fmt: skip
     assert [one["state"] for one in everything["transcript"]] == ["live", "folded", "live", "live", "undone"]
     assert "(replaced by a summary)" in text
-    assert "(taken back)" in text
+    assert "(undone)" in text
 
 
 def test_an_unknown_outcome_is_shown(toolcrib: Program, store: SessionStore) -> None:
@@ -193,7 +193,7 @@ def test_what_was_said_is_found(toolcrib: Program, store: SessionStore) -> None:
     assert lisbon in table
     assert [one["session_id"] for one in within] == [lisbon]
     assert [(one["session_id"], one["role"]) for one in newest] == [(brest, "tool"), (lisbon, "tool")]
-    assert "Nothing like that" in toolcrib("sessions", "search", "zeppelin").stdout
+    assert "No message matches" in toolcrib("sessions", "search", "zeppelin").stdout
 
 
 def test_a_replay_tells_it_again_and_calls_nothing(toolcrib: Program, store: SessionStore) -> None:
@@ -255,7 +255,7 @@ def test_conversations_are_exported_to_files(toolcrib: Program, store: SessionSt
     toolcrib("sessions", "export", first, second, "-f", "markdown", "-o", str(folder))
 
     assert (wrote.code, wrote.stdout) == (0, "")
-    assert "Wrote 2 conversations" in wrote.stderr
+    assert "Wrote 2 sessions" in wrote.stderr
     assert (again.code, forced.code) == (2, 0)
     assert "--force" in again.stderr
     assert json.loads(file.read_text())["session_id"] == second
@@ -311,7 +311,7 @@ def test_deleting_asks_first(toolcrib: Program, store: SessionStore) -> None:
     assert "--yes" in unattended.stderr
     assert "Nothing was deleted" in declined.stdout
     assert kept == [session]
-    assert "Deleted 1 conversation." in agreed.stdout
+    assert "Deleted 1 session." in agreed.stdout
     assert store.list() == []
 
 
@@ -326,7 +326,7 @@ def test_a_conversation_goes_with_its_helpers_and_its_copies(toolcrib: Program, 
 
     outcome = toolcrib("sessions", "delete", session, "--yes")
 
-    assert "Deleted 3 conversations." in outcome.stdout
+    assert "Deleted 3 sessions." in outcome.stdout
     assert [one.id for one in store.list(include_hidden=True)] == [branch]
     assert FileHistory(toolcrib.home / "cache" / "undo").changed(session) == []
     assert not (toolcrib.home / "cache" / "undo" / session).exists()
@@ -344,10 +344,10 @@ def test_old_conversations_are_deleted_by_age(toolcrib: Program, store: SessionS
     done = toolcrib("sessions", "delete", "--older-than", "30d", "--yes")
     nothing = toolcrib("sessions", "delete", "--older-than", "30d", "--yes")
 
-    assert "1 conversation would be deleted" in dry.stdout
+    assert "1 session would be deleted" in dry.stdout
     assert old in dry.stdout
     assert before == 2
-    assert "Deleted 1 conversation." in done.stdout
+    assert "Deleted 1 session." in done.stdout
     assert [one.id for one in store.list()] == [new]
     assert "nothing was deleted" in nothing.stdout
 

@@ -28,7 +28,7 @@ def test_a_key_is_typed_unseen_and_kept_for_its_owner(toolcrib: Program):
     """A password never appears on the screen; the file is for its owner alone; other values are shown."""
     toolcrib.write("tools/tides.py", DESCRIBED)
 
-    seen = toolcrib.on_terminal("setup", "tides", answers=(("typing):", SECRET), ("Units:", "metres")))
+    seen = toolcrib.on_terminal("setup", "tides", answers=(("you type):", SECRET), ("Units:", "metres")))
 
     assert seen.code == 0
     assert SECRET not in seen.stdout
@@ -56,10 +56,10 @@ def test_what_was_saved_before_an_interrupt_stays(toolcrib: Program):
     """Each answer is kept at once."""
     toolcrib.write("tools/tides.py", DESCRIBED)
 
-    seen = toolcrib.on_terminal("setup", "tides", answers=(("typing):", SECRET), ("Units:", "^C")))
+    seen = toolcrib.on_terminal("setup", "tides", answers=(("you type):", SECRET), ("Units:", "^C")))
 
     assert seen.code == 130
-    assert "Stopped; 1 value saved. Type `toolcrib setup --list`" in seen.stdout
+    assert "Stopped; 1 value saved. Run `toolcrib setup --list`" in seen.stdout
     assert (toolcrib.home / ".env").read_text() == f"TIDES_API_KEY={SECRET}\n"
 
 

@@ -59,7 +59,7 @@ def test_a_provider_is_set_up_with_its_key_and_tried(toolcrib: Program, server: 
     """The key is typed unseen and kept for its owner, the model is offered, and one real request uses both."""
     server.add("ready")
     with_server(toolcrib, server)
-    answers = (("Provider (", "mine"), ("Address [", ""), ("typing):", KEY), ("Model [scripted]", ""))
+    answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [scripted]", ""))
 
     seen = toolcrib.on_terminal("setup", answers=(*answers, *SKIPPED_ALL[1:]))
 
@@ -92,7 +92,7 @@ def test_a_key_of_the_environment_counts_before_the_file(toolcrib: Program, serv
 
     seen = toolcrib.on_terminal("setup", answers=(*answers, *SKIPPED_ALL[1:]), MINE_KEY="other-0123456789")
 
-    assert "MINE_KEY is also set in the environment, which counts before the file." in seen.stdout
+    assert "MINE_KEY is also set in the environment, which overrides the file." in seen.stdout
     assert sent_keys(server) == ["Bearer other-0123456789"]
 
 
@@ -100,8 +100,8 @@ def test_a_failed_trial_can_be_tried_again(toolcrib: Program, server: ScriptedMo
     """After a refused key the sentence is shown, and another key can be entered."""
     server.add(Refusal(401, "bad key"), "ready")
     with_server(toolcrib, server)
-    first = (("Provider (", "mine"), ("Address [", ""), ("typing):", "wrong-0123456789"), ("Model [", ""))
-    second = (("What now?", "again"), ("Address [", ""), ("typing):", KEY), ("Model [", ""))
+    first = (("Provider (", "mine"), ("Address [", ""), ("you type):", "wrong-0123456789"), ("Model [", ""))
+    second = (("What now?", "again"), ("Address [", ""), ("you type):", KEY), ("Model [", ""))
 
     seen = toolcrib.on_terminal("setup", answers=(*first, *second, *SKIPPED_ALL[1:]))
 
@@ -114,7 +114,7 @@ def test_what_does_not_work_can_be_kept_anyway(toolcrib: Program, server: Script
     """Enter after a failed trial keeps what was entered, and the next step follows."""
     server.add(Refusal(401, "bad key"))
     with_server(toolcrib, server)
-    answers = (("Provider (", "mine"), ("Address [", ""), ("typing):", KEY), ("Model [", ""), ("What now?", ""))
+    answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [", ""), ("What now?", ""))
 
     seen = toolcrib.on_terminal("setup", answers=(*answers, *SKIPPED_ALL[1:]))
 
@@ -142,9 +142,9 @@ def test_the_other_steps_write_what_was_chosen(toolcrib: Program):
     """Keys of tools, toolsets, approvals and backend are asked for, checked and saved; a typo is asked about again."""
     toolcrib.write("tools/tides.py", KEYED_TOOL)
     answers = (
-        ("Provider (", ""), ("Which do you want", "1"), ("typing):", KEY), ("Toolsets (", "wbe"),
+        ("Provider (", ""), ("Variables to enter", "1"), ("you type):", KEY), ("Toolsets (", "wbe"),
         ("did you mean 'web'", "web,file"), ("Approvals (", "smrt"), ("did you mean 'smart'", "smart"),
-        ("Backend (", "ssh"), ("all the same?", "n"), ("Backend (", "local"),
+        ("Backend (", "ssh"), ("anyway?", "n"), ("Backend (", "local"),
     )  # fmt: skip
 
     seen = toolcrib.on_terminal("setup", answers=answers)
@@ -182,7 +182,7 @@ def test_an_interrupt_says_what_was_saved(toolcrib: Program, server: ScriptedMod
     """Ctrl-C stops anywhere, with exit code 130; what was answered before is kept and named."""
     server.add(Stream("ready", stall_after=0) if at == "during the request" else "ready")
     with_server(toolcrib, server)
-    answers = (("Provider (", "mine"), ("Address [", ""), ("typing):", KEY), ("Model [", ""))
+    answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [", ""))
     last = ("Asking scripted", "^C") if at == "during the request" else ("Approvals (", "^C")
     between = () if at == "during the request" else SKIPPED["toolsets"]
 
@@ -269,7 +269,7 @@ def test_a_model_that_does_not_answer_is_exit_code_one(toolcrib: Program, server
         (["--set", "A B=1"], "is not the name of a variable"),
         (["--provider", "openai", "--key-env", "NOT_THERE"], "'NOT_THERE' is not set"),
         (["--provider", "ollama", "--model", "m", "--key-stdin"], "needs no key"),
-        (["--provider", "openai", "--key-stdin", "--key-env", "A"], "not from both"),
+        (["--provider", "openai", "--key-stdin", "--key-env", "A"], "use either"),
         (["--provider", "ollama"], "has no default model"),
         (["tides", "--yes"], "not both"),
         ([], "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set"),

@@ -47,7 +47,7 @@ def test_view_prints_a_skill_or_a_file_of_it(toolcrib: Program, brew: Path) -> N
 def test_check_names_every_problem_and_fails_on_errors(toolcrib: Program, brew: Path) -> None:
     """By name, by path, or all; file, line, severity and rule; exit code 1 for errors alone."""
     assert toolcrib("skills", "check").code == 0
-    assert toolcrib("skills", "check", "brew").stdout == "Nothing to change in 1 skill.\n"
+    assert toolcrib("skills", "check", "brew").stdout == "No problems found in 1 skill.\n"
     toolcrib.write("skills/bad/SKILL.md", BAD)
     for target in ("bad", str(toolcrib.home / "skills/bad"), str(toolcrib.home / "skills/bad/SKILL.md")):
         seen = toolcrib("skills", "check", target, "--json")

@@ -50,9 +50,9 @@ def test_the_latest_call_is_taken_back(toolcrib: Program, folder: Path) -> None:
 
     assert (first.code, second.code, third.code) == (0, 0, 0)
     assert "b.txt: restored" in first.stdout
-    assert "1 file was put back." in first.stdout
+    assert "1 file was restored." in first.stdout
     assert "a.txt: restored" in second.stdout
-    assert "nothing to take back" in third.stdout
+    assert "nothing to undo" in third.stdout
     assert (folder / "a.txt").read_text() == "before"
     assert (folder / "b.txt").read_text() == "b"
 
@@ -69,7 +69,7 @@ def test_calls_without_a_conversation_are_taken_back_in_their_own_folder(toolcri
 
     assert "o.txt" not in listed.stdout + undone.stdout
     assert (other / "o.txt").read_text() == "o"
-    assert "nothing to take back" in redone.stdout
+    assert "nothing to undo" in redone.stdout
     assert (folder / "a.txt").read_text() == "before"
 
 
@@ -82,7 +82,7 @@ def test_several_calls_can_be_tried_first(toolcrib: Program, folder: Path) -> No
     redone = toolcrib("undo", "--redo", cwd=folder)
 
     assert "a.txt: would be restored" in trial.stdout
-    assert "2 files would be put back." in trial.stdout
+    assert "2 files would be restored." in trial.stdout
     assert (untouched, undone) == ("after", "before")
     assert redone.code == 0
     assert (folder / "a.txt").read_text() == "after"
@@ -138,7 +138,7 @@ def test_another_folder_has_nothing_to_take_back(toolcrib: Program, folder: Path
     unknown = toolcrib("undo", "--session", "nobody", cwd=elsewhere)
     named = toolcrib("undo", "--session", "direct", cwd=elsewhere)
 
-    assert "nothing to take back" in nothing.stdout
+    assert "nothing to undo" in nothing.stdout
     assert (nothing.code, unknown.code, named.code) == (0, 2, 0)
     assert (folder / "b.txt").read_text() == "b"
 

@@ -100,7 +100,7 @@ def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Pr
     assert "installed by strange" in listed.stdout
     assert (checked.code, checked.stdout.splitlines()[-1]) == (
         0,
-        "strange: 1 passed, 0 failed, 0 skipped. It keeps its promises.",
+        "strange: 1 passed, 0 failed, 0 skipped. The backend passes.",
     )
 
 
@@ -148,7 +148,7 @@ def test_keys_of_ours_are_looked_for_inside(toolcrib: Program) -> None:
         (("check", "no.such.module:make"), "no backend 'no.such.module:make'"),
         (("check", "os:nothing_here"), "write it as `MODULE:FUNCTION`"),
         (("check", "os:sep"), "is not a function"),
-        (("check", "mine:nothing"), "made a int"),
+        (("check", "mine:nothing"), "of type int"),
         (("shell", "local"), "needs a terminal"),
         (("shell", "nowhere"), "toolcrib"),
     ],
@@ -210,7 +210,7 @@ def shell_on_terminal(toolcrib: Program, *arguments: str) -> Iterator[tuple[int,
 def test_a_shell_is_used_as_if_one_sat_there(toolcrib: Program, backend: str) -> None:
     """Keys, Ctrl-C, the size of the terminal and each change of it reach the shell; its exit code is ours."""
     with shell_on_terminal(toolcrib, backend) as (master, process):
-        _read_until(master, "leaves it.")
+        _read_until(master, "to leave.")
         os.write(master, b"PS1='ready> '; stty size; echo $((40 + 2))\n")
         first = _read_until(master, "\r\n42\r\n")
         assert "33 101" in first
@@ -245,7 +245,7 @@ def test_the_terminal_is_as_before_after_a_shell(toolcrib: Program) -> None:
         cwd=toolcrib.root,
     )
     try:
-        _read_until(master, "leaves it.")
+        _read_until(master, "to leave.")
         os.write(master, b"exit\n")
         assert process.wait(DEADLINE_SECONDS) == 0
         assert termios.tcgetattr(slave) == before
@@ -295,4 +295,4 @@ def test_leftovers_are_listed_then_removed(abandoned: Program) -> None:
     assert list(folder.iterdir()) == []
 
     again = abandoned("env", "clean")
-    assert (again.code, again.stdout) == (0, "Nothing was left behind.\n")
+    assert (again.code, again.stdout) == (0, "Nothing to clean up.\n")

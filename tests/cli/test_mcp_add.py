@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.cli_program import Program
-from toolcrib.cli.mcp_formats import read_servers
-from toolcrib.cli.mcp_secrets import SecretMover, is_secret_name
-from toolcrib.cli.mcp_text import read_pasted
+from toolcrib.cli.mcp_formats import read_pasted, read_servers
+from toolcrib.cli.mcp_secrets import SecretExtractor, is_secret_name
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ToolcribError, UsageError
 
@@ -153,7 +152,7 @@ def test_what_is_not_known_here_is_left_out_and_said():
     (server,) = read_servers(read_pasted('{"mcpServers": {"a": {"command": "x", "autoApprove": ["y"]}}}'))
 
     assert server.settings == {"command": "x"}
-    assert server.notes == ["left out 'autoApprove', which toolcrib does not know"]
+    assert server.notes == ["ignored 'autoApprove', which toolcrib does not know"]
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{]", '{"a": 1}', '{"mcpServers": {}}', "nothing", '{"mcpServers": 5}'])
@@ -195,7 +194,7 @@ def test_any_json_gives_servers_or_one_clear_error(whole, server):
         except ToolcribError:
             continue
         for one in found:
-            SecretMover(one.name, {}).moved(one.settings)
+            SecretExtractor(one.name, {}).extract(one.settings)
 
 
 # Secrets
@@ -223,9 +222,9 @@ def test_secrets_are_told_by_their_names(name, is_secret):
 
 def test_secrets_become_variables_wherever_they_stand():
     """Variables, headers, arguments and addresses hold names afterwards, and the values are in one place."""
-    mover = SecretMover("my-gh", {})
+    mover = SecretExtractor("my-gh", {})
 
-    moved = mover.moved(
+    moved = mover.extract(
         {
             "env": {"GH_TOKEN": "t1", "MODE": "fast", "OTHER_KEY": "${MINE}"},
             "headers": {"Authorization": "Bearer t2", "X-Trace": "on"},
@@ -243,9 +242,9 @@ def test_secrets_become_variables_wherever_they_stand():
 
 def test_a_variable_of_somebody_else_keeps_its_value():
     """A name that is taken by another value gets a number."""
-    mover = SecretMover("a", {"MCP_A_TOKEN": "theirs"})
+    mover = SecretExtractor("a", {"MCP_A_TOKEN": "theirs"})
 
-    moved = mover.moved({"env": {"TOKEN": "mine"}})
+    moved = mover.extract({"env": {"TOKEN": "mine"}})
 
     assert moved == {"env": {"TOKEN": "${MCP_A_TOKEN_2}"}}
     assert mover.variables == {"MCP_A_TOKEN_2": "mine"}
@@ -254,9 +253,9 @@ def test_a_variable_of_somebody_else_keeps_its_value():
 @pytest.mark.parametrize("value", ["<your key>", "YOUR_API_KEY", "xxxx", "...", "replace-me", "sk_your_key_here"])
 def test_a_placeholder_is_not_taken_for_a_secret(value):
     """A word that somebody has to replace is named as a variable, and nothing is written for it."""
-    mover = SecretMover("a", {})
+    mover = SecretExtractor("a", {})
 
-    assert mover.moved({"env": {"API_KEY": value}}) == {"env": {"API_KEY": "${MCP_A_API_KEY}"}}
+    assert mover.extract({"env": {"API_KEY": value}}) == {"env": {"API_KEY": "${MCP_A_API_KEY}"}}
     assert mover.variables == {}
 
 
@@ -318,7 +317,7 @@ def test_pasted_servers_come_from_text_a_file_or_standard_input(toolcrib: Progra
     unnamed = toolcrib("mcp", "add", "--json", text)
 
     assert servers_of(toolcrib) == {name: {"command": "python3"} for name in ("a", "b", "c", "time")}
-    assert "time: was called 'github.com/acme/time'" in unnamed.stderr
+    assert "time: renamed from 'github.com/acme/time'" in unnamed.stderr
 
 
 def test_a_server_that_is_there_is_replaced_only_on_demand(toolcrib: Program):
@@ -364,12 +363,12 @@ def test_a_broken_config_loses_nothing(toolcrib: Program):
         (["a b", "--", "x"], "`toolcrib mcp add a-b`"),
         (["a"], "`toolcrib mcp add a -- COMMAND`"),
         ([], "`toolcrib mcp add NAME -- COMMAND`"),
-        (["a", "--url", "example.com/mcp"], "'example.com/mcp' is no address"),
-        (["a", "--url", "https://a.example/ b"], "is no address"),
+        (["a", "--url", "example.com/mcp"], "'example.com/mcp' is not a valid address"),
+        (["a", "--url", "https://a.example/ b"], "is not a valid address"),
         (["a", "--url", "https://a.example", "--", "x"], "`--url`"),
         (["a", "--env", "=1", "--", "x"], "`--env NAME=VALUE`"),
         (["a", "--header", "nothing", "--url", "https://a.example"], "`--header 'Name: value'`"),
-        (["--json", "nowhere.json"], "there is no file 'nowhere.json'"),
+        (["--json", "nowhere.json"], "no such file: 'nowhere.json'"),
         (["--json", '{"mcpServers": {"a": {"command": "x", "args": "one"}}}'], "should be a list"),
     ],
 )
@@ -388,7 +387,7 @@ def test_a_command_that_is_not_here_is_added_with_a_warning(toolcrib: Program):
     done = toolcrib("mcp", "add", "a", "--", "no-such-program-here")
 
     assert done.code == 0
-    assert "'no-such-program-here' was not found" in done.stderr
+    assert "'no-such-program-here' is not installed" in done.stderr
     assert servers_of(toolcrib) == {"a": {"command": "no-such-program-here"}}
 
 
@@ -448,9 +447,9 @@ def test_a_login_that_stays_is_mentioned(toolcrib: Program):
     ("words", "said"),
     [
         (("--json", '{"mcpServers":'), "before the JSON is complete"),
-        (("--json", "https://a.example/mcp"), "type `toolcrib mcp add NAME --url https://a.example/mcp`"),
-        (("--json", "no such text"), "there is no file 'no such text'"),
-        (("Café", "--", "x"), "type `toolcrib mcp add Cafe`"),
+        (("--json", "https://a.example/mcp"), "run `toolcrib mcp add NAME --url https://a.example/mcp`"),
+        (("--json", "no such text"), "no such file: 'no such text'"),
+        (("Café", "--", "x"), "for example `toolcrib mcp add Cafe`"),
     ],
 )
 def test_what_cannot_be_added_is_told_with_the_way_out(toolcrib: Program, words: tuple[str, ...], said: str):

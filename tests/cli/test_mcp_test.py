@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_program import DEADLINE_SECONDS, Program
-from toolcrib.cli.mcp_advice import advice
+from toolcrib.cli.commands.mcp_check import suggest_fix
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.mcp.client.servers import read_server
 
@@ -208,7 +208,7 @@ def test_a_mistake_is_answered_with_what_to_type(toolcrib: Program, words, said)
         (
             {"command": "sh", "args": ["-c", "echo started; cat >/dev/null"], "connect_timeout": 6.0},
             "did not answer in time",
-            "prints on stdout",
+            "prints text on stdout",
         ),
         (
             raw(stall_on=["initialize", "server/discover"]) | {"connect_timeout": 6.0},
@@ -242,7 +242,7 @@ def test_the_last_words_of_a_process_are_shown(toolcrib: Program):
     ("program", "kind", "path", "settings", "detail", "to_do"),
     [
         ("raw_http.py", "forbidden", "mcp", {}, "HTTP 401", "Authorization: Bearer"),
-        ("raw_http.py", "failing", "mcp", {}, "HTTP 500", "fault of its own"),
+        ("raw_http.py", "failing", "mcp", {}, "HTTP 500", "server itself failed"),
         ("sdk_server.py", "mcp", "elsewhere", {}, "HTTP 404", "mcp_servers.it.url"),
         ("sdk_server.py", "sse", "sse", {}, "HTTP 405", "mcp_servers.it.transport sse"),
         ("sdk_server.py", "mcp", "mcp", {"transport": "sse"}, "HTTP 4", "mcp_servers.it.transport http"),
@@ -330,7 +330,7 @@ def test_errors_of_servers_elsewhere_have_their_advice(error, said):
     """What cannot be had on this machine is told by its words."""
     server = read_server("it", McpServerSettings(url="https://a.example/mcp", auth="oauth"), {})
 
-    assert said in advice(server, error, [])
+    assert said in suggest_fix(server, error, [])
 
 
 def test_advice_names_variables_and_not_the_secrets_in_them():
@@ -340,9 +340,9 @@ def test_advice_names_variables_and_not_the_secrets_in_them():
     environ = {"A_KEY": "very-secret"}
 
     told = [
-        advice(read_server("it", process, environ), "it ended with exit code 3", []),
-        advice(read_server("it", elsewhere, environ), "the server answered HTTP 401", []),
-        advice(read_server("it", elsewhere, environ), "something else", []),
+        suggest_fix(read_server("it", process, environ), "it ended with exit code 3", []),
+        suggest_fix(read_server("it", elsewhere, environ), "the server answered HTTP 401", []),
+        suggest_fix(read_server("it", elsewhere, environ), "something else", []),
     ]
 
     assert all("${A_KEY}" in one and "very-secret" not in one for one in told)

@@ -302,10 +302,10 @@ SCENARIOS = [
         terminal=True,
         answers=(("> ", "d"),),
     ),
-    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", "tide-0123456789"),)),
-    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", ""),)),
-    Scenario("setup tides", TOOLS, terminal=True, answers=(("typing):", "^C"),)),
-    Scenario("import hermes --from hermes", HERMES, terminal=True, answers=(("Do this?", "n"),)),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", "tide-0123456789"),)),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", ""),)),
+    Scenario("setup tides", TOOLS, terminal=True, answers=(("you type):", "^C"),)),
+    Scenario("import hermes --from hermes", HERMES, terminal=True, answers=(("Import this?", "n"),)),
 ]
 
 

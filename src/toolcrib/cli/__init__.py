@@ -1,1 +1,1 @@
-"""The command line: one file a command, each imported only when its command runs."""
+"""The command line: `app` has the table of commands, `commands/` one module for each group."""

@@ -1,28 +1,38 @@
-"""MCP servers as other clients write them down, as settings of ours.
+"""MCP servers in the config formats of other clients, read as our settings.
 
     mcpServers         Claude, Cursor, Windsurf, Gemini, Cline and most others; a list in Continue
     servers, inputs    VS Code, also below `mcp`
     context_servers    Zed
     mcp                opencode
-    mcp_servers        Codex, Hermes Agent, and this program
+    mcp_servers        Codex, Hermes Agent, toolcrib
 
-Also one server alone, and a mapping of nothing but servers.
+A single server and a mapping of servers work too, as JSON with comments and stray commas, TOML, YAML or a fenced block.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from toolcrib.config.mcp_settings import McpServerSettings
-from toolcrib.core.errors import UnknownName, UsageError
+from toolcrib.config.yaml_text import parse
+from toolcrib.core.errors import ConfigError, UnknownName, UsageError
+from toolcrib.dispatch.json_text import BadJson, read_json
 
-MAPS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp")
+_FENCE = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
+_STRING = r'("(?:\\.|[^"\\])*")'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_STRAY_COMMA = re.compile(_STRING + r"|,(?=\s*[}\]])", re.DOTALL)
+_INNER_PART = re.compile(r'\s*"[^"\n]+"\s*:')
+_TOML = re.compile(r"^\s*\[mcp_servers\b", re.MULTILINE)
+_YAML = re.compile(r"^(mcp_servers|mcpServers|extensions)\s*:", re.MULTILINE)
+SERVER_MAPS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp")
 ADDRESSES = ("url", "serverUrl", "httpUrl", "uri", "baseUrl", "endpoint")
-OURS = frozenset(McpServerSettings.__struct_fields__)
 RENAMED = {
     **dict.fromkeys(ADDRESSES, "url"),
     "cmd": "command",
@@ -34,7 +44,7 @@ RENAMED = {
     "startup_timeout_sec": "connect_timeout",
     "tool_timeout_sec": "timeout",
 }
-CHOSEN = {
+TOOL_FILTERS = {
     **dict.fromkeys(("includeTools", "enabled_tools", "allowedTools"), "include"),
     **dict.fromkeys(("excludeTools", "disabled_tools", "disabledTools"), "exclude"),
 }
@@ -43,33 +53,94 @@ TRANSPORTS = {
     **dict.fromkeys(("http", "remote", "streamable-http", "streamable_http", "streamableHttp", "http-stream"), "http"),
     "sse": "sse",
 }
-# Says nothing about how a server is reached.
+# Keys that do not matter for connecting.
 IGNORED = frozenset(
     "name description source gallery $schema id title version icon logoUrl provider providerUrl tags type "  # noqa: SIM905
     "transport transportType dev longRunning metadata registry bundled display_name".split()
 )
 MILLISECONDS_FROM = 1000
-"""Nobody lets a call wait for so many seconds, and many clients count milliseconds."""
+"""A timeout this large must be in milliseconds, which many clients use."""
 
 
-class FoundServer(msgspec.Struct):
-    """One server, as it goes into the config."""
+def read_pasted(text: str) -> Any:
+    """The parsed text; raises UsageError with the reason if it cannot be parsed."""
+    text = text.removeprefix("\ufeff").replace("\u00a0", " ")
+    if '"' not in text:
+        # Web pages turn straight quotes into typographic ones.
+        text = text.replace("\u201c", '"').replace("\u201d", '"')
+    fenced = _FENCE.search(text)
+    text = (fenced[1] if fenced else text).strip()
+    if _TOML.search(text):
+        return _toml(text)
+    if not text.startswith(("{", "[")) and _YAML.search(text):
+        return _yaml(text)
+    return _json(text)
+
+
+def _json(text: str) -> Any:
+    text = _COMMENT.sub(lambda found: found[1] or "\n" * found[0].count("\n"), text).strip()
+    if _INNER_PART.match(text):
+        # A fragment without the outer braces, as many pages show it.
+        text = "{" + text.rstrip().rstrip(",") + "}"
+    text = _STRAY_COMMA.sub(lambda found: found[1] or "", text)
+    if not text.startswith("["):
+        begin, end = text.find("{"), text.rfind("}")
+        if begin < 0:
+            raise UsageError(f"there is no JSON in {_shortened(text)}; run `toolcrib mcp add --help` for examples")
+        text = text[begin : end + 1 if end > begin else None]
+    try:
+        return read_json(text)
+    except BadJson as error:
+        # Keys without quotes, and single quotes, are YAML.
+        with contextlib.suppress(ConfigError):
+            data = parse(text, "the text").data
+            if isinstance(data, dict):
+                return data
+        raise UsageError(f"this is not JSON: {error}; run `toolcrib mcp add --help` for examples") from error
+
+
+def _toml(text: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"this is not TOML: {error}; run `toolcrib mcp add --help` for examples") from error
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return parse(text, "the text").data
+    except ConfigError as error:
+        reason = str(error).partition(";")[0]
+        raise UsageError(f"this is not YAML: {reason}; run `toolcrib mcp add --help` for examples") from error
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+KNOWN_KEYS = frozenset(McpServerSettings.__struct_fields__)
+
+
+class ImportedServer(msgspec.Struct):
+    """A server as it goes into the config."""
 
     name: str
     settings: dict[str, Any]
     notes: list[str]
-    """What the person should know about how it was read."""
+    """What the person should know about the import."""
 
 
-class UnknownInText(UnknownName):
+class UnknownServerInText(UnknownName):
     kind = "server in this text,"
 
 
-def read_servers(data: Any, name: str = "") -> list[FoundServer]:
-    """The servers that the data name; with `name`, the one of that name, or the only one under that name."""
+def read_servers(data: Any, name: str = "") -> list[ImportedServer]:
+    """The servers in the data; with `name`, the one with this name, or the only one, which gets this name."""
     found = _server_map(data, name)
     if name and len(found) > 1 and name not in found:
-        raise UnknownInText(name, found, advice=f"it has {', '.join(found)}; type `toolcrib mcp add --json …` for all")
+        raise UnknownServerInText(
+            name, found, advice=f"it has {', '.join(found)}; run `toolcrib mcp add --json …` to add all"
+        )
     if name:
         found = {name: found[name] if name in found else next(iter(found.values()))}
     inputs = _inputs(data)
@@ -84,9 +155,9 @@ def _server_map(data: Any, name: str) -> dict[str, Any]:
     if _is_server(data):
         chosen = name or data.get("name") or data.get("id")
         if not chosen:
-            raise UsageError("this server has no name; type `toolcrib mcp add NAME --json …`")
+            raise UsageError("this server has no name; run `toolcrib mcp add NAME --json …`")
         return {str(chosen): data}
-    for key in MAPS:
+    for key in SERVER_MAPS:
         if isinstance(data.get(key), dict | list) and data[key]:
             return _server_map(data[key], name)
     servers = {str(key): raw for key, raw in data.items() if isinstance(raw, dict) and _is_server(raw)}
@@ -104,13 +175,13 @@ def _is_server(data: Mapping[str, Any]) -> bool:
 
 def _no_servers() -> UsageError:
     return UsageError(
-        "there is no MCP server in this text: none of its parts has a command or an address; "
-        "`toolcrib mcp add --help` shows examples"
+        "no MCP server found: nothing in this text has a command or an address; "
+        "run `toolcrib mcp add --help` for examples"
     )
 
 
 def _inputs(data: Any) -> dict[str, Any]:
-    """What VS Code would ask for, by id."""
+    """The inputs that VS Code would ask for, by id."""
     if not isinstance(data, dict):
         return {}
     given = data.get("inputs") or (data["mcp"].get("inputs") if isinstance(data.get("mcp"), dict) else None)
@@ -118,18 +189,18 @@ def _inputs(data: Any) -> dict[str, Any]:
     return {str(one["id"]): one for one in listed if isinstance(one, dict) and "id" in one}
 
 
-def _read(name: str, raw: Any, inputs: Mapping[str, Any]) -> FoundServer:
-    server = FoundServer(name, {}, [])
+def _read(name: str, raw: Any, inputs: Mapping[str, Any]) -> ImportedServer:
+    server = ImportedServer(name, {}, [])
     settings = server.settings
     for key, value in raw.items():
         if key == "command" and isinstance(value, dict):
             settings.update({"command": value.get("path"), "args": value.get("args"), "env": value.get("env")})
         elif value is not None and not _take_known(settings, key, value) and key not in IGNORED:
-            server.notes.append(f"left out {key!r}, which toolcrib does not know")
+            server.notes.append(f"ignored {key!r}, which toolcrib does not know")
     _take_transport(server, raw)
     _take_secret_names(settings, raw)
     _tidy(settings)
-    filling = _Filling(inputs, server.notes)
+    filling = _VariableSyntax(inputs, server.notes)
     for key in ("command", "args", "env", "cwd", "url", "headers"):
         if key in settings:
             settings[key] = _each_text(settings[key], filling.filled)
@@ -137,9 +208,9 @@ def _read(name: str, raw: Any, inputs: Mapping[str, Any]) -> FoundServer:
 
 
 def _take_known(settings: dict[str, Any], key: str, value: Any) -> bool:
-    """Takes over what has the same meaning here; False for all else."""
-    if key in CHOSEN:
-        settings.setdefault("tools", {})[CHOSEN[key]] = value
+    """Take over a key that has the same meaning here; False for any other key."""
+    if key in TOOL_FILTERS:
+        settings.setdefault("tools", {})[TOOL_FILTERS[key]] = value
     elif key == "tools" and isinstance(value, list):
         if value != ["*"]:
             settings.setdefault("tools", {})["include"] = value
@@ -148,28 +219,28 @@ def _take_known(settings: dict[str, Any], key: str, value: Any) -> bool:
     elif key == "startup_timeout_ms" and isinstance(value, int | float):
         settings["connect_timeout"] = value / 1000
     elif key == "trust" and isinstance(value, bool):
-        return not value  # To trust a server that another client trusted is for the person to say.
+        return not value  # Only the person decides to trust a server, not another client's config.
     elif key in ("env_vars", "env_http_headers", "bearer_token_env_var"):
         return True
-    elif RENAMED.get(key, key) in OURS and key != "transport":
+    elif RENAMED.get(key, key) in KNOWN_KEYS and key != "transport":
         settings[RENAMED.get(key, key)] = value
     else:
         return False
     return True
 
 
-def _take_transport(server: FoundServer, raw: Mapping[str, Any]) -> None:
+def _take_transport(server: ImportedServer, raw: Mapping[str, Any]) -> None:
     given = next((raw[key] for key in ("type", "transport", "transportType") if isinstance(raw.get(key), str)), "")
     kind = TRANSPORTS.get(given, "")
-    # What `auto` means anyway is not worth a line in the config.
+    # `auto` finds every other transport.
     if kind == "sse" and server.settings.get("url"):
         server.settings["transport"] = "sse"
     if given and not kind and given not in ("auto", "custom", "extension"):
-        server.notes.append(f"left out the transport {given!r}, which toolcrib does not know")
+        server.notes.append(f"ignored the transport {given!r}, which toolcrib does not know")
 
 
 def _take_secret_names(settings: dict[str, Any], raw: Mapping[str, Any]) -> None:
-    """Codex names the variables that hold secrets."""
+    """Take over the variables that hold secrets, which Codex names."""
     variables, by_header, bearer = (raw.get(key) for key in ("env_vars", "env_http_headers", "bearer_token_env_var"))
     env = {str(name): f"${{{name}}}" for name in variables} if isinstance(variables, list) else {}
     headers = {name: f"${{{value}}}" for name, value in by_header.items()} if isinstance(by_header, dict) else {}
@@ -182,7 +253,7 @@ def _take_secret_names(settings: dict[str, Any], raw: Mapping[str, Any]) -> None
 
 
 def _tidy(settings: dict[str, Any]) -> None:
-    """Words as text, a command apart from its arguments, seconds, and nothing that is empty."""
+    """Normalise: strings, a command apart from its arguments, timeouts in seconds, no empty values."""
     command = settings.get("command")
     if isinstance(command, list):
         more = settings.get("args")
@@ -214,8 +285,8 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     return {key: _each_text(item, change) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-class _Filling:
-    """Puts our way of naming variables in the place of others'."""
+class _VariableSyntax:
+    """Translates other clients' variable syntax to ours."""
 
     _FORMS = re.compile(
         r"\$\{input:(?P<input>[^}]+)\}"
@@ -240,9 +311,11 @@ class _Filling:
         if found["braced"]:
             return f"${{{found['braced']}}}"
         if found["name"]:
-            self._note(f"took {found['default']!r} for {found[0]}; write ${{{found['name']}}} for the variable")
+            self._note(
+                f"used the default {found['default']!r} for {found[0]}; write ${{{found['name']}}} to use the variable"
+            )
             return found["default"]
-        # Servers are started in the workspace.
+        # Servers start in the workspace.
         return "./" if found["inside"] else "."
 
     def _asked(self, wanted: str) -> str:

@@ -1,4 +1,4 @@
-"""Secrets in the settings of a server, moved out of the config: each becomes a variable of `.env`."""
+"""Secrets in the settings of MCP servers: moved from the config to variables in `.env`, and masked for display."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _HEADER = re.compile(r"(?P<head>(?P<name>[A-Za-z][\w-]*):\s*)(?P<value>\S.*)", r
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_]\w*)\}")
 
 
-class SecretMover:
-    """Moves the secrets of one server; afterwards `variables` holds what belongs in `.env`."""
+class SecretExtractor:
+    """Replaces the secrets of a server with variables; collects the values for `.env` in `variables`."""
 
     def __init__(self, server: str, taken: Mapping[str, str]) -> None:
-        """`taken` has the variables that are there; none of them gets another value."""
+        """`taken` holds the existing variables, whose values must not change."""
         self.variables: dict[str, str] = {}
         self._server = server
         self._taken = taken
 
-    def moved(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with variables in the place of secrets."""
+    def extract(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with variables instead of secrets."""
         changed = dict(settings)
         for key in ("env", "headers"):
             if isinstance(changed.get(key), dict):
@@ -77,12 +77,12 @@ class SecretMover:
         head, secret = (scheme[1], scheme[2]) if scheme else ("", value)
         variable = self._name(name, secret)
         if not _PLACEHOLDER.fullmatch(secret):
-            # A word like YOUR_API_KEY is for the person to fill in.
+            # The person has to replace a placeholder such as YOUR_API_KEY.
             self.variables[variable] = secret
         return f"{head}${{{variable}}}"
 
     def _name(self, name: str, secret: str) -> str:
-        """A name for the variable that nothing else has."""
+        """An unused name for the variable."""
         server, key = _upper(self._server), _upper(name)
         wanted = PREFIX + (key if key.startswith(f"{server}_") else f"{server}_{key}")
         if _PLACEHOLDER.fullmatch(secret):
@@ -101,7 +101,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def without_secrets(settings: Any, name: str = "") -> Any:
-    """The settings of servers, fit to be shown: what is a secret by its name or its looks is masked."""
+    """The settings of servers for display: masks what has the name or the shape of a secret."""
     if isinstance(settings, dict):
         return {key: without_secrets(value, str(key)) for key, value in settings.items()}
     if isinstance(settings, list):
@@ -112,7 +112,7 @@ def without_secrets(settings: Any, name: str = "") -> Any:
 
 
 def variables_in(settings: Any) -> set[str]:
-    """The variables that any text in the settings names."""
+    """The variables that the settings refer to."""
     if isinstance(settings, str):
         return set(_VARIABLE.findall(settings))
     inner = settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list) else ()
@@ -120,7 +120,7 @@ def variables_in(settings: Any) -> set[str]:
 
 
 def own_variables(server: str, settings: Any) -> set[str]:
-    """The variables that `SecretMover` may have made for a server."""
+    """The variables that `SecretExtractor` may have created for a server."""
     return {name for name in variables_in(settings) if name.startswith(f"{PREFIX}{_upper(server)}_")}
 
 

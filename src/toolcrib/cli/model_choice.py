@@ -1,9 +1,10 @@
-"""Choosing a model for good: what a person's words mean, and writing it to the config."""
+"""Choosing a model: what a name means, which models are ready to use, and saving the choice to the config."""
 
 from __future__ import annotations
 
 import difflib
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from toolcrib.config.agent_settings import ModelSettings
@@ -11,14 +12,16 @@ from toolcrib.config.edit import put_values, unset_value
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError, nearest_names
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
-from toolcrib.providers.embedded.catalog import MODELS, find_model
+from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, find_model
 from toolcrib.providers.presets import ALIASES, PRESETS, Preset
+
+EMBEDDED = "embedded"
 
 
 def choose_model(settings: Settings, model: str, provider: str = "", base_url: str = "") -> ModelChoice:
-    """The provider and model that these words name; raises UnknownProvider, or UsageError when no model is named.
+    """The provider and model that these names mean; raises UnknownProvider, or UsageError if no model is named.
 
-    A provider that the words name is the one that is meant, whether its key is set or not.
+    A named provider is used whether its key is set or not.
     """
     places = ConfiguredModels(settings)
     named, rest = _split(places, model)
@@ -28,7 +31,7 @@ def choose_model(settings: Settings, model: str, provider: str = "", base_url: s
         choice = explain_choice(settings, model=rest if is_own else model, provider=preset.name, base_url=base_url)
     elif named is not None:
         choice = explain_choice(settings, model=rest, provider=named.name, base_url=base_url)
-        # The default of a provider, not what the config happened to name before.
+        # The provider's default, not the model in the config.
         choice = choice if rest else replace(choice, model=_default(settings, named))
     else:
         _refuse_misspelt(places, model, settings)
@@ -37,14 +40,14 @@ def choose_model(settings: Settings, model: str, provider: str = "", base_url: s
         find_model(choice.model)
     if not choice.model:
         raise UsageError(
-            f"{choice.provider} has no default model; name one that it has with `toolcrib model use "
-            f"{choice.provider}/NAME` (`toolcrib model list --provider {choice.provider}` shows them)"
+            f"{choice.provider} has no default model; name one with `toolcrib model use {choice.provider}/NAME` "
+            f"(`toolcrib model list --provider {choice.provider}` lists them)"
         )
     return choice
 
 
 def save_choice(settings: Settings, choice: ModelChoice) -> None:
-    """Write the model, its provider and, where it would not be found otherwise, its address to the config."""
+    """Write the model, its provider and, if necessary, its address to the config."""
     values: dict[tuple[str, ...], str] = {("model", "default"): choice.model, ("model", "provider"): choice.provider}
     written = ModelSettings(default=choice.model, provider=choice.provider)
     is_elsewhere = choice.base_url != explain_choice(replace(settings, model=written)).base_url
@@ -52,12 +55,12 @@ def save_choice(settings: Settings, choice: ModelChoice) -> None:
         values["model", "base_url"] = choice.base_url
     put_values(settings.home, values)
     if not is_elsewhere and settings.model.base_url:
-        # It was the address of what answered before.
+        # It was the address of the previous model.
         unset_value(settings.home, "model.base_url")
 
 
 def _split(places: ConfiguredModels, text: str) -> tuple[Preset | None, str]:
-    """The provider before the first slash, or the text itself as one; None when it names none."""
+    """The provider before the first slash, or the whole text as a provider; None if it is neither."""
     head, _, rest = text.partition("/")
     return (places.find(head), rest) if places.knows(head) else (None, text)
 
@@ -67,19 +70,19 @@ def _default(settings: Settings, preset: Preset) -> str:
 
 
 def _refuse_misspelt(places: ConfiguredModels, text: str, settings: Settings) -> None:
-    """Raise UnknownProvider where the words look like a provider that is spelt differently."""
+    """Raises UnknownProvider if the text looks like a misspelt provider."""
     head, slash, _ = text.partition("/")
     known = [*settings.providers, *PRESETS, *ALIASES]
     configured = settings.model.provider
     takes_slashes = places.knows(configured) and places.find(configured).slashed_models
-    # A word alone is a model, unless it is all but the name of a provider.
+    # A single word is a model, unless it nearly is the name of a provider.
     looks_like_one = nearest_names(head, known) if slash else difflib.get_close_matches(head, known, cutoff=0.9)
     if looks_like_one and not (slash and takes_slashes):
-        raise UnknownProvider(head, known, advice="`toolcrib model list` shows all of them")
+        raise UnknownProvider(head, known, advice="`toolcrib model list` lists them all")
 
 
 def _by_name_of_model(settings: Settings, places: ConfiguredModels, model: str, base_url: str) -> ModelChoice:
-    """Where a model is that was named alone: with the configured provider, unless its name is another maker's."""
+    """The provider of a model named alone: the configured one, unless the name belongs to another provider."""
     choice = explain_choice(settings, model=model, base_url=base_url)
     preset = places.find(choice.provider)
     if preset.slashed_models or choice.base_url != preset.base_url or _is_own(preset, model):
@@ -87,16 +90,55 @@ def _by_name_of_model(settings: Settings, places: ConfiguredModels, model: str, 
     if settings.model.provider and any(_is_own(maker, model) for maker in PRESETS.values()):
         return explain_choice(replace(settings, model=ModelSettings()), model=model)
     if preset.protocol == "embedded":
-        raise UsageError(
-            f"nothing here tells where the model {model!r} is; name its provider: `toolcrib model use PROVIDER/{model}`"
-        )
+        raise UsageError(f"which provider has the model {model!r}? Name it: `toolcrib model use PROVIDER/{model}`")
     if "/" in model:
-        raise UnknownProvider(model.partition("/")[0], (), advice="`toolcrib model list` shows all of them")
+        raise UnknownProvider(model.partition("/")[0], (), advice="`toolcrib model list` lists them all")
     return choice
 
 
 def _is_own(preset: Preset, model: str) -> bool:
-    """Whether the name of the model begins as those of this provider do."""
+    """Whether the name looks like a model of this provider."""
     if preset.protocol == "embedded":
         return model in MODELS
     return bool(preset.model_prefixes) and model.lower().startswith(tuple(p.lower() for p in preset.model_prefixes))
+
+
+class ModelOption(Struct, frozen=True, kw_only=True):
+    """A model and its provider."""
+
+    provider: str
+    model: str
+    about: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider}/{self.model}" if self.provider and self.model else self.provider or self.model
+
+
+def model_choices(settings: Settings) -> list[ModelOption]:
+    """The models that are ready to use: from the config, from providers with a key, then embedded ones."""
+    configured = settings.model
+    found: list[ModelOption] = []
+    if configured.default:
+        found.append(ModelOption(provider=configured.provider, model=configured.default, about="from your config"))
+    found += [ModelOption(provider="", model=name, about="fallback from your config") for name in configured.fallbacks]
+    for name, entry in settings.providers.items():
+        if entry.model:
+            found.append(ModelOption(provider=name, model=entry.model, about=f"your server {entry.base_url}"))
+    for preset in ConfiguredModels(settings).with_key():
+        if preset.default_model:
+            found.append(ModelOption(provider=preset.name, model=preset.default_model, about=preset.title))
+    local = PRESETS[EMBEDDED].title
+    for model in (DEFAULT_MODEL, *MODELS):
+        found.append(ModelOption(provider=EMBEDDED, model=model, about=local))
+    return list({one.name: one for one in reversed(found)}.values())[::-1]
+
+
+def chosen_model(settings: Settings, wanted: str) -> ModelOption:
+    """What a name means: one of the choices, a provider, or a model whose provider follows from its name."""
+    listed = next((one for one in model_choices(settings) if one.name == wanted), None)
+    if listed is not None:
+        return listed
+    if ConfiguredModels(settings).knows(wanted):
+        return ModelOption(provider=wanted, model="")
+    return ModelOption(provider="", model=wanted)

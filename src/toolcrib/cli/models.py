@@ -1,20 +1,25 @@
-"""What the commands about models share: the providers that are here, and what keeps one from answering."""
+"""Model providers: which are configured, what keeps one from answering, and which models a server has."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from urllib.error import HTTPError, URLError
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from toolcrib.cli.model_servers import answering
-from toolcrib.cli.output import silence
+from toolcrib.cli.commands.completion import matching_names
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.errors import ToolcribError
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice
 from toolcrib.providers.create import create_provider
@@ -24,22 +29,26 @@ from toolcrib.providers.failures import is_on_this_machine
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
 
 PACKAGES = {"openai": "openai", "anthropic": "anthropic", "embedded": "xllamacpp"}
-"""The package that each protocol needs; the extra has the name of the protocol."""
+"""The package that each protocol needs; the extra is named after the protocol."""
 HIDDEN = frozenset({"scripted"})
-"""For tests: not shown to people who look for a model, unless their config names it."""
+"""For tests: hidden from people who look for a model, unless their config names it."""
+LIST_SECONDS = 10.0
+PROBE_SECONDS = 0.3
+MAX_LIST_BYTES = 20_000_000
+ANTHROPIC_VERSION = "2023-06-01"
 
 
 class ProviderState(Struct, frozen=True, kw_only=True):
-    """One provider, and what is known here about it without asking it."""
+    """A provider, and what is known about it without a request."""
 
     preset: Preset
     base_url: str
     default_model: str
     key_variable: str
-    """The variable for its key; empty where none is needed."""
+    """The variable for its key; empty if it needs none."""
     has_key: bool
     answers: bool | None = None
-    """Whether a server on this machine answers; None when it is not on this machine, or was not asked."""
+    """Whether a local server responds; None for a remote one, or if it was not probed."""
 
     @property
     def is_local(self) -> bool:
@@ -47,17 +56,17 @@ class ProviderState(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing has to be entered before it can be used."""
+        """Whether it can be used without entering a key."""
         return self.has_key or not self.preset.needs_key
 
     @property
-    def key_address(self) -> str:
-        """Where a key can be had."""
-        return where_to_get(self.key_variable)
+    def key_url(self) -> str:
+        """Where to get a key."""
+        return key_url_of(self.key_variable)
 
 
-class Lack(Struct, frozen=True, kw_only=True):
-    """What keeps a model from answering, and what to do about it."""
+class MissingRequirement(Struct, frozen=True, kw_only=True):
+    """What a model needs before it can answer, and how to provide it."""
 
     what: str
     remedy: str
@@ -67,23 +76,23 @@ class Lack(Struct, frozen=True, kw_only=True):
 
 
 def provider_states(settings: Settings, *, probe: bool = False) -> list[ProviderState]:
-    """Every provider that can be named, those of the config first; `probe` asks the servers on this machine."""
+    """All providers, those of the config first; `probe` checks whether local servers respond."""
     places = ConfiguredModels(settings)
     names = dict.fromkeys([*settings.providers, *(name for name in PRESETS if name not in HIDDEN)])
     states = [_state(places, places.find(name)) for name in names]
     local = [state for state in states if state.is_local] if probe else []
-    answers = answering([(state.preset, state.base_url) for state in local])
+    answers = probe_servers([(state.preset, state.base_url) for state in local])
     answered = {state.preset.name: found for state, found in zip(local, answers, strict=True)}
     return [replace(state, answers=answered.get(state.preset.name)) for state in states]
 
 
-def where_to_get(variable: str) -> str:
-    """The address at which the value of a variable can be had; empty when nobody said."""
+def key_url_of(variable: str) -> str:
+    """Where to get the value of a variable; empty if unknown."""
     return str(OPTIONAL_ENV_VARS.get(variable, {}).get("url") or "")
 
 
-def lack_of(settings: Settings, choice: ModelChoice) -> Lack | None:
-    """What the chosen model lacks, as far as that can be told without asking anybody; None when nothing is missing."""
+def missing_requirement(settings: Settings, choice: ModelChoice) -> MissingRequirement | None:
+    """What the chosen model needs, as far as can be told without a request; None if nothing is missing."""
     preset = ConfiguredModels(settings).find(choice.provider)
     try:
         create_provider(settings, model=choice.model, provider=choice.provider, base_url=choice.base_url)
@@ -91,18 +100,18 @@ def lack_of(settings: Settings, choice: ModelChoice) -> Lack | None:
             find_model(choice.model)
     except (ModelError, UnknownEmbeddedModel) as error:
         what, _, remedy = str(error).partition("; ")
-        return Lack(what=what, remedy=remedy)
+        return MissingRequirement(what=what, remedy=remedy)
     package = PACKAGES.get(preset.protocol, "")
     if package and not installed_version(package):
-        return Lack(
+        return MissingRequirement(
             what=f"the package `{package}`, which {preset.name} needs, is not installed",
-            remedy=f"type `pip install 'toolcrib[{preset.protocol}]'`",
+            remedy=f"run `pip install 'toolcrib[{preset.protocol}]'`",
         )
     return None
 
 
 def context_window(settings: Settings, choice: ModelChoice) -> int:
-    """How many tokens the model takes, as far as it is known without asking it."""
+    """The context window of the model in tokens, as far as known without a request."""
     try:
         provider, model = create_provider(
             settings, model=choice.model, provider=choice.provider, base_url=choice.base_url
@@ -113,7 +122,7 @@ def context_window(settings: Settings, choice: ModelChoice) -> int:
 
 
 def missing_weights(settings: Settings, choice: ModelChoice) -> EmbeddedModel | None:
-    """The embedded model that would have to be fetched before it can answer; None when nothing would."""
+    """The embedded model whose weights must be downloaded first; None if none must."""
     if choice.provider != "embedded":
         return None
     model = find_model(choice.model)
@@ -125,7 +134,7 @@ def megabytes(size: int) -> str:
 
 
 def installed_version(package: str) -> str:
-    """The version of a package that is installed; empty when it is not."""
+    """The installed version of a package; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -133,13 +142,8 @@ def installed_version(package: str) -> str:
 
 
 def complete_providers(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of providers for the shell."""
-    try:
-        with silence():
-            names = [*load_settings().providers, *PRESETS]
-    except (ToolcribError, OSError):
-        return []  # there is no place for a message while somebody is typing
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    """Provider names for the shell."""
+    return matching_names(lambda: dict.fromkeys([*load_settings().providers, *PRESETS]), incomplete)
 
 
 def _state(places: ConfiguredModels, preset: Preset) -> ProviderState:
@@ -150,4 +154,93 @@ def _state(places: ConfiguredModels, preset: Preset) -> ProviderState:
         default_model=preset.default_model or (DEFAULT_MODEL if preset.protocol == "embedded" else ""),
         key_variable=variable,
         has_key=bool(key),
+    )
+
+
+def server_models(preset: Preset, base_url: str, key: str, *, seconds: float = LIST_SECONDS) -> list[str]:
+    """The names of the server's models; raises ModelError with what to do. Needs no SDK."""
+    request = _request(preset, base_url, key)
+    # A configured proxy cannot reach a server on this machine.
+    proxies = [urllib.request.ProxyHandler({})] if is_on_this_machine(base_url) else []
+    try:
+        with urllib.request.build_opener(*proxies).open(request, timeout=seconds) as answer:
+            return _names(json.loads(answer.read(MAX_LIST_BYTES)))
+    except HTTPError as error:
+        error.close()
+        raise _refused(preset, base_url, error.code) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(preset, base_url, error) from error
+    except ValueError as error:
+        raise ModelError(
+            f"the server at {base_url} does not list models; set the address of {preset.title} with `toolcrib setup`",
+            kind="server",
+        ) from error
+
+
+def probe_servers(places: Sequence[tuple[Preset, str]]) -> list[bool]:
+    """Whether a model server responds at each address, within a moment; probes all at once."""
+    if not places:
+        return []
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(lambda address: _answers(*address), places))
+
+
+def _answers(preset: Preset, base_url: str) -> bool:
+    try:
+        server_models(preset, base_url, "", seconds=PROBE_SECONDS)
+    except ModelError as error:
+        # A server that asks for a key is there.
+        return error.kind == "key"
+    return True
+
+
+def _request(preset: Preset, base_url: str, key: str) -> urllib.request.Request:
+    if not base_url.startswith(("http://", "https://")):
+        raise ModelError(
+            f"{base_url!r} is not an address; use one that starts with http:// or https://: "
+            "`toolcrib setup --base-url URL`",
+            kind="bad_request",
+        )
+    if preset.protocol == "anthropic":
+        headers = {"x-api-key": key, "anthropic-version": ANTHROPIC_VERSION}
+        return urllib.request.Request(f"{base_url.rstrip('/')}/v1/models?limit=1000", headers=headers)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return urllib.request.Request(f"{base_url.rstrip('/')}/models", headers={**preset.headers, **headers})
+
+
+def _names(answer: Any) -> list[str]:
+    """The names in a response, which some servers send as a bare list. Raises ValueError."""
+    rows = answer.get("data") if isinstance(answer, dict) else answer
+    if not isinstance(rows, list):
+        raise ValueError("no list")
+    names = [row.get("id") or row.get("name") for row in rows if isinstance(row, dict)]
+    return sorted({name.removeprefix("models/") for name in names if isinstance(name, str)})
+
+
+def _refused(preset: Preset, base_url: str, status: int) -> ModelError:
+    if status in (401, 403):
+        return ModelError(
+            f"{preset.title} does not list its models without a valid key (HTTP {status}); "
+            "set one with `toolcrib setup`",
+            kind="key",
+        )
+    if status in (404, 405):
+        return ModelError(
+            f"{preset.title} does not list its models at {base_url}; find a name in its documentation: "
+            f"`toolcrib model use {preset.name}/NAME`",
+            kind="unknown_model",
+        )
+    return ModelError(f"{preset.title} returned HTTP {status} at {base_url}; try again in a minute", kind="server")
+
+
+def _unreachable(preset: Preset, base_url: str, error: Exception) -> ModelError:
+    reason = error.reason if isinstance(error, URLError) else error
+    if is_on_this_machine(base_url):
+        return ModelError(
+            f"nothing responds at {base_url}, the address of {preset.name}; start the server, or set another address "
+            "with `toolcrib setup`",
+            kind="network",
+        )
+    return ModelError(
+        f"{preset.title} cannot be reached at {base_url} ({reason}); check your network and the address", kind="network"
     )

@@ -1,4 +1,4 @@
-"""How results reach people and programs: tables on a terminal, aligned text in a pipe, JSON where asked for."""
+"""Output for people and programs: tables on a terminal, aligned text in a pipe, JSON on request."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import json
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Texts of third parties must not move the cursor or recolour the terminal of whoever reads them.
+# Text from third parties must not move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 COLUMN_GAP = "  "
 ESCAPE = "toolcrib.escape"
-"""The error handler of our streams; known to Python once `escape_what_cannot_be_shown` was called."""
+"""The name of our encoding error handler; `escape_unencodable` registers it."""
 
 Pairs = Sequence[tuple[str, str | Sequence[str]]]
 
 
-def escape_what_cannot_be_shown() -> None:
-    """Let stdout and stderr write an emoji, where they cannot, as JSON does: a JSON result stays one in any locale."""
+def escape_unencodable() -> None:
+    """Make stdout and stderr write what the locale cannot encode as JSON escapes, so JSON output stays valid JSON."""
     codecs.register_error(ESCAPE, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -37,17 +38,17 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-def on_terminal() -> bool:
+def stdout_is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def person_present() -> bool:
-    """Whether somebody can be asked: both what we say and what is typed belong to a terminal."""
+def is_interactive() -> bool:
+    """Whether a person can be asked: stdin and stderr both belong to a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def print_line(text: str = "") -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     sys.stdout.write(clean(text) + "\n")
 
 
@@ -56,11 +57,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a heading; nothing but the heading when there are no rows."""
+    """Print a table with a heading; only the heading if there are no rows."""
     cells = [[one_line(cell) for cell in row] for row in rows]
-    if on_terminal():
+    if stdout_is_terminal():
         # Rich is slow to import, and only a terminal needs it.
-        from toolcrib.cli.drawn_tables import draw_table  # noqa: PLC0415
+        from toolcrib.cli.tables import draw_table  # noqa: PLC0415
 
         draw_table(columns, cells)
         return
@@ -71,10 +72,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_pairs(pairs: Pairs) -> None:
-    """Labels with what belongs to each; several lines stand under each other."""
+    """Print labels, each with its text or its lines of text beside it."""
     lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
-    if on_terminal():
-        from toolcrib.cli.drawn_tables import draw_pairs  # noqa: PLC0415 - as above
+    if stdout_is_terminal():
+        from toolcrib.cli.tables import draw_pairs  # noqa: PLC0415 - as above
 
         draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
         return
@@ -86,29 +87,29 @@ def print_pairs(pairs: Pairs) -> None:
 
 
 def error_line(message: str) -> None:
-    """What went wrong, as one line on stderr."""
+    """Print an error as one line on stderr."""
     sys.stderr.write(f"toolcrib: {one_line(message)}\n")
 
 
 def note(message: str = "") -> None:
-    """Something for the person beside the result, on stderr."""
+    """Print a message for the person on stderr, apart from the result."""
     sys.stderr.write(clean(message) + "\n")
     sys.stderr.flush()
 
 
 def hint(message: str) -> None:
-    """Something for a person who reads the result on a terminal; scripts are spared it."""
-    if on_terminal() and sys.stderr.isatty():
+    """Print a tip for a person at a terminal; scripts never see it."""
+    if stdout_is_terminal() and sys.stderr.isatty():
         note(message)
 
 
 def clean(text: str) -> str:
-    """The text without control characters, line breaks and tabs excepted."""
+    """The text with its control characters replaced, except line breaks and tabs."""
     return _CONTROL.sub("�", text)
 
 
 def cell_width(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """How many terminal columns the text takes."""
     return sum(
         0 if unicodedata.category(char) in _ZERO_WIDTH else 2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text
@@ -119,8 +120,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def as_sentence(value: Any) -> str:
-    """A value of the config as people write it: text bare, true and false, lists and mappings as JSON."""
+def as_config_text(value: Any) -> str:
+    """A config value as people write it: bare text, everything else as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -128,7 +129,7 @@ def as_sentence(value: Any) -> str:
 
 @contextlib.contextmanager
 def stdout_reserved() -> Iterator[None]:
-    """While other people's code runs, what it prints goes to stderr: stdout carries results alone."""
+    """Send what third-party code prints to stderr: stdout carries only results."""
     sys.stdout.flush()
     with _descriptor_moved(1, 2), contextlib.redirect_stdout(sys.stderr):
         yield
@@ -137,20 +138,20 @@ def stdout_reserved() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """While the shell completes a word, nothing may be printed at all: it would land in the line being typed."""
+    """Discard all output: during shell completion it would land in the line that is being typed."""
     with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123 - a device, not a path
-        _descriptor_moved(1, nowhere.fileno()),
-        _descriptor_moved(2, nowhere.fileno()),
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
+        open(os.devnull, "w", encoding="utf-8") as null,  # noqa: PTH123 - a device, not a path
+        _descriptor_moved(1, null.fileno()),
+        _descriptor_moved(2, null.fileno()),
+        contextlib.redirect_stdout(null),
+        contextlib.redirect_stderr(null),
     ):
         yield
 
 
 @contextlib.contextmanager
 def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
-    """Child processes write to the descriptor, not to sys.stdout. A descriptor that is closed stays as it is."""
+    """Redirect a descriptor, because child processes do not write to sys.stdout. A closed descriptor stays closed."""
     with contextlib.ExitStack() as undo:
         with contextlib.suppress(OSError):
             saved = os.dup(descriptor)
@@ -163,3 +164,7 @@ def _descriptor_moved(descriptor: int, target: int) -> Iterator[None]:
 def one_line(text: str) -> str:
     """The text on one line, without control characters."""
     return clean(" ".join(text.split()))
+
+
+def local_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"

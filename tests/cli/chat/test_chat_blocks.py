@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.cli.chat.blocks import BlockStream
-from toolcrib.cli.chat.markdown import ChatMarkdown
-from toolcrib.cli.chat.paper import Paper
+from toolcrib.cli.chat.renderer import BlockStream, ChatMarkdown, TerminalRenderer
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 PIECES = st.lists(
@@ -45,7 +43,7 @@ def blocks_of(text: str) -> list[str]:
 
 
 def drawn(text: str, columns: int = 60, *, colour: bool = False) -> str:
-    return Paper(colour=colour).draw(ChatMarkdown(text), columns)
+    return TerminalRenderer(colour=colour).draw(ChatMarkdown(text), columns)
 
 
 @pytest.mark.parametrize(

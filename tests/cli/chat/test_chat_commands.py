@@ -29,27 +29,27 @@ def register(ctx):
     ("command", "shown"),
     [
         ("/help", ("/steer TEXT", "/undo", "Ctrl-C")),
-        ("/help steer", ("/steer TEXT: Say something",)),
+        ("/help steer", ("/steer TEXT: Guide the agent",)),
         ("/tools", ("slow", "demo", "terminal", "offered")),
         ("/tools demo", ("slow", "edit", "broken")),
         ("/toolsets", ("terminal", "in use")),
-        ("/model", ("scripted answers", "/model NAME switches")),
+        ("/model", ("Using scripted", "/model NAME to switch")),
         ("/todo", ("no plan",)),
-        ("/memory", ("What the agent noted", "memories")),
-        ("/approvals", ("Nothing is allowed for this session alone.",)),
-        ("/processes", ("No background process",)),
-        ("/mcp", ("No MCP server is configured",)),
+        ("/memory", ("Agent's notes", "memories")),
+        ("/approvals", ("This session has no grants of its own.",)),
+        ("/processes", ("no background processes",)),
+        ("/mcp", ("No MCP servers are configured",)),
         ("/mcp restart", ("/mcp reconnect NAME",)),
-        ("/cost", ("sent", "answered", "tool calls", "context")),
-        ("/sessions", ("session", "last used", "(this one)")),
-        ("/queue", ("Nothing waits",)),
+        ("/cost", ("input", "output", "tool calls", "context")),
+        ("/sessions", ("session", "last used", "(current)")),
+        ("/queue", ("queue is empty",)),
         ("/stop", ("Nothing is running.",)),
-        ("/undo", ("nothing to take back",)),
-        ("/retry", ("nothing to ask again",)),
+        ("/undo", ("nothing to undo",)),
+        ("/retry", ("nothing to retry",)),
         ("/compress", ("too short",)),
         ("/sesions", ("unknown command '/sesions'", "'/sessions'")),
         ("/toolset demo", ("in use",)),
-        ("/resume", ("/resume ID goes on",)),
+        ("/resume", ("/resume ID to resume",)),
         ("/resume 1999", ("1999",)),
         ("/tools nonsense", ("unknown toolset",)),
     ],
@@ -114,11 +114,11 @@ def test_new_resume_and_branch_change_the_session(home: Path) -> None:
         chat.wait_idle()
 
         chat.enter("/new")
-        chat.wait_for("A new session")
+        chat.wait_for("Started session")
         chat.enter("/resume whales")
         chat.wait_for("Resumed", "about whales (2 messages)")
         chat.enter("/branch")
-        chat.wait_for("A copy of the conversation")
+        chat.wait_for("Branched to session")
         chat.enter("go on")
         chat.wait_until(lambda text: text.count("First.") == 3, "an answer in the copy")
         chat.leave()
@@ -140,14 +140,14 @@ def test_undo_takes_back_the_exchange_and_puts_files_back(home: Path, tmp_path: 
         assert (work / "kept.txt").read_text() == "written by the tool"
 
         chat.enter("/undo")
-        chat.wait_for("Taken back", "kept.txt (changed)", "answer ❯")
+        chat.wait_for("Undone", "kept.txt (changed)", "answer ❯")
         chat.enter("1")
         chat.wait_for("restored")
 
         assert (work / "kept.txt").read_text() == "as it was"
         chat.wait_idle()
         chat.enter("/undo")
-        chat.wait_for("nothing to take back")
+        chat.wait_for("nothing to undo")
 
 
 def test_a_question_of_a_command_can_be_left_with_ctrl_c(home: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_a_second_ctrl_c_leaves_with_130(home: Path, gate: Path) -> None:
         chat.wait_for("🐌 slow")
 
         chat.type(CTRL_C)
-        chat.wait_for("Ctrl-C again leaves")
+        chat.wait_for("Ctrl-C again to exit")
         chat.type(CTRL_C)
 
         assert chat.exit_code() == 130
@@ -35,7 +35,7 @@ def test_ctrl_c_clears_the_line_first_and_twice_at_an_empty_one_leaves(home: Pat
         chat.type(CTRL_C)
         chat.wait_gone("half a thought")
         chat.type(CTRL_C)
-        chat.wait_for("Ctrl-C again leaves")
+        chat.wait_for("Ctrl-C again to exit")
         chat.type(CTRL_C)
 
         assert chat.exit_code() == 0

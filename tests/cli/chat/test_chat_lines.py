@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from toolcrib.agent.events import CallFinished, CallStarted, ChildProgressed
-from toolcrib.cli.chat.call_lines import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.images import named_images, save_images, with_images
+from toolcrib.cli.chat.screen import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.slash import SlashCommand, UnknownCommand, find_command, split_command
-from toolcrib.cli.chat.spinner import Activity
+from toolcrib.cli.chat.status import Activity
 from toolcrib.cli.chat.symbols import (
     ASCII,
     UNICODE,
-    cost_in_words,
-    count_in_words,
     fitted,
-    seconds_in_words,
+    short_cost,
+    short_count,
+    short_duration,
     symbols_for,
 )
 from toolcrib.cli.output import cell_width
@@ -105,10 +105,10 @@ def test_helpers_stand_below_the_call_while_they_work() -> None:
     """A helper is shown with what it does, and goes when it is done."""
     activity = Activity(ASCII, Clock())
     activity.call_started(started("1", "delegate_task"))
-    activity.helper_progressed(ChildProgressed(child_id="c", goal="count", state="working", what="read_file a"))
+    activity.subagent_progressed(ChildProgressed(child_id="c", goal="count", state="working", what="read_file a"))
     assert "count: read_file a" in activity.rows(80)[1]
 
-    activity.helper_progressed(ChildProgressed(child_id="c", goal="count", state="completed"))
+    activity.subagent_progressed(ChildProgressed(child_id="c", goal="count", state="completed"))
 
     assert len(activity.rows(80)) == 1
 
@@ -199,13 +199,13 @@ def test_fitted_text_fits(text: str, columns: int) -> None:
 )
 def test_times_are_short(seconds: float, words: str) -> None:
     """Tenths while they matter, then seconds, minutes, hours."""
-    assert seconds_in_words(seconds) == words
+    assert short_duration(seconds) == words
 
 
 def test_amounts_are_short() -> None:
     """Tokens by thousands and millions; small costs with four digits; nothing for an unknown cost."""
-    assert [count_in_words(count) for count in (950, 12_340, 1_200_000)] == ["950", "12.3k", "1.2M"]
-    assert [cost_in_words(cost) for cost in (None, 0.0123, 1.5)] == ["", "$0.0123", "$1.50"]
+    assert [short_count(count) for count in (950, 12_340, 1_200_000)] == ["950", "12.3k", "1.2M"]
+    assert [short_cost(cost) for cost in (None, 0.0123, 1.5)] == ["", "$0.0123", "$1.50"]
 
 
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:

@@ -169,7 +169,7 @@ def test_a_dangerous_call_is_asked_about_and_runs_when_allowed(home: Path, tmp_p
         assert not (work / "build").exists()
         chat.wait_idle()
         chat.enter("/approvals")
-        chat.wait_for("Decided last", "allowed once")
+        chat.wait_for("Latest decisions", "allowed once")
 
 
 def test_a_denied_call_does_not_run(home: Path, tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ def test_steer_reaches_the_agent_while_it_works_and_stop_stops_it(home: Path, ga
         chat.wait_for("🐌 slow")
 
         chat.enter("/steer be quick")
-        chat.wait_for("will be heard before the next step")
+        chat.wait_for("sees this before its next step")
         gate.touch()
-        chat.wait_for("heard: be quick")
+        chat.wait_for("steered: be quick")
         chat.enter("/stop")
         chat.wait_for("stopped")
         chat.wait_idle()

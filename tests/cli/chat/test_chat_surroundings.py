@@ -232,7 +232,7 @@ def test_a_question_of_a_command_does_not_hang_a_pipe(home: Path, tmp_path: Path
 
     assert done.returncode == 0
     assert done.stdout == "Written.\n\nNext.\n\n"
-    assert "Taken back" in done.stderr
+    assert "Undone" in done.stderr
     assert "nobody can answer" in done.stderr
     assert file.exists()
 
@@ -275,7 +275,7 @@ def test_leaving_names_the_background_processes_that_run(home: Path, gate: Path)
         wait_for_file(chat, pid_file)
 
         assert chat.leave() == 0
-        assert "Ends with the chat" in chat.text
+        assert "Ending background process" in chat.text
         assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
 
 

@@ -1,1 +1,1 @@
-"""The chat at a terminal: one question, or a conversation that lasts."""
+"""The chat at a terminal: `one_shot` answers one question, `session` runs an interactive chat."""

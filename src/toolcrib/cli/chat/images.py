@@ -1,4 +1,4 @@
-"""Images by path: those that a message names are sent along, those that a model makes are kept."""
+"""Images in the chat: attaches those that a message names, saves those that a model creates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BEGINNINGS = {
 MAX_IMAGE_BYTES = 20_000_000
 NOT_ATTACHED = "image not attached"
 _ENDING = r"\.(?:png|jpe?g|gif|webp)"
-# As terminals write a file that is dropped on them: quoted, with escaped spaces, or as an address.
+# As terminals insert a dropped file: quoted, with escaped spaces, or as a file: URL.
 _NAMED = re.compile(
     rf"""'(?P<single>[^'\n]+{_ENDING})'|"(?P<double>[^"\n]+{_ENDING})"|(?P<bare>@?(?:\\.|[^\s'"\\])+{_ENDING})(?!\w|\.\w)""",
     re.IGNORECASE,
@@ -38,9 +38,9 @@ _NAMED = re.compile(
 
 
 def with_images(text: str, folder: Path | None = None) -> tuple[Message, list[str]]:
-    """The message of a person with the images that it names, and a line about each of them.
+    """The person's message with the images that it names, and a note about each of them.
 
-    Paths are looked for in `folder`; without one, in the folder that the process is in.
+    Relative paths start at `folder`, by default the current one.
     """
     images: list[Image] = []
     notes: list[str] = []
@@ -55,16 +55,16 @@ def with_images(text: str, folder: Path | None = None) -> tuple[Message, list[st
 
 
 def save_images(images: Iterable[Image], home: Home) -> list[str]:
-    """Keeps images that a model made, and says where each is now."""
-    return [place for image in images if (place := save_image(image, home.images_dir))]
+    """Save images that a model created; returns their paths."""
+    return [path for image in images if (path := save_image(image, home.images_dir))]
 
 
 def named_images(text: str, folder: Path) -> list[Path]:
-    """The image files that a text names and that exist, each once."""
+    """The existing image files that a text names, each once."""
     found: dict[Path, None] = {}
     for match in _NAMED.finditer(text):
         named = match["single"] or match["double"] or re.sub(r"\\(.)", r"\1", match["bare"]).removeprefix("@")
-        # The whole word may be the name; or a bracket before it belongs to the sentence.
+        # A bracket at the start may belong to the name or to the sentence.
         candidates = [_path(named, folder), _path(named.lstrip("([<{"), folder)]
         path = next((one for one in candidates if one is not None and _is_file(one)), None)
         if path is not None:
@@ -73,7 +73,7 @@ def named_images(text: str, folder: Path) -> list[Path]:
 
 
 def load_image(path: Path) -> Image:
-    """The image in a file; OSError when it cannot be read, ValueError when it is too large to send, or no image."""
+    """The image in a file; OSError if it cannot be read, ValueError if it is too large or no image."""
     if path.stat().st_size > MAX_IMAGE_BYTES:
         raise ValueError(f"it is larger than {MAX_IMAGE_BYTES // 1_000_000} MB")
     content = path.read_bytes()
@@ -81,17 +81,17 @@ def load_image(path: Path) -> Image:
 
 
 def _media_type(content: bytes) -> str:
-    """By what is in the file: a service refuses the whole request over an image that is called what it is not."""
+    """The media type by content: providers reject a request with a mislabelled image."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     found = next((kind for beginning, kind in _BEGINNINGS.items() if content.startswith(beginning)), "")
     if not found:
-        raise ValueError("there is no PNG, JPEG, GIF or WebP image in it")
+        raise ValueError("it is not a PNG, JPEG, GIF or WebP image")
     return found
 
 
 def save_image(image: Image, folder: Path) -> str:
-    """Keeps an image and says where; one that is only an address stays where it is."""
+    """Save an image and return its path; for an image that is only a URL, the URL."""
     if not image.data:
         return image.url
     try:
@@ -114,7 +114,7 @@ def _path(text: str, folder: Path) -> Path | None:
         return None
     try:
         return (folder / Path(text).expanduser()).absolute()
-    except RuntimeError:  # the home of a user whom nobody knows
+    except RuntimeError:  # the home of an unknown user
         return None
 
 

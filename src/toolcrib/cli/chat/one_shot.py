@@ -1,4 +1,4 @@
-"""`toolcrib chat -q`: one question; the answer on stdout, progress on stderr, the outcome as exit code."""
+"""`toolcrib chat -q`: one question. The answer goes to stdout, progress to stderr; the exit code is the outcome."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ from toolcrib.agent.events import (
     Notified,
     RunResult,
 )
-from toolcrib.cli.approval import console_approver
 from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
 from toolcrib.cli.chat.symbols import symbols_for
-from toolcrib.cli.console_asker import ConsoleAsker
-from toolcrib.cli.output import clean, error_line, note, one_line, person_present
-from toolcrib.cli.progress_lines import ProgressLines
+from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
+from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
 from toolcrib.config.settings import Settings
 
 SECOND_INTERRUPT = 130
 BUDGET = "budget"
-"""The kind of a notice that the end of the run repeats."""
+"""The kind of notice that the end of the run repeats."""
 
 
-class Progress:
-    """Tells a person, line by line on stderr, what the agent does."""
+class ProgressPrinter:
+    """Prints what the agent does, line by line."""
 
     def __init__(self, write: Callable[[str], None], *, outputs: Callable[[str], None] | None = None) -> None:
         self._write = write
         self._outputs = outputs
-        """Gets each tool's output as it is, for models too small to be trusted with telling it."""
+        """Gets the raw output of each tool, for models too small to repeat it reliably."""
         self._emoji = symbols_for(sys.stderr.encoding).emoji
         self._progress = ProgressLines(write)
         self._names: dict[str, str] = {}
 
-    def hear(self, event: AnyEvent) -> None:
+    def on_event(self, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
             sign = f"{event.emoji} " if self._emoji else ""
             self._names[event.call.id] = event.shown_name
@@ -61,7 +59,7 @@ class Progress:
             if event.kind != BUDGET:
                 self._write(one_line(event.message))
         elif isinstance(event, Compressed):
-            self._write(f"made room: {event.messages} messages became a summary")
+            self._write(f"context compressed: {event.messages} messages replaced by a summary")
         elif isinstance(event, ChildProgressed):
             self._write("  " + one_line(f"{event.child_id} {event.state}: {event.what or event.goal}"))
 
@@ -73,8 +71,8 @@ class Progress:
             self._outputs(event.text)
 
 
-class Printer:
-    """Writes results to stdout; when nobody reads them any more, the work is stopped."""
+class ResultPrinter:
+    """Prints results to stdout; if the reader is gone, stops the agent."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -92,9 +90,9 @@ class Printer:
 
 
 async def answer_once(options: ChatOptions, settings: Settings) -> int:
-    """Ask the question of the options; returns the exit code."""
+    """Ask the agent one question; returns the exit code."""
     approver = console_approver(settings)
-    asker = ConsoleAsker(approver) if person_present() else None
+    asker = ConsoleAsker(approver) if is_interactive() else None
     workshop = open_workshop(options, approver, asker, settings)
     try:
         agent = open_agent(workshop, options)
@@ -107,7 +105,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
         finally:
             await agent.close()
         if not options.as_json:
-            _tell_end(agent, result, options)
+            _print_end(agent, result, options)
         return result.exit_code
     finally:
         await workshop.close()
@@ -119,24 +117,24 @@ async def _run(agent: Agent, options: ChatOptions) -> RunResult:
     for line in notes:
         if not options.quiet or line.startswith(NOT_ATTACHED):
             note(line)
-    printer = Printer(agent)
+    printer = ResultPrinter(agent)
     result = await agent.run(question, on_event=_watcher(agent, options, printer))
     if printer.problem is not None:
         raise printer.problem
     return result
 
 
-def _watcher(agent: Agent, options: ChatOptions, printer: Printer) -> Callable[[AnyEvent], None]:
+def _watcher(agent: Agent, options: ChatOptions, printer: ResultPrinter) -> Callable[[AnyEvent], None]:
     if options.as_json:
         return lambda event: printer(msgspec.json.encode(event).decode() + "\n")
     write: Callable[[str], None] = (lambda _: None) if options.quiet else note
     if options.dry_run:
         return lambda event: _print_planned(event, printer, write)
     small = agent.provider.profile(agent.model).small
-    return Progress(write, outputs=(lambda text: printer(_command_output(text))) if small else None).hear
+    return ProgressPrinter(write, outputs=(lambda text: printer(_command_output(text))) if small else None).on_event
 
 
-def _print_planned(event: AnyEvent, printer: Printer, write: Callable[[str], None]) -> None:
+def _print_planned(event: AnyEvent, printer: ResultPrinter, write: Callable[[str], None]) -> None:
     if isinstance(event, CallStarted):
         printer(clean(f"would call {event.call.name} {event.call.arguments}") + "\n")
     elif isinstance(event, Notified):
@@ -144,7 +142,7 @@ def _print_planned(event: AnyEvent, printer: Printer, write: Callable[[str], Non
 
 
 def _command_output(text: str) -> str:
-    """What a command printed, without the envelope that the terminal tool puts around it; any other text as it is."""
+    """The output of a command without the JSON around it; any other text unchanged."""
     try:
         result = json.loads(text)
     except (ValueError, RecursionError):
@@ -153,20 +151,20 @@ def _command_output(text: str) -> str:
     return clean(result["output"] if is_command else text).rstrip("\n") + "\n"
 
 
-def _tell_end(agent: Agent, result: RunResult, options: ChatOptions) -> None:
+def _print_end(agent: Agent, result: RunResult, options: ChatOptions) -> None:
     if result.answer:
         sys.stdout.write(clean(result.answer).rstrip("\n") + "\n")
         sys.stdout.flush()
     for path in save_images(result.images, agent.workshop.settings.home):
         sys.stdout.write(f"{path}\n")
     if result.problem:
-        error_line(f"{result.problem}; `toolcrib chat --resume {agent.session_id}` goes on from here")
+        error_line(f"{result.problem}; resume with `toolcrib chat --resume {agent.session_id}`")
     elif options.dry_run and not result.answer and not options.quiet:
-        note("This was a dry run: nothing of it was done.")
+        note("Dry run: nothing was done.")
 
 
 def _stop_at_first_interrupt(agent: Agent, loop: asyncio.AbstractEventLoop) -> None:
-    """One Ctrl-C stops the work and keeps the session; the second one leaves at once."""
+    """The first Ctrl-C stops the work and keeps the session; the second exits at once."""
     asked = 0
 
     def interrupted() -> None:

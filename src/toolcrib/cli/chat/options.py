@@ -1,4 +1,4 @@
-"""What was asked for on the command line of `toolcrib chat`."""
+"""The options of `toolcrib chat`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from msgspec import Struct
 
 
 class ChatOptions(Struct, frozen=True, kw_only=True):
-    """The options of one chat, checked and with names split."""
+    """The checked options of a chat."""
 
     query: str | None = None
     model: str = ""
     provider: str = ""
     toolsets: tuple[str, ...] | None = None
-    """None: those of the config. Empty: no tools."""
+    """None means those of the config, empty means no tools."""
     disabled_toolsets: tuple[str, ...] = ()
     yolo: bool | None = None
     max_turns: int | None = None
     cwd: str | None = None
     resume: str | None = None
-    """The session to go on with, or `last`."""
+    """The session to resume, or `last`."""
     quiet: bool = False
     as_json: bool = False
     dry_run: bool = False

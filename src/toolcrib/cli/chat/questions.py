@@ -1,4 +1,4 @@
-"""Questions to the person in the middle of a run: may this be done, and what did you mean."""
+"""Questions to the person during a run: approvals, and questions of tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from rich.text import Text
 
 from toolcrib.approval.approvers.console import ConsoleApprover, QuestionQueue
-from toolcrib.cli.chat.front import Front
+from toolcrib.cli.chat.frontend import Frontend
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
 from toolcrib.core.approvals import Answer, ApprovalRequest
@@ -18,15 +18,15 @@ from toolcrib.core.errors import UsageError
 
 T = TypeVar("T")
 
-NOBODY = "nobody can answer here, because the questions of this chat do not come from a terminal"
+NOBODY = "nobody can answer: the input of this chat does not come from a terminal"
 
 
 class ChatApprover:
-    """Asks at the terminal of the chat, which is quiet meanwhile. Ctrl-C there also stops the run."""
+    """Asks for approval at the terminal of the chat, which pauses meanwhile. Ctrl-C also stops the run."""
 
-    def __init__(self, console: ConsoleApprover, front: Front, stop: Callable[[], None]) -> None:
+    def __init__(self, console: ConsoleApprover, frontend: Frontend, stop: Callable[[], None]) -> None:
         self._console = console
-        self._front = front
+        self._frontend = frontend
         self._stop = stop
         self._loop = asyncio.get_running_loop()
 
@@ -34,32 +34,32 @@ class ChatApprover:
         return await self._in_chat(self._ask(request))
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
-        """What the person types, shown nowhere; None when he gives no answer in time."""
+        """What the person types, hidden; None without an answer in time."""
         return await self._in_chat(self._ask_secret(prompt, timeout_seconds))
 
     async def _ask(self, request: ApprovalRequest) -> Answer:
-        async with self._front.suspended():
+        async with self._frontend.suspended():
             answer = await self._console.ask(request)
         if answer.choice == "cancelled":
             self._stop()
         return answer
 
     async def _ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
-        async with self._front.suspended():
+        async with self._frontend.suspended():
             return await self._console.ask_secret(prompt, timeout_seconds)
 
     async def _in_chat(self, asking: Coroutine[Any, Any, T]) -> T:
-        """Helpers and services may ask from loops of their own; the terminal belongs to the loop of the chat."""
+        """Ask in the event loop of the chat, which owns the terminal; subagents and services may run in other loops."""
         if asyncio.get_running_loop() is self._loop:
             return await asking
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
 
 
 class ChatAsker:
-    """Puts a question above the input line; what is entered next is its answer."""
+    """Shows a question above the input line; the next input is the answer."""
 
-    def __init__(self, front: Front, status: Status, *, attended: bool) -> None:
-        self._front = front
+    def __init__(self, frontend: Frontend, status: Status, *, attended: bool) -> None:
+        self._frontend = frontend
         self._status = status
         self._attended = attended
         self._turns = QuestionQueue()
@@ -72,14 +72,14 @@ class ChatAsker:
         return self._answer is not None
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
-        """What the person says; one of the choices where he picks one, else his own words."""
+        """The person's answer: one of the choices, or free text."""
         asking = self.put(question, choices)
         if asyncio.get_running_loop() is self._loop:
             return await asking
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))
 
     async def put(self, question: str, choices: tuple[str, ...] = ()) -> str:
-        """As `ask`, for the chat itself; raises UsageError where nobody can answer."""
+        """Like `ask`, for the chat itself; raises UsageError if nobody can answer."""
         if not self._attended:
             raise UsageError(NOBODY)
         async with self._turns.turn():
@@ -92,25 +92,25 @@ class ChatAsker:
             finally:
                 self._answer, self._choices = None, ()
                 self._status.asking = False
-                self._front.refresh()
+                self._frontend.refresh()
 
     def take(self, text: str) -> bool:
-        """Answer the open question; False when the text cannot be an answer."""
-        said = text.strip()
-        if self._answer is None or self._answer.done() or not said:
+        """Answer the open question; False if the text cannot be an answer."""
+        answer = text.strip()
+        if self._answer is None or self._answer.done() or not answer:
             return False
-        self._answer.set_result(self._chosen(said))
+        self._answer.set_result(self._chosen(answer))
         return True
 
-    def _chosen(self, said: str) -> str:
-        if said.isascii() and said.isdigit() and 1 <= int(said) <= len(self._choices):
-            return self._choices[int(said) - 1]
-        return next((choice for choice in self._choices if choice.lower() == said.lower()), said)
+    def _chosen(self, answer: str) -> str:
+        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(self._choices):
+            return self._choices[int(answer) - 1]
+        return next((choice for choice in self._choices if choice.lower() == answer.lower()), answer)
 
     def _show(self, question: str) -> None:
         rows = [Text(clean(question), "bold")]
         rows += [Text(f"  {number}. {one_line(choice)}") for number, choice in enumerate(self._choices, 1)]
         if self._choices:
-            rows.append(Text("Enter a number, or an answer of your own.", "dim"))
-        self._front.show(*rows, gap=True)
-        self._front.refresh()
+            rows.append(Text("Enter a number, or your own answer.", "dim"))
+        self._frontend.show(*rows, gap=True)
+        self._frontend.refresh()

@@ -1,9 +1,13 @@
-"""What of a run is printed, and when: finished blocks of the answer, finished calls, and what one has to know."""
+"""Prints the events of a run: finished blocks of the answer, finished calls with their diffs, and notices."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from toolcrib.agent.events import (
@@ -22,28 +26,127 @@ from toolcrib.agent.events import (
     TextStreamed,
     TurnStarted,
 )
-from toolcrib.cli.chat.call_lines import coloured_diff, diff_of, finished_lines, shown_output
-from toolcrib.cli.chat.front import Front
-from toolcrib.cli.chat.spinner import RunningCall
-from toolcrib.cli.chat.status import Status
-from toolcrib.cli.chat.symbols import count_in_words, fitted
-from toolcrib.cli.output import clean, one_line, plural
+from toolcrib.cli.chat.frontend import Frontend
+from toolcrib.cli.chat.status import RunningCall, Status
+from toolcrib.cli.chat.symbols import Symbols, fitted, short_count, short_duration
+from toolcrib.cli.output import cell_width, clean, one_line, plural
 from toolcrib.core.messages import Image, Message
+from toolcrib.core.types import JsonObject
 
+MAX_DIFF_LINES = 60
+MAX_OUTPUT_LINES = 20
+MAX_ERROR_CHARS = 400
+MIN_SUMMARY_COLUMNS = 12
+WRAPPED = "Tool execution failed: "
+"""The prefix of tool errors, which is meant for the model."""
+_DIFF_KEYS = ("diff", "patch")
+_TEXT_KEYS = ("output", "content", "text", "result")
+_WORDS = {"ok": "", "error": "failed", "blocked": "blocked", "cancelled": "stopped", "timeout": "timed out"}
 THINKING = "thinking"
 ANSWERING = "answering"
 MAX_ECHOED_LINES = 20
 
 
-class Screen:
-    """Shows one run after another."""
+def finished_lines(call: RunningCall, event: CallFinished, columns: int, symbols: Symbols) -> list[RenderableType]:
+    """Emoji, name, main argument, duration and outcome; an error that does not fit goes on the next line."""
+    ok = event.status == "ok"
+    sign = symbols.done if ok else symbols.failed
+    time_taken = short_duration(event.duration_ms / 1000)
+    word = _WORDS[event.status]
+    ending = f"{symbols.dot}{time_taken}" + (f"{symbols.dot}{word}" if word else "")
+    head = f"{sign} {call.label}"
+    room = columns - cell_width(head) - cell_width(ending) - 3
+    summary = fitted(call.summary, max(room, MIN_SUMMARY_COLUMNS), symbols.ellipsis)
+    line = Text.assemble(
+        (sign, "green" if ok else "red"),
+        (f" {call.label}", "bold"),
+        f"  {summary}" if summary else "",
+        (symbols.dot + time_taken, "dim"),
+        (f"{symbols.dot}{word}" if word else "", "red"),
+    )
+    # The person who stopped it knows why.
+    problem = "" if ok or event.status == "cancelled" else _problem(event)
+    if not problem:
+        return [line]
+    if cell_width(line.plain) + cell_width(problem) + 2 <= columns:
+        return [line.append(f": {problem}", "red")]
+    return [line, Padding(Text(problem, "red"), (0, 0, 0, 4))]
 
-    def __init__(self, front: Front, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]) -> None:
-        self.front = front
+
+def _problem(event: CallFinished) -> str:
+    first = next((row for row in (event.error_message or event.text).splitlines() if row.strip()), "")
+    return one_line(first).removeprefix(WRAPPED)[:MAX_ERROR_CHARS]
+
+
+def diff_of(text: str) -> str:
+    """The unified diff in a tool's result; empty if there is none."""
+    found = _member(_object(text), _DIFF_KEYS)
+    return found if "@@" in found or found.startswith(("---", "diff ")) else ""
+
+
+def output_of(text: str) -> str:
+    """The output in a tool's result, without the JSON around it."""
+    result = _object(text)
+    if not result:
+        return text
+    found = _member(result, _TEXT_KEYS)
+    return found or ("(no output)" if result.get("output") == "" else text)
+
+
+def _object(text: str) -> JsonObject:
+    if not text.lstrip().startswith("{"):
+        return {}
+    try:
+        result: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def _member(result: JsonObject, keys: tuple[str, ...]) -> str:
+    return next((result[key] for key in keys if isinstance(result.get(key), str) and result[key].strip()), "")
+
+
+def coloured_diff(diff: str, symbols: Symbols) -> Text:
+    """The diff in colour; cuts a long one."""
+    lines = clean(diff.replace("\r\n", "\n")).rstrip("\n").split("\n")
+    shown = Text()
+    for line in lines[:MAX_DIFF_LINES]:
+        shown.append(f"  {line}\n", _diff_style(line))
+    if len(lines) > MAX_DIFF_LINES:
+        shown.append(f"  {symbols.ellipsis} {len(lines) - MAX_DIFF_LINES} more lines\n", "dim")
+    shown.right_crop(1)
+    return shown
+
+
+def _diff_style(line: str) -> str:
+    if line.startswith(("+++", "---", "diff ", "index ")):
+        return "bold"
+    if line.startswith("@@"):
+        return "cyan"
+    return {"+": "green", "-": "red"}.get(line[:1], "dim")
+
+
+def shown_output(text: str, symbols: Symbols) -> Text:
+    """The first lines of a tool's output, indented."""
+    lines = clean(output_of(text).replace("\r\n", "\n")).strip("\n").split("\n")
+    shown = Text("\n".join(f"  {line}" for line in lines[:MAX_OUTPUT_LINES]), "dim")
+    if len(lines) > MAX_OUTPUT_LINES:
+        shown.append(f"\n  {symbols.ellipsis} {len(lines) - MAX_OUTPUT_LINES} more lines", "dim")
+    return shown
+
+
+class Screen:
+    """Shows the runs of the agent and the messages of the chat."""
+
+    def __init__(
+        self, frontend: Frontend, status: Status, keep_images: Callable[[tuple[Image, ...]], list[str]]
+    ) -> None:
+        self.frontend = frontend
         self.status = status
         self.shows_reasoning = False
         self.shows_output = False
-        """Each tool's output is shown, because the model is too small to be trusted with retelling it."""
+        """Whether to show each tool's output, because the model is too small to repeat it reliably."""
         self._keep_images = keep_images
         self._blocks = status.blocks
         self._has_streamed = False
@@ -53,31 +156,31 @@ class Screen:
         self._last_problem = ""
         self._after_answer = False
 
-    # What the chat says itself
+    # Messages of the chat
 
     def echo(self, text: str) -> None:
-        """What the person entered, where the terminal does not keep it."""
-        if self.front.is_live:
+        """Show what the person entered, if the frontend does not keep it on screen."""
+        if self.frontend.is_live:
             symbols = self.status.symbols
             rows = clean(text).strip("\n").split("\n")
             left_out = len(rows) - MAX_ECHOED_LINES
             if left_out > 0:
                 rows = [*rows[:MAX_ECHOED_LINES], f"{symbols.ellipsis} {plural(left_out, 'more line')}"]
-            self.front.show(Text(symbols.prompt + f"\n{symbols.more}".join(rows), "bold"), gap=True)
+            self.frontend.show(Text(symbols.prompt + f"\n{symbols.more}".join(rows), "bold"), gap=True)
 
     def say(self, text: str, style: str = "", *, gap: bool = False) -> None:
-        """A sentence of the chat's own."""
-        self.front.show(Text(clean(text), style), gap=gap)
+        """Print a message of the chat."""
+        self.frontend.show(Text(clean(text), style), gap=gap)
 
     def note(self, text: str) -> None:
-        """One dim line."""
+        """Print a dim line."""
         self.say(text, "dim")
 
     def problem(self, text: str) -> None:
-        """What went wrong and what to do."""
+        """Print an error and how to fix it."""
         self.say(text, "red")
 
-    # What the agent does
+    # Events of the agent
 
     def handle(self, event: AnyEvent) -> None:
         """Show one event of a run."""
@@ -101,7 +204,7 @@ class Screen:
                 self._show_end(event.result)
             case _:
                 self._show_remark(event)
-        self.front.refresh()
+        self.frontend.refresh()
 
     def _begin_turn(self) -> None:
         self._finish_text()
@@ -123,7 +226,7 @@ class Screen:
         if self.shows_reasoning and "\n\n" in self._reasoning:
             done, _, self._reasoning = self._reasoning.rpartition("\n\n")
             self._show_thought(done)
-        # The line that is being thought, as far as there is room for it.
+        # The current line of the reasoning.
         self.status.activity.detail = one_line(self._reasoning.rstrip().rpartition("\n")[2])
 
     def _take_message(self, message: Message) -> None:
@@ -145,11 +248,11 @@ class Screen:
             self._show_block(block)
 
     def _show_block(self, block: str) -> None:
-        self.front.show_answer(block)
+        self.frontend.show_answer(block)
         self._after_answer = True
 
     def _fold_reasoning(self) -> None:
-        """Thoughts are over: all that remains of them is a line, unless the person wants to read them."""
+        """The reasoning has ended: show it as one line, or in full if the person wants that."""
         thoughts, self._reasoning = self._reasoning.strip(), ""
         if not thoughts:
             return
@@ -158,7 +261,7 @@ class Screen:
             return
         words = len(thoughts.split())
         head = f"thought ({plural(words, 'word')}): "
-        room = self.front.columns - len(head) - 1
+        room = self.frontend.columns - len(head) - 1
         self.note(head + fitted(one_line(thoughts), room, self.status.symbols.ellipsis))
 
     def _show_thought(self, thoughts: str) -> None:
@@ -168,44 +271,44 @@ class Screen:
         activity = self.status.activity
         call = activity.call_finished(event.call_id) or RunningCall(event.call_id, one_line(event.name), "", 0.0)
         symbols = self.status.symbols
-        self.front.show(*finished_lines(call, event, self.front.columns, symbols), gap=self._after_answer)
+        self.frontend.show(*finished_lines(call, event, self.frontend.columns, symbols), gap=self._after_answer)
         self._after_answer = False
         self._last_problem = event.error_message
         diff = diff_of(event.text)
         if diff:
-            self.front.show(coloured_diff(diff, symbols))
+            self.frontend.show(coloured_diff(diff, symbols))
         elif self.shows_output and event.status == "ok" and event.text.strip():
-            self.front.show(shown_output(event.text, symbols))
+            self.frontend.show(shown_output(event.text, symbols))
 
     def _show_remark(self, event: AnyEvent) -> None:
         match event:
             case Notified(kind="restart"):
                 self._blocks.discard()
                 self._has_streamed, self._reasoning = False, ""
-                self.note(event.message or "the answer begins anew")
+                self.note(event.message or "the partial answer is discarded")
             case Notified(kind="loading"):
                 self.status.activity.begin(one_line(event.message))
             case Notified():
                 self.note(event.message)
             case Compressed():
-                saved = f"{count_in_words(event.tokens_before)} to {count_in_words(event.tokens_after)} tokens"
+                saved = f"{short_count(event.tokens_before)} to {short_count(event.tokens_after)} tokens"
                 self.note(f"{plural(event.messages, 'older message')} replaced by a summary: {saved}")
             case Steered():
-                self.note(f"heard: {one_line(event.text)}")
+                self.note(f"steered: {one_line(event.text)}")
             case ChildProgressed():
-                self.status.activity.helper_progressed(event)
+                self.status.activity.subagent_progressed(event)
                 if event.state not in ("started", "working"):
-                    self.note(f"helper {event.state}: {one_line(event.goal)}")
+                    self.note(f"subagent {event.state}: {one_line(event.goal)}")
 
     def _show_end(self, result: RunResult) -> None:
         self._finish_text()
         if result.answer.strip() and result.answer != self._last_answer:
-            # A plugin has reworded it.
+            # A plugin has changed it.
             self._take_text(result.answer)
             self._finish_text()
         self.status.activity.end()
         if result.outcome == "interrupted":
-            self.say("stopped; what was done so far stays in the session", "yellow", gap=self._after_answer)
+            self.say("stopped; the session keeps what was done so far", "yellow", gap=self._after_answer)
         elif result.problem and result.problem != self._last_problem:
             self.problem(result.problem)
         self._has_streamed = False

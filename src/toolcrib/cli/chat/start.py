@@ -1,4 +1,4 @@
-"""Opens what a chat works with: the workshop of this home, and the agent that the options ask for."""
+"""Opens what a chat works with: the host of its agents, and the agent for the options."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from toolcrib.agent.workshop import Asker, Workshop
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
-from toolcrib.cli.state import refuse_unknown_toolsets
+from toolcrib.cli.runtime import require_known_toolsets
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
+DEFAULT_MODEL_LINE = (
+    "No model is configured, so toolcrib uses a small one on this machine, which is slow and knows little. "
+    "Run `toolcrib setup` to set up a better one."
+)
+
 
 def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> Workshop:
-    """The workshop for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
+    """The host for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
     workshop = Workshop(
         settings=settings,
         entry_point="interactive",
@@ -28,16 +33,16 @@ def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None,
         model=options.model,
         provider=options.provider,
     )
-    # Tools that call other tools through the package's functions must meet the same gate and the same records.
+    # Tools that call other tools through the package's functions must use the same gate and records.
     adopt_runtime(workshop.runtime)
     with stdout_reserved():
         workshop.runtime.load()
-    refuse_unknown_toolsets(workshop.runtime)
+    require_known_toolsets(workshop.runtime)
     return workshop
 
 
 def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
-    """The agent that the options ask for, new or resumed."""
+    """The agent for the options, new or resumed."""
     return Agent(
         workshop=workshop,
         toolsets=options.toolsets,
@@ -50,13 +55,7 @@ def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
 
 
 def is_default_model(provider: Provider, options: ChatOptions, workshop: Workshop) -> bool:
-    """Whether the small model of this machine answers because nothing else was chosen."""
+    """Whether the embedded model is used because no other was chosen."""
     model = workshop.settings.model
     asked_for = options.model or options.provider or model.default or model.provider
     return provider.name == "embedded" and not asked_for
-
-
-DEFAULT_MODEL_LINE = (
-    "No model is configured, so a small one on this machine answers; it is slow and knows little. "
-    "`toolcrib setup` connects a better one."
-)

@@ -1,4 +1,4 @@
-"""The few signs that the chat draws with, for terminals that can show them and for those that cannot."""
+"""The symbols of the chat, in Unicode and ASCII, and short forms of times, counts and costs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from toolcrib.cli.output import cell_width
 
 
 class Symbols(Struct, frozen=True, kw_only=True):
-    """One set of signs."""
+    """A set of symbols."""
 
     prompt: str
     more: str
-    """In front of the further lines of what is typed."""
+    """The prefix of continuation lines in the input."""
     done: str
     failed: str
     dot: str
@@ -30,12 +30,12 @@ ASCII = Symbols(
 
 
 def symbols_for(encoding: str) -> Symbols:
-    """The signs that a stream of this encoding can write."""
+    """The symbols that a stream with this encoding can write."""
     return UNICODE if encoding.lower().replace("-", "").startswith("utf") else ASCII
 
 
 def fitted(text: str, columns: int, ellipsis: str = "…") -> str:
-    """The text in at most so many columns, cut at its end."""
+    """The text, cut to fit into this many columns."""
     if cell_width(text) <= columns:
         return text
     room = columns - len(ellipsis)
@@ -47,8 +47,8 @@ def fitted(text: str, columns: int, ellipsis: str = "…") -> str:
     return text
 
 
-def seconds_in_words(seconds: float) -> str:
-    """A time that passed, as short as it can be said: 0.4s, 12s, 3m 05s."""
+def short_duration(seconds: float) -> str:
+    """A duration in short form: 0.4s, 12s, 3m 05s."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     if seconds < 60:
@@ -59,8 +59,8 @@ def seconds_in_words(seconds: float) -> str:
     return f"{minutes // 60}h {minutes % 60:02}m"
 
 
-def count_in_words(count: int) -> str:
-    """A number of tokens, as short as it can be said: 950, 12.3k, 1.2M."""
+def short_count(count: int) -> str:
+    """A number of tokens in short form: 950, 12.3k, 1.2M."""
     if count < 1_000:
         return str(count)
     if count < 999_950:
@@ -68,8 +68,8 @@ def count_in_words(count: int) -> str:
     return f"{count / 1_000_000:.1f}M"
 
 
-def cost_in_words(cost_usd: float | None) -> str:
-    """What something cost; empty when nobody knows."""
+def short_cost(cost_usd: float | None) -> str:
+    """A cost in dollars; empty if unknown."""
     if cost_usd is None:
         return ""
     return f"${cost_usd:.2f}" if cost_usd >= 0.995 else f"${cost_usd:.4f}"

@@ -1,13 +1,15 @@
-"""The chat in a terminal: an input line that stays usable at the bottom, everything else printed above it."""
+"""The frontend for terminals: an input line at the bottom that stays usable, everything else printed above it."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import select
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -16,31 +18,197 @@ from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
+from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, VerticalAlign, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.menus import CompletionsMenuControl
+from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
 from rich.console import RenderableType
+from rich.text import Text
 
-from toolcrib.cli.chat.editing import edit_in_editor
-from toolcrib.cli.chat.front import Listener
-from toolcrib.cli.chat.keys import chat_keys
-from toolcrib.cli.chat.layout import STYLE, BottomRows
-from toolcrib.cli.chat.markdown import ChatMarkdown
-from toolcrib.cli.chat.paper import Paper
-from toolcrib.cli.chat.signals import signals_to
-from toolcrib.cli.chat.spinner import FRAMES_PER_SECOND
-from toolcrib.cli.chat.status import Status
+from toolcrib.cli.chat.frontend import InputListener, forward_signals
+from toolcrib.cli.chat.input import chat_keys, edit_in_editor
+from toolcrib.cli.chat.renderer import ChatMarkdown, TerminalRenderer
+from toolcrib.cli.chat.status import FRAMES_PER_SECOND, Status
 from toolcrib.config.files import OWNER_FILE, make_folder
 
+CHUNK_BYTES = 65536
+MAX_LINE_CHARS = 2_000
+MENU_ROWS = 6
+MAX_INPUT_ROWS = 10
+MAX_GROWING_ROWS = 16
+ROWS_FOR_THE_REST = 8
+DRAWN_CHARS = 4_000
+"""A longer growing block is shown as plain text: rendering it again and again costs too much."""
+STYLE = Style.from_dict(
+    {
+        "prompt": "bold",
+        "working": "ansicyan",
+        "queued": "dim italic",
+        "hint": "ansiyellow",
+        "bar": "dim",
+        "completion-menu": "bg:default",
+        "completion-menu.completion": "bg:default fg:default",
+        "completion-menu.completion.current": "bg:default fg:default reverse",
+        "completion-menu.meta.completion": "bg:default fg:default dim",
+        "completion-menu.meta.completion.current": "bg:default fg:default reverse",
+    }
+)
 ESCAPE_SECONDS = 0.2
-"""How long Escape waits for the Enter that makes a new line of both."""
+"""How long Escape waits for Enter, which together insert a new line."""
 MIN_REDRAW_SECONDS = 0.05
 TYPED_AHEAD_BYTES = 4096
 
 
-class TerminalFront:
-    """A prompt_toolkit application that lives as long as the chat."""
+@contextmanager
+def capture_stray_output(on_line: Callable[[str], None]) -> Iterator[TextIO]:
+    """Yields a stream for the terminal; passes all other output to stdout and stderr to `on_line`, line by line.
+
+    `on_line` runs in a thread, which ends with the context. Redirects the descriptors, because C libraries and child
+    processes write to those.
+    """
+    if sys.platform == "win32":
+        # Windows cannot wait for pipes.
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with ExitStack() as undo:
+        terminal = os.fdopen(
+            os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, newline=""
+        )
+        undo.callback(_close, terminal)
+        readable, writable = os.pipe()
+        stop_heard, stop = os.pipe()
+        for descriptor in (readable, stop_heard):
+            undo.callback(os.close, descriptor)
+        reader = threading.Thread(
+            target=_read_lines, args=(readable, stop_heard, on_line), name="chat-stray-output", daemon=True
+        )
+        reader.start()
+        undo.callback(reader.join)
+        undo.callback(os.close, stop)
+        for stream in (sys.stdout, sys.stderr):
+            saved = os.dup(stream.fileno())
+            undo.callback(os.close, saved)
+            undo.callback(os.dup2, saved, stream.fileno())
+            undo.callback(stream.flush)
+            os.dup2(writable, stream.fileno())
+        os.close(writable)
+        yield terminal
+
+
+def _close(terminal: TextIO) -> None:
+    with suppress(OSError):  # the terminal is gone
+        terminal.close()
+
+
+def _read_lines(readable: int, stop_heard: int, on_line: Callable[[str], None]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    while True:
+        ready, _, _ = select.select([readable, stop_heard], [], [])
+        if readable not in ready:
+            break
+        data = os.read(readable, CHUNK_BYTES)
+        if not data:
+            break
+        *lines, rest = (rest + decoder.decode(data)).split("\n")
+        for line in lines:
+            on_line(line)
+        if len(rest) > MAX_LINE_CHARS:
+            on_line(rest)
+            rest = ""
+    if rest.strip():
+        on_line(rest)
+
+
+class BottomPane:
+    """The rows at the bottom that are redrawn when something changes."""
+
+    def __init__(self, status: Status, renderer: TerminalRenderer, output: Output) -> None:
+        self._status = status
+        self._renderer = renderer
+        self._output = output
+        self._drawn: tuple[str, int, str] = ("", 0, "")
+
+    def layout(self, buffer: Buffer) -> Layout:
+        """The layout from the growing answer down to the status bar; the input line has the focus."""
+        status, search = self._status, SearchToolbar()
+        control = BufferControl(
+            buffer,
+            search_buffer_control=search.control,
+            input_processors=[BeforeInput(lambda: [("class:prompt", status.prompt())])],
+            preview_search=True,
+        )
+        typed = Window(
+            control,
+            height=Dimension(min=1, max=MAX_INPUT_ROWS),
+            wrap_lines=True,
+            dont_extend_height=True,
+            get_line_prefix=lambda line, _wrap: [("", status.symbols.more)] if line else [],
+        )
+        menu = Window(CompletionsMenuControl(), height=Dimension(min=1, max=MENU_ROWS), dont_extend_height=True)
+        return Layout(
+            HSplit(
+                [
+                    Window(height=1),
+                    _rows(self._growing, lambda: status.blocks.is_growing),
+                    _rows(self._working, lambda: not status.activity.is_idle),
+                    _rows(self._queued, lambda: bool(status.queued)),
+                    typed,
+                    ConditionalContainer(menu, has_completions),
+                    search,
+                    _rows(self._bar, lambda: True),
+                ],
+                align=VerticalAlign.TOP,
+            ),
+            focused_element=typed,
+        )
+
+    def _growing(self) -> AnyFormattedText:
+        columns, rows = self._output.get_size().columns, self._output.get_size().rows
+        room = max(2, min(MAX_GROWING_ROWS, rows - ROWS_FOR_THE_REST))
+        text = self._status.blocks.growing
+        if self._drawn[:2] != (text, columns):
+            self._drawn = (text, columns, self._draw(text, columns))
+        return ANSI("\n".join(self._drawn[2].splitlines()[-room:]))
+
+    def _draw(self, text: str, columns: int) -> str:
+        if text.startswith(("```", "~~~")):
+            # Only the last lines of a code block are visible, and highlighting the others takes time.
+            fence, *code = text.split("\n")
+            text = "\n".join([fence, *code[-MAX_GROWING_ROWS:]])
+        if len(text) > DRAWN_CHARS:
+            return self._renderer.draw(Text(text[-DRAWN_CHARS:]), columns)
+        return self._renderer.draw(ChatMarkdown(text), columns)
+
+    def _working(self) -> StyleAndTextTuples:
+        return [("class:working", "\n".join(self._status.working_rows(self._output.get_size().columns)))]
+
+    def _queued(self) -> StyleAndTextTuples:
+        return [("class:queued", "\n".join(self._status.queued_rows(self._output.get_size().columns)))]
+
+    def _bar(self) -> StyleAndTextTuples:
+        style = "class:hint" if self._status.has_hint else "class:bar"
+        return [(style, self._status.bar_row(self._output.get_size().columns))]
+
+
+def _rows(text: Callable[[], AnyFormattedText], is_shown: Callable[[], bool]) -> ConditionalContainer:
+    window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False)
+    return ConditionalContainer(window, Condition(is_shown))
+
+
+class TerminalFrontend:
+    """A prompt_toolkit application that runs as long as the chat."""
 
     is_live = True
 
@@ -49,18 +217,18 @@ class TerminalFront:
     ) -> None:
         self._stream = stream
         self._status = status
-        self._paper = Paper(colour=colour)
+        self._renderer = TerminalRenderer(colour=colour)
         self._output = _output(stream, colour=colour)
         self._pending: list[str] = []
         self._flush_is_due = False
         self._refresh_is_due = False
         self._holds = 0
-        self._listener: Listener | None = None
+        self._listener: InputListener | None = None
         self._buffer = Buffer(
             multiline=True, history=_history(history_file), completer=completer, complete_while_typing=True
         )  # fmt: skip
         self._app: Application[None] = Application(
-            BottomRows(status, self._paper, self._output).layout(self._buffer),
+            BottomPane(status, self._renderer, self._output).layout(self._buffer),
             key_bindings=chat_keys(self._buffer, self._tell, self._edit),
             style=STYLE,
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
@@ -77,7 +245,7 @@ class TerminalFront:
     # Printing
 
     def show(self, *renderables: RenderableType, gap: bool = False) -> None:
-        text = "".join(self._paper.draw(renderable, self.columns) for renderable in renderables)
+        text = "".join(self._renderer.draw(renderable, self.columns) for renderable in renderables)
         if text:
             self._print(f"\n{text}" if gap else text)
 
@@ -85,7 +253,7 @@ class TerminalFront:
         self.show(ChatMarkdown(text), gap=True)
 
     def refresh(self) -> None:
-        # Words may come by the hundred in a second; what is drawn twenty times looks the same.
+        # Hundreds of words may arrive in a second; twenty redraws look the same.
         if not self._refresh_is_due:
             self._refresh_is_due = True
             asyncio.get_running_loop().call_later(MIN_REDRAW_SECONDS, self._draw)
@@ -104,7 +272,7 @@ class TerminalFront:
         if not self._app.is_running:
             self._flush()
         elif not self._flush_is_due:
-            # All that one event leads to goes out together, so that the input line is drawn once.
+            # Everything that an event prints goes out together, so that the input line is redrawn once.
             self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -113,17 +281,17 @@ class TerminalFront:
         if self._holds or not self._pending:
             return
         text, self._pending = "".join(self._pending), []
-        with suppress(OSError):  # the terminal has gone; a signal ends the chat
+        with suppress(OSError):  # the terminal is gone; a signal ends the chat
             if self._app.is_running:
                 self._app.renderer.erase()
-            # The terminal may be in a mode in which a line feed does not return to the first column.
+            # In raw mode, a line feed does not return to the first column.
             self._output.write_raw(text.replace("\n", "\r\n"))
             self._output.flush()
         self._app.invalidate()
 
     @asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
-        # Whoever asks may run in a context of its own, in which the application is not known.
+        # The caller may run in a context that does not know the application.
         with set_app(self._app):
             async with in_terminal():
                 self._write_out()
@@ -155,9 +323,9 @@ class TerminalFront:
 
     # Running
 
-    async def run(self, listener: Listener) -> None:
+    async def run(self, listener: InputListener) -> None:
         self._listener = listener
-        with signals_to(listener, interrupt=False), self._app.input.raw_mode():
+        with forward_signals(listener, interrupt=False), self._app.input.raw_mode():
             *lines, rest = _typed_ahead().replace("\r", "\n").split("\n")
             for line in lines:
                 listener.submit(line)
@@ -165,7 +333,7 @@ class TerminalFront:
                 self._buffer.insert_text(rest)
             ticking = asyncio.create_task(self._tick())
             try:
-                with suppress(EOFError, OSError):  # the terminal has gone
+                with suppress(EOFError, OSError):  # the terminal is gone
                     await self._app.run_async(set_exception_handler=False)
             finally:
                 ticking.cancel()
@@ -177,13 +345,13 @@ class TerminalFront:
             self._app.exit()
 
     async def _tick(self) -> None:
-        """Move what moves; while nothing does, nothing is drawn."""
+        """Redraw animations; draws nothing while nothing moves."""
         while True:
             await asyncio.sleep(1 / FRAMES_PER_SECOND)
             if self._status.moves():
                 self._app.invalidate()
 
-    def _tell(self, what: Callable[[Listener], None]) -> None:
+    def _tell(self, what: Callable[[InputListener], None]) -> None:
         if self._listener is not None:
             what(self._listener)
 
@@ -200,17 +368,17 @@ def _output(stream: TextIO, *, colour: bool) -> Output:
         return Size(rows=rows or 24, columns=columns or 80)
 
     depth = None if colour else ColorDepth.DEPTH_1_BIT
-    # Nobody asks the terminal where its cursor is: an answer that comes late would be typed into the next program.
+    # Do not ask for the cursor position: a late reply would end up as input of the next program.
     return Vt100_Output(stream, size, default_color_depth=depth, enable_cpr=False)
 
 
 def _typed_ahead() -> str:
-    """What was typed while the chat was starting; to be read in raw mode.
+    """What was typed while the chat was starting; call it in raw mode.
 
-    The terminal still edited lines then, and ended them with a line feed, which later asks for one more line.
+    The terminal was still in line mode then, so lines end with a line feed, which later means a new line in the input.
     """
     typed = b""
-    # On Windows only sockets can be looked at like this.
+    # On Windows, `select` works only for sockets.
     while sys.platform != "win32" and select.select([sys.stdin], [], [], 0)[0]:
         chunk = os.read(sys.stdin.fileno(), TYPED_AHEAD_BYTES)
         if not chunk:
@@ -220,7 +388,7 @@ def _typed_ahead() -> str:
 
 
 def _history(file: Path) -> History:
-    """What was typed in earlier chats; where the file cannot be used, only what is typed in this one."""
+    """The input history of all chats; only of this chat if the file cannot be used."""
     try:
         make_folder(file.parent)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, OWNER_FILE))

@@ -1,1 +1,1 @@
-"""The commands. Each module holds one click command named `command`; the table in `cli/app.py` knows them by name."""
+"""The commands: one module for each group, and one beside it where a command needs expensive imports."""

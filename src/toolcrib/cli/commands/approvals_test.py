@@ -1,4 +1,4 @@
-"""`toolcrib approvals test "CMD"`."""
+"""`toolcrib approvals test`: the verdict on a command, without running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolcrib.approval.grants import Grant, suggest
 from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
 from toolcrib.approval.shell.model import Finding
-from toolcrib.cli.approval_records import REASONS, danger_as_json, in_words
+from toolcrib.cli.commands.approvals import REASONS, danger_as_json, describe_danger
 from toolcrib.cli.output import print_json, print_line, print_pairs
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
@@ -24,13 +24,13 @@ from toolcrib.core.approvals import ApprovalRequest, EntryPoint
 from toolcrib.core.types import Effect, JsonObject
 
 EXIT_CODES = {"allow": 0, "ask": 1, "deny": 3}
-"""2 stays what it is everywhere: the command line was wrong."""
-# Where somebody can be asked; the others go by their policy alone.
+"""2 means wrong usage, as in every command."""
+# Where a person can be asked; the other entry points have only their policy.
 ATTENDED = ("interactive", "gateway")
 MEANINGS = {
-    "allow": "it runs without a question",
-    "ask": "a person is asked before it runs",
-    "deny": "it does not run, and nobody is asked",
+    "allow": "it runs without approval",
+    "ask": "it needs your approval",
+    "deny": "it does not run, and you are not asked",
 }
 
 
@@ -41,10 +41,10 @@ MEANINGS = {
     default="local",
     show_default=True,
     type=click.Choice(["local", "ssh", *sorted(ISOLATED_BACKENDS)]),
-    help="Where it would run.",
+    help="The backend it would run in.",
 )
-@click.option("--host-mounts", is_flag=True, help="The backend can reach folders of this machine.")
-@click.option("--cwd", type=click.Path(file_okay=False, path_type=Path), help="The folder it would run in.")
+@click.option("--host-mounts", is_flag=True, help="The backend can reach folders on this machine.")
+@click.option("--cwd", type=click.Path(file_okay=False, path_type=Path), help="The working directory.")
 @click.option(
     "--entry-point",
     default="interactive",
@@ -52,21 +52,21 @@ MEANINGS = {
     type=click.Choice(get_args(EntryPoint)),
     help="Where the call would come from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
-    """Say what would happen to a command, without running any of it.
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def test_command(line: str, backend: str, host_mounts: bool, cwd: Path | None, entry_point: str, as_json: bool) -> int:
+    """Show what would happen to a command, without running any of it.
 
-    The answer comes from the same function that decides when a tool is called, with your settings and with what you
-    allowed for good. Exit code 0: allowed; 1: a person is asked; 3: denied or blocked.
+    The verdict comes from the function that decides about real calls, with your settings and your permanent grants.
+    Exit code 0: allowed; 1: needs approval; 3: denied or blocked.
 
     \b
     Examples:
       toolcrib approvals test 'rm -rf build'
       toolcrib approvals test 'rm -rf build' --entry-point cron
 
-    The object of --json has the keys command, verdict (allow, ask or deny), blocked, decided_by, reasons, dangers (what
-    is open or decided it), findings (all that the analyser sees), grants (what you allowed that covers them), suggest
-    (what would allow it for good) and not_understood.
+    --json prints an object with the keys command, verdict (allow, ask or deny), blocked, decided_by, reasons, dangers
+    (those that are open or decided it), findings (everything the analyser found), grants (yours that cover them),
+    suggest (what would always allow it) and not_understood.
     """
     settings = load_settings()
     folder = str((cwd or Path.cwd()).absolute())
@@ -93,7 +93,7 @@ def _policy(settings: Settings, entry_point: EntryPoint, backend: str, folder: s
             settings=settings,
             workspace=folder,
             entry_point=entry_point,
-            # Stands for the one who would be asked; nobody is asked here.
+            # Stands in for the person; this command asks nobody.
             approver=NoApprover() if entry_point in ATTENDED else None,
             yolo=settings.yolo,
             backend=backend,
@@ -138,7 +138,7 @@ def _print(report: JsonObject, decision: Decision, policy: Policy) -> None:
     if decision.outcome != "ask":
         pairs.append(("because", _because(report, decision, policy)))
     if decision.dangers:
-        pairs.append(("dangers", [f"{in_words(danger)}: {danger.reason}" for danger in decision.dangers]))
+        pairs.append(("dangers", [f"{describe_danger(danger)}: {danger.reason}" for danger in decision.dangers]))
     for finding in report["findings"] if not decision.dangers else ():
         pairs.append(
             ("finding", f"{finding['description']} in `{visible(finding['subcommand'])}`: {finding['reason']}")
@@ -146,9 +146,9 @@ def _print(report: JsonObject, decision: Decision, policy: Policy) -> None:
     if report["grants"]:
         pairs.append(("covered by", report["grants"]))
     if decision.outcome == "ask" and policy.mode == "smart":
-        pairs.append(("first", "a front end with a model may let it agree to the kinds in approvals.smart_classes"))
+        pairs.append(("first", "a model may approve the kinds listed in approvals.smart_classes"))
     if decision.outcome == "ask":
-        pairs.append(("always allow", report["suggest"] or "not offered: it may mean something else the next time"))
+        pairs.append(("always allow", report["suggest"] or "not offered: it may do something else next time"))
     print_pairs(pairs)
 
 
@@ -156,5 +156,5 @@ def _because(report: JsonObject, decision: Decision, policy: Policy) -> str:
     if decision.decided_by == "entry_point":
         return f"approvals.policies.{policy.entry_point} in your config is {policy.answer}"
     if decision.decided_by == "nothing":
-        return "your rules allow what is dangerous in it" if report["findings"] else "nothing dangerous was found in it"
+        return "your rules allow what is dangerous about it" if report["findings"] else "nothing dangerous was found"
     return REASONS.get(decision.decided_by, decision.decided_by)

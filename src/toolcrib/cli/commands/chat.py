@@ -1,26 +1,93 @@
-"""`toolcrib chat`."""
+"""`toolcrib chat`: checks the options, downloads the embedded model if needed, and starts the chat or one question."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from toolcrib.cli.chat.options import ChatOptions
-from toolcrib.cli.state import complete_toolsets, open_runtime, refuse_unknown_toolsets
-from toolcrib.cli.weights import fetch_weights
+from toolcrib.cli.output import note
+from toolcrib.cli.runtime import complete_toolsets, open_runtime, require_known_toolsets
+from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
+from toolcrib.config.settings import Settings
+from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
+from toolcrib.providers.choose import explain_choice
+from toolcrib.providers.embedded.catalog import find_model
+from toolcrib.providers.embedded.weights import WeightsStore, open_store
 
 NOTHING = "none"
 LATEST = "last"
 
 
+def fetch_weights(
+    settings: Settings, *, model: str = "", provider: str = "", check: Callable[[], None] = lambda: None
+) -> None:
+    """Download the weights of the embedded model if it is in use and they are missing; resumes a partial download.
+
+    Calls `check` before a download, so that nobody waits for minutes to learn of a misspelt option.
+    """
+    choice = explain_choice(settings, model=model, provider=provider)
+    if choice.provider != "embedded":
+        return
+    store = open_store(environment(), settings.home)
+    if store.path(find_model(choice.model)) is None:
+        check()
+        _fetch(store, choice.model)
+
+
+def _fetch(store: WeightsStore, name: str) -> None:
+    cancel = CancelToken()
+    model = find_model(name)
+    size = f"{model.bytes / 1e6:,.0f} MB"
+    note(
+        f"Downloading {model.title} ({model.licence}) once: {size}. Ctrl-C stops; the next start resumes the download."
+    )
+    try:
+        weights = store.obtain(model, _Bar() if sys.stderr.isatty() else _Lines(), cancel)
+    except KeyboardInterrupt:
+        cancel.cancel("interrupted")
+        raise
+    if weights.notice:
+        note(weights.notice)
+
+
+class _Bar:
+    """A progress bar, redrawn in place."""
+
+    WIDTH = 30
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        share = done / total if total else 0.0
+        filled = int(share * self.WIDTH)
+        bar = "#" * filled + "-" * (self.WIDTH - filled)
+        end = "\n" if done >= total else ""
+        sys.stderr.write(f"\r[{bar}] {share:4.0%} of {total / 1e6:,.0f} MB  {what[:30]:30}{end}")
+        sys.stderr.flush()
+
+
+class _Lines:
+    """A line for every tenth of the download, without a terminal."""
+
+    def __init__(self) -> None:
+        self._tenths = -1
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        tenths = done * 10 // total if total else 0
+        if tenths > self._tenths:
+            self._tenths = tenths
+            note(f"{what}: {tenths * 10} % of {total / 1e6:,.0f} MB")
+
+
 @click.command(name="chat")
-@click.option("-q", "--query", metavar="TEXT", help="Ask this one question, print the answer and end.")
-@click.option("-m", "--model", metavar="NAME", default="", help="The model that answers; `provider/model` names both.")
-@click.option("--provider", metavar="NAME", default="", help="Where the model is; see `toolcrib model list`.")
+@click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
+@click.option("-m", "--model", metavar="NAME", default="", help="The model; `provider/model` names both.")
+@click.option("--provider", metavar="NAME", default="", help="The provider; see `toolcrib model list`.")
 @click.option(
     "-t",
     "--toolsets",
@@ -34,8 +101,14 @@ LATEST = "last"
     shell_complete=complete_toolsets,
     help="Never offer these toolsets, separated by commas.",
 )
-@click.option("--yolo", is_flag=True, help="Ask nobody before dangerous calls; what is always denied stays denied.")
-@click.option("--max-turns", metavar="N", type=click.IntRange(min=1), help="The most requests for one question.")
+@click.option(
+    "--yolo",
+    is_flag=True,
+    help="Run dangerous calls without approval. Catastrophic commands and deny rules still apply.",
+)
+@click.option(
+    "--max-turns", metavar="N", type=click.IntRange(min=1), help="At most N requests to the model for a question."
+)
 @click.option("--cwd", metavar="FOLDER", type=click.Path(), help="Work in this folder instead of the current one.")
 @click.option(
     "-r",
@@ -43,12 +116,12 @@ LATEST = "last"
     metavar="[ID]",
     is_flag=False,
     flag_value=LATEST,
-    help="Go on with this session; without an id, with the latest one.",
+    help="Resume this session; without an id, the latest one.",
 )
-@click.option("--quiet", is_flag=True, help="Print the answer alone, without progress.")
-@click.option("--json", "as_json", is_flag=True, help="With -q: print every event as a line of JSON.")
-@click.option("--dry-run", is_flag=True, help="With -q: print the calls that would be made, and make none.")
-def command(
+@click.option("--quiet", is_flag=True, help="Print only the answer, no progress.")
+@click.option("--json", "as_json", is_flag=True, help="With -q: print each event as a line of JSON.")
+@click.option("--dry-run", is_flag=True, help="With -q: print the calls the model requests without running them.")
+def chat(
     query: str | None,
     model: str,
     provider: str,
@@ -62,11 +135,11 @@ def command(
     as_json: bool,
     dry_run: bool,
 ) -> int:
-    """Ask the agent a question, which it answers with the help of tools.
+    """Chat with the agent, or ask it one question.
 
-    With -q the answer goes to stdout and progress to stderr. The exit code is 0 when it was answered, 1 when the model
-    or the last tools failed, 2 for wrong usage, 3 when the budget was used up, 4 when what it needed was denied, and
-    130 when it was interrupted.
+    With -q, the answer goes to stdout and progress to stderr. The exit code is 0 if the agent answered, 1 if the model
+    or the last tools failed, 2 for wrong usage, 3 if the budget ran out, 4 if something it needed was denied, and 130
+    if it was interrupted.
 
     \b
     Examples:
@@ -75,9 +148,9 @@ def command(
       toolcrib chat --toolsets web,file --resume
     """
     if query is None and (as_json or dry_run):
-        raise UsageError("--json and --dry-run need a question; add one, as in `toolcrib chat --json -q TEXT`")
+        raise UsageError("--json and --dry-run need a question, as in `toolcrib chat --json -q TEXT`")
     if query is not None and not query.strip():
-        raise UsageError("the question is empty; write one, as in `toolcrib chat -q TEXT`")
+        raise UsageError("the question is empty; add one, as in `toolcrib chat -q TEXT`")
     options = ChatOptions(
         query=query,
         model=model,
@@ -96,19 +169,19 @@ def command(
 
 
 def open_chat(options: ChatOptions) -> int:
-    """Run one question, or the chat until the person leaves; returns the exit code."""
+    """Answer one question, or run the chat until the person leaves; returns the exit code."""
     settings = load_settings()
     fetch_weights(
         settings,
         model=options.model,
         provider=options.provider,
-        check=lambda: refuse_unknown_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets]),
+        check=lambda: require_known_toolsets(open_runtime(), [*(options.toolsets or ()), *options.disabled_toolsets]),
     )
     if options.query is not None:
-        from toolcrib.cli.chat.one_shot import answer_once  # noqa: PLC0415 - spares one question the whole chat
+        from toolcrib.cli.chat.one_shot import answer_once  # noqa: PLC0415 - imports no prompt_toolkit and no rich
 
         return asyncio.run(answer_once(options, settings))
-    from toolcrib.cli.chat.interactive import run_interactive  # noqa: PLC0415 - brings prompt_toolkit and rich
+    from toolcrib.cli.chat.session import run_interactive  # noqa: PLC0415 - imports prompt_toolkit and rich
 
     return asyncio.run(run_interactive(options, settings))
 
@@ -118,7 +191,7 @@ def _folder(cwd: str | None) -> str | None:
         return None
     folder = Path(cwd).expanduser().absolute()
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {str(folder)!r}; name one that exists, as in `toolcrib chat --cwd .`")
+        raise UsageError(f"no such folder: {str(folder)!r}; name an existing one, as in `toolcrib chat --cwd .`")
     return str(folder)
 
 

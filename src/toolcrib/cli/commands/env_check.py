@@ -1,4 +1,4 @@
-"""`toolcrib env check [BACKEND]`."""
+"""`toolcrib env check`: the conformance suite for backends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from toolcrib.cli.environments import Here, complete_backends, here
+from toolcrib.cli.commands.env import BackendContext, backend_context, complete_backends
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.conformance import CHECKS, Capability, CheckResult, ConformanceReport, Subject, run_suite
@@ -14,21 +14,21 @@ from toolcrib.environments.conformance import CHECKS, Capability, CheckResult, C
 
 @click.command(name="check")
 @click.argument("backend", required=False, shell_complete=complete_backends)
-@click.option("--only", multiple=True, metavar="CHECK", help="Run this check alone; may be given several times.")
-@click.option("--image", default="", help="The image to use, where the backend has images.")
-@click.option("--no-pty", is_flag=True, help="The backend has no terminals: leave out what needs one.")
-@click.option("--list", "as_list", is_flag=True, help="List the checks and their rules, and run none.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(
+@click.option("--only", multiple=True, metavar="CHECK", help="Run only this check; repeatable.")
+@click.option("--image", default="", help="The image, for backends that use one.")
+@click.option("--no-pty", is_flag=True, help="The backend has no pseudo-terminals: skip those checks.")
+@click.option("--list", "as_list", is_flag=True, help="List the checks and their rules without running them.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def check_backend(
     backend: str | None, only: tuple[str, ...], image: str, no_pty: bool, as_list: bool, as_json: bool
 ) -> int | None:
-    """Put a backend, ours or your own, to every promise that one has to keep.
+    """Run the conformance suite against a backend, built in or your own.
 
-    BACKEND is a name of `toolcrib env list`, also one that an installed package brings, or MODULE:FUNCTION for a
-    backend that is being written: a function of a spec and the settings that gives an Environment, an Engine or a
-    BaseEnvironment. Without BACKEND it is the one that the settings choose. Exit code 1 when a promise is broken.
+    BACKEND is a name from `toolcrib env list`, which includes backends of installed packages, or MODULE:FUNCTION for
+    one that you are writing: a function of a spec and the settings that returns an Environment, an Engine or a
+    BaseEnvironment. The default is the configured backend. Exit code 1 if a check fails.
 
-    The object of --json has the keys backend, ok, passed, failed, skipped and checks (each with name, rule, state,
+    --json prints an object with the keys backend, ok, passed, failed, skipped and checks (each with name, rule, state,
     detail and seconds).
 
     \b
@@ -39,7 +39,7 @@ def command(
     if as_list:
         print_table(["check", "rule"], [[check.name, check.rule] for check in CHECKS])
         return None
-    report = asyncio.run(_report(here(), backend, only, image=image, no_pty=no_pty, quiet=as_json))
+    report = asyncio.run(_report(backend_context(), backend, only, image=image, no_pty=no_pty, quiet=as_json))
     if as_json:
         print_json(_as_json(report))
     else:
@@ -48,7 +48,7 @@ def command(
 
 
 async def _report(
-    found: Here, backend: str | None, only: tuple[str, ...], *, image: str, no_pty: bool, quiet: bool
+    found: BackendContext, backend: str | None, only: tuple[str, ...], *, image: str, no_pty: bool, quiet: bool
 ) -> ConformanceReport:
     name = backend or found.configured
     make = found.maker(name, image=image)
@@ -56,10 +56,10 @@ async def _report(
     can: set[Capability] = set() if no_pty else {"pty"}
     if secrets:
         can.add("secrets")
-    # A backend that cannot be opened at all is one error, not one for each check.
-    ctx = make()
-    await ctx.open()
-    await ctx.close()
+    # A backend that cannot be opened is one error, not one for each check.
+    trial = make()
+    await trial.open()
+    await trial.close()
     if not quiet:
         note(f"Checking {name!r}: {plural(len(only) or len(CHECKS), 'check')} …")
     return await run_suite(
@@ -79,8 +79,8 @@ def _print_result(result: CheckResult) -> None:
 
 def _print_summary(report: ConformanceReport) -> None:
     counts = ", ".join(f"{report.count(state)} {state}" for state in ("passed", "failed", "skipped"))
-    verdict = "keeps its promises" if report.passed else "breaks a promise; see above"
-    print_line(f"{report.subject}: {counts}. It {verdict}.")
+    verdict = "passes" if report.passed else "fails; see above"
+    print_line(f"{report.subject}: {counts}. The backend {verdict}.")
 
 
 def _as_json(report: ConformanceReport) -> JsonObject:

@@ -1,4 +1,4 @@
-"""`toolcrib mcp add`."""
+"""`toolcrib mcp add`: a server from the command line, or from the config of another client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from toolcrib.cli.mcp_formats import FoundServer, read_servers
-from toolcrib.cli.mcp_secrets import SecretMover, own_variables, variables_in
-from toolcrib.cli.mcp_text import read_pasted
+from toolcrib.cli.mcp_formats import ImportedServer, read_pasted, read_servers
+from toolcrib.cli.mcp_secrets import SecretExtractor, own_variables, variables_in
 from toolcrib.cli.output import note
 from toolcrib.config.edit import put_mappings
 from toolcrib.config.env_file import load_env_file, read_env_file, save_env_values
@@ -39,7 +38,7 @@ ORDER = list(McpServerSettings.__struct_fields__)
 
 
 class AddCommand(click.Command):
-    """Says where `--` belongs when an option of the server's command is taken for one of ours."""
+    """Explains where `--` belongs if an option of the server's command is taken for one of ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -60,37 +59,44 @@ def _position(words: list[str], option: str) -> int:
 @click.command(name="add", cls=AddCommand)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.argument("words", metavar="[-- COMMAND ARGS…]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--url", help="The address of a server that is reached by HTTP.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="'K: V'", help="Send this header; may be repeated.")
+@click.option("--url", help="The address of an HTTP server.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="'K: V'", help="Send this header; repeatable.")
 @click.option(
     "-t",
     "--transport",
     type=click.Choice(["auto", "stdio", "http", "sse"]),
-    help="How to speak to it; without it, HTTP for an address.",
+    help="The transport; default: stdio for a command, HTTP for an address.",
 )
 @click.option("--auth", type=click.Choice(["none", "oauth"]), help="oauth: log in with `toolcrib mcp login NAME`.")
-@click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Give the command this variable; K alone: ours.")
-@click.option("--cwd", help="The folder to start the command in; without it, the workspace.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="How many seconds one call may take.")
-@click.option("--include", multiple=True, metavar="TOOL", help="Offer this tool, and no others; may be repeated.")
-@click.option("--exclude", multiple=True, metavar="TOOL", help="Do not offer this tool; may be repeated.")
+@click.option(
+    "-e",
+    "--env",
+    "env",
+    multiple=True,
+    metavar="K=V",
+    help="Set this variable for the command; K alone copies ours. Repeatable.",
+)
+@click.option("--cwd", help="The working directory of the command; default: the workspace.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Timeout of a call in seconds.")
+@click.option("--include", multiple=True, metavar="TOOL", help="Offer only this tool; repeatable.")
+@click.option("--exclude", multiple=True, metavar="TOOL", help="Hide this tool; repeatable.")
 @click.option(
     "--trust",
     type=click.Choice(["ask", "read_only", "all"]),
-    help="Calls that need no question; read_only, the default: those of tools that say they only read.",
+    help="Which tools run without approval; default: read_only, the tools marked read-only.",
 )
-@click.option("--disabled", is_flag=True, help="Add it, but do not use it yet.")
-@click.option("--json", "pasted", metavar="TEXT|FILE|-", help="Take servers from the config of another client.")
-@click.option("--replace", is_flag=True, help="Put it in the place of a server of that name.")
-@click.option("--plain", is_flag=True, help="Write keys and tokens into the config itself, not into .env.")
-def command(name: str | None, words: tuple[str, ...], pasted: str | None, **options: Any) -> None:
+@click.option("--disabled", is_flag=True, help="Add it without enabling it.")
+@click.option("--json", "pasted", metavar="TEXT|FILE|-", help="Import servers from the config of another client.")
+@click.option("--replace", is_flag=True, help="Replace a server with the same name.")
+@click.option("--plain", is_flag=True, help="Write keys and tokens to the config instead of .env.")
+def add_servers(name: str | None, words: tuple[str, ...], pasted: str | None, **options: Any) -> None:
     """Add an MCP server to the config.
 
-    A server is a command that is started, or an address. --json reads what other clients keep: Claude, Cursor, VS Code,
-    Windsurf, Zed, opencode, Codex and those like them; comments, trailing commas and a part of a file will do.
+    A server is a command to start, or an address. --json reads the configs of other clients: Claude, Cursor, VS Code,
+    Windsurf, Zed, opencode, Codex and similar ones; comments, trailing commas and fragments are fine.
 
-    Keys and tokens go to the .env file, which only you can read; the config names the variables. Comments and
-    everything else in the config stay as they are.
+    Keys and tokens go to the .env file, which only you can read; the config refers to them by name. Keeps comments and
+    everything else in the config.
 
     \b
     Examples:
@@ -102,13 +108,13 @@ def command(name: str | None, words: tuple[str, ...], pasted: str | None, **opti
       toolcrib mcp add --json '{"mcpServers": {"time": {"command": "…"}}}'
     """
     if pasted is not None and words:
-        raise UsageError("name the server once: either by `--json` or by its command")
+        raise UsageError("describe the server once: with `--json` or with its command")
     found = read_servers(read_pasted(_text_of(pasted)), name or "") if pasted is not None else [_typed(name, words)]
     for server in found:
-        _name_it(server, is_typed=pasted is None or name is not None)
+        _check_name(server, is_typed=pasted is None or name is not None)
         _apply(server, options, is_typed=pasted is None)
     settings = load_settings()
-    _refuse_taken(settings, found, options["replace"])
+    _refuse_existing(settings, found, options["replace"])
     for server in found:
         _check(server)
     variables = {} if options["plain"] else _move_secrets(settings, found)
@@ -116,18 +122,22 @@ def command(name: str | None, words: tuple[str, ...], pasted: str | None, **opti
         save_env_values(settings.home, variables)
     put_mappings(settings.home, {("mcp_servers", server.name): server.settings for server in found})
     for server in found:
-        _tell(server, settings.home)
+        _report(server, settings.home)
     if variables:
-        note(f"Wrote {', '.join(variables)} to {settings.home.env_file}; the config holds only the names.")
+        note(f"Wrote {', '.join(variables)} to {settings.home.env_file}; the config only names them.")
     names = [server.name for server in found if server.settings.get("enabled") is not False]
     if names:
         login = next((one for one in found if one.settings.get("auth") == "oauth"), None)
-        step = f"`toolcrib mcp login {login.name}` logs in" if login else f"`toolcrib mcp test {names[0]}` tries it"
-        note(f"{step}; `toolcrib mcp list` shows how all of them are.")
+        step = (
+            f"Run `toolcrib mcp login {login.name}` to log in"
+            if login
+            else f"Run `toolcrib mcp test {names[0]}` to test it"
+        )
+        note(f"{step}; `toolcrib mcp list` lists all servers.")
 
 
 def _text_of(pasted: str) -> str:
-    """What was pasted: standard input, a file, or the text itself."""
+    """The pasted text: standard input, a file, or the argument itself."""
     if pasted == "-":
         return sys.stdin.read()
     path = Path(pasted).expanduser()
@@ -138,16 +148,16 @@ def _text_of(pasted: str) -> str:
     if is_file:
         return path.read_bytes().decode("utf-8", "replace")
     if pasted.startswith(("http://", "https://")):
-        raise UsageError(f"{pasted!r} is an address; type `{ADD} NAME --url {pasted}`")
+        raise UsageError(f"{pasted!r} is an address; run `{ADD} NAME --url {pasted}`")
     if "{" not in pasted and "[" not in pasted and ":" not in pasted:
-        raise UsageError(f"there is no file {pasted!r}; give `--json` a file, JSON text, or - for standard input")
+        raise UsageError(f"no such file: {pasted!r}; give `--json` a file, JSON text, or - for standard input")
     return pasted
 
 
-def _typed(name: str | None, words: tuple[str, ...]) -> FoundServer:
+def _typed(name: str | None, words: tuple[str, ...]) -> ImportedServer:
     if not name:
-        raise UsageError(f"name the server: `{ADD} NAME -- COMMAND` or `{ADD} NAME --url URL`")
-    server = FoundServer(name, {}, [])
+        raise UsageError(f"the server needs a name: `{ADD} NAME -- COMMAND` or `{ADD} NAME --url URL`")
+    server = ImportedServer(name, {}, [])
     if len(words) == 1 and words[0].startswith(("http://", "https://")):
         server.settings["url"] = words[0]
     elif words:
@@ -159,7 +169,7 @@ def _typed(name: str | None, words: tuple[str, ...]) -> FoundServer:
     return server
 
 
-def _name_it(server: FoundServer, *, is_typed: bool) -> None:
+def _check_name(server: ImportedServer, *, is_typed: bool) -> None:
     if _NAME.fullmatch(server.name):
         return
     last = re.split(r"[/\\]", server.name.rstrip("/"))[-1]
@@ -167,18 +177,18 @@ def _name_it(server: FoundServer, *, is_typed: bool) -> None:
     better = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-._")[:MAX_NAME_CHARS] or "server"
     if is_typed:
         raise UsageError(
-            f"{server.name!r} cannot be the name of a server: use at most {MAX_NAME_CHARS} letters, digits, - and _; "
-            f"type `{ADD} {better}`"
+            f"{server.name!r} is not a valid server name: use at most {MAX_NAME_CHARS} letters, digits, - and _; "
+            f"for example `{ADD} {better}`"
         )
-    server.notes.append(f"was called {server.name!r}")
+    server.notes.append(f"renamed from {server.name!r}")
     server.name = better
 
 
-def _apply(server: FoundServer, options: dict[str, Any], *, is_typed: bool) -> None:
-    """Adds what the options say."""
+def _apply(server: ImportedServer, options: dict[str, Any], *, is_typed: bool) -> None:
+    """Apply the options to the settings of a server."""
     settings = server.settings
     if options["url"] and settings.get("command"):
-        raise UsageError("a server has a command or an address; leave out the command or `--url`")
+        raise UsageError("a server has either a command or an address; leave out the command or `--url`")
     if options["env"]:
         settings["env"] = {**settings.get("env", {}), **dict(map(_variable, options["env"]))}
     for key in ("url", "cwd", "timeout", "auth", "trust", "transport"):
@@ -192,7 +202,9 @@ def _apply(server: FoundServer, options: dict[str, Any], *, is_typed: bool) -> N
     if options["disabled"]:
         settings["enabled"] = False
     if is_typed and not settings.get("command") and not settings.get("url"):
-        raise UsageError(f"say how to reach {server.name!r}: `{ADD} {server.name} -- COMMAND` or `--url URL`")
+        raise UsageError(
+            f"{server.name!r} needs a command or an address: `{ADD} {server.name} -- COMMAND` or `--url URL`"
+        )
     if settings.get("timeout") is not None and settings["timeout"] == int(settings["timeout"]):
         settings["timeout"] = int(settings["timeout"])
 
@@ -200,39 +212,37 @@ def _apply(server: FoundServer, options: dict[str, Any], *, is_typed: bool) -> N
 def _variable(text: str) -> tuple[str, str]:
     key, has_value, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", key):
-        raise UsageError(f"{text!r} is no variable; type `--env NAME=VALUE`")
+        raise UsageError(f"{text!r} is not a variable; use `--env NAME=VALUE`")
     return key, value if has_value else f"${{{key}}}"
 
 
 def _header(text: str) -> tuple[str, str]:
     found = _HEADER.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r} is no header; type `--header 'Name: value'`")
+        raise UsageError(f"{text!r} is not a header; use `--header 'Name: value'`")
     return found[1], found[2]
 
 
-def _refuse_taken(settings: Settings, found: list[FoundServer], replace: bool) -> None:
+def _refuse_existing(settings: Settings, found: list[ImportedServer], replace: bool) -> None:
     names = [server.name for server in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UsageError(
-            f"there are two servers {twice!r} in this text; add them one by one with `{ADD} NAME --json …`"
-        )
+        raise UsageError(f"the text contains two servers {twice!r}; add them one by one with `{ADD} NAME --json …`")
     taken = [name for name in names if name in settings.mcp_servers]
     if taken and not replace:
         listed = ", ".join(repr(name) for name in taken)
         there = f"is an MCP server {listed}" if len(taken) == 1 else f"are MCP servers {listed}"
-        these = "this one in its place" if len(taken) == 1 else "these in their places"
-        raise UsageError(f"there {there} already; add `--replace` to put {these}")
+        these = "it" if len(taken) == 1 else "them"
+        raise UsageError(f"there {there} already; add `--replace` to replace {these}")
 
 
-def _check(server: FoundServer) -> None:
-    """Raises UsageError for what can never work."""
+def _check(server: ImportedServer) -> None:
+    """Raises UsageError for settings that can never work."""
     reader = SettingsReader()
     reader.section(McpServerSettings, server.settings, ("mcp_servers", server.name))
     if reader.problems:
         what = reader.problems[0][1].partition(";")[0]
-        raise UsageError(f"{what}; correct it and type `{ADD}` again")
+        raise UsageError(f"{what}; fix it and run `{ADD}` again")
     url = str(server.settings.get("url", ""))
     if url and "${" not in url:
         _check_address(server.name, url)
@@ -253,12 +263,12 @@ def _check_address(name: str, url: str) -> None:
         is_address = False
     if not is_address or any(letter.isspace() for letter in url):
         raise UsageError(
-            f"{url!r} is no address of a server; type `{ADD} {name} --url https://HOST/PATH`, the whole address"
+            f"{url!r} is not a valid address; use the full address: `{ADD} {name} --url https://HOST/PATH`"
         )
 
 
-def _move_secrets(settings: Settings, found: list[FoundServer]) -> dict[str, str]:
-    """Puts variables in the place of secrets; gives what belongs in `.env`."""
+def _move_secrets(settings: Settings, found: list[ImportedServer]) -> dict[str, str]:
+    """Replace secrets with variables; returns the variables for `.env`."""
     names = {server.name for server in found}
     others = {name: known for name, known in settings.mcp_servers.items() if name not in names}
     kept = {variable for known in others.values() for variable in variables_in(msgspec.to_builtins(known))}
@@ -267,26 +277,26 @@ def _move_secrets(settings: Settings, found: list[FoundServer]) -> dict[str, str
     for server in found:
         old = settings.mcp_servers.get(server.name)
         free = own_variables(server.name, msgspec.to_builtins(old)) - kept if old is not None else set()
-        mover = SecretMover(
+        mover = SecretExtractor(
             server.name, {name: value for name, value in {**taken, **moved}.items() if name not in free}
         )
-        server.settings = mover.moved(server.settings)
+        server.settings = mover.extract(server.settings)
         moved |= mover.variables
     return moved
 
 
-def _tell(server: FoundServer, home: Home) -> None:
+def _report(server: ImportedServer, home: Home) -> None:
     environ = dict(environment())
     load_env_file(home, environ)
     read = SettingsReader().section(McpServerSettings, server.settings)
     ready = read_server(server.name, read, environ)
     note(f"Added {server.name!r} to {home.config_file}: {ready.address}")
-    told = list(server.notes)
+    notes = list(server.notes)
     if ready.problem and read.enabled:
-        told.append(ready.problem.replace("in .env", f"in {home.env_file}"))
+        notes.append(ready.problem.replace("in .env", f"in {home.env_file}"))
     elif read.command and not shutil.which(ready.settings.command, path=environ.get("PATH")) and not read.cwd:
-        told.append(f"{ready.settings.command!r} was not found on this machine; install it before you use the server")
+        notes.append(f"{ready.settings.command!r} is not installed; install it before you use the server")
     if server.name in TOOLSETS or server.name in SHORT_NAMES:
-        told.append(f"a toolset has that name too; the one of this server is {toolset_name(server.name)!r}")
-    for line in told:
+        notes.append(f"a toolset has the same name; the toolset of this server is {toolset_name(server.name)!r}")
+    for line in notes:
         note(f"  {server.name}: {line}")

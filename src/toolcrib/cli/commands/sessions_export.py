@@ -1,4 +1,4 @@
-"""`toolcrib sessions export ID`."""
+"""`toolcrib sessions export`: sessions as JSONL, ShareGPT trajectories or Markdown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
+from toolcrib.cli.commands.sessions import complete_sessions, find_session, open_session_store
 from toolcrib.cli.output import note, plural
-from toolcrib.cli.sessions import complete_sessions, find_session, opened_store
 from toolcrib.config.files import make_folder
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.sessions.export import (
@@ -46,7 +46,7 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {
 
 @click.command(name="export")
 @click.argument("session_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_sessions)
-@click.option("--all", "everything", is_flag=True, help="All conversations but those of helpers and tools.")
+@click.option("--all", "everything", is_flag=True, help="All sessions except those of subagents and tools.")
 @click.option(
     "-f",
     "--format",
@@ -56,10 +56,10 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {
     show_default=True,
     help="OpenAI messages, ShareGPT trajectories, or Markdown for people.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; for Markdown also a folder that exists.")
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
-@click.option("--every-message", is_flag=True, help="Also those that a summary stands for, or that were taken back.")
-def command(
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file, or for Markdown an existing folder.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option("--every-message", is_flag=True, help="Include messages that were undone or replaced by a summary.")
+def export_sessions(
     session_ids: tuple[str, ...],
     everything: bool,
     chosen: str,
@@ -67,13 +67,13 @@ def command(
     force: bool,
     every_message: bool,
 ) -> None:
-    """Write conversations as JSONL, trajectories or Markdown.
+    """Export sessions as JSONL, trajectories or Markdown.
 
-    Without --output to stdout. Keys, passwords and other secrets that toolcrib knows or recognises are masked.
+    Writes to stdout without --output. Masks keys, passwords and other secrets that toolcrib knows or recognises.
 
-    jsonl: one session a line, with session_id and messages as OpenAI's chat API takes them. sharegpt: one session a
-    line, with turns from system, human, gpt and tool; calls, results and reasoning stand in <tool_call>,
-    <tool_response> and <think>. markdown: a document each, tool calls folded.
+    jsonl: one session per line, with session_id and messages in the format of OpenAI's chat API. sharegpt: one session
+    per line, with turns from system, human, gpt and tool; calls, results and reasoning are in <tool_call>,
+    <tool_response> and <think>. markdown: one document per session, with collapsed tool calls.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def command(
       toolcrib sessions export --all -f sharegpt -o trajectories.jsonl
     """
     states = ALL_STATES if every_message else ("live",)
-    with opened_store() as store:
+    with open_session_store() as store:
         sessions = _chosen(store, session_ids, everything=everything)
         texts = (FORMATS[chosen](masked(read_transcript(store, one.id, states=states))) for one in sessions)
         if output is None:
@@ -94,31 +94,35 @@ def command(
         else:
             separator = "\n---\n\n" if chosen == MARKDOWN else ""
             _write(output, separator.join(texts), force=force)
-    note(f"Wrote {plural(len(sessions), 'conversation')} to {str(output)!r}.")
+    note(f"Wrote {plural(len(sessions), 'session')} to {str(output)!r}.")
 
 
 def _chosen(store: SessionStore, ids: Sequence[str], *, everything: bool) -> list[Session]:
     if everything and ids:
-        raise UsageError("give either ids or --all; type `toolcrib sessions export --help`")
+        raise UsageError("give either ids or --all; run `toolcrib sessions export --help`")
     if everything:
         return store.list(limit=EVERY_SESSION)[::-1] if store.database.exists else []
     if not ids:
-        raise UsageError("say which: `toolcrib sessions export last`, an id of `toolcrib sessions list`, or --all")
+        raise UsageError(
+            "no session given; use `toolcrib sessions export last`, an id from `toolcrib sessions list`, or --all"
+        )
     found = [find_session(store, wanted) for wanted in ids]
     return list({session.id: session for session in found}.values())
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    """Put the text in place as a whole, readable by its owner alone: a conversation is private."""
+    """Write the file atomically, readable only by its owner: a session is private."""
     if path.is_dir():
-        raise UsageError(f"{str(path)!r} is a folder; name a file, or use `--format markdown`, which writes one each")
+        raise UsageError(
+            f"{str(path)!r} is a folder; name a file, or use `--format markdown`, which writes a file for each session"
+        )
     if path.is_file() and not force:
-        raise UsageError(f"{str(path)!r} exists; name another file or add `--force`")
-    # Half a character cannot be written as UTF-8; as an escape it is still JSON.
+        raise UsageError(f"{str(path)!r} exists; name another file, or add `--force`")
+    # A lone surrogate cannot be encoded as UTF-8; escaped, it is still JSON.
     content = text.encode("utf-8", "backslashreplace")
     try:
         if path.exists() and not path.is_file():
-            path.write_bytes(content)  # a device or a pipe, which must not be replaced by a file
+            path.write_bytes(content)  # a device or a pipe must not be replaced by a file
         else:
             _put_in_place(Path(os.path.realpath(path)), content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`toolcrib setup`."""
+"""`toolcrib setup`: the wizard, the set-up by flags, and the variables that tools need."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from typing import Any
 
 import click
 
-from toolcrib.cli.environments import complete_backends
+from toolcrib.cli.commands.env import complete_backends
 from toolcrib.cli.models import complete_providers
-from toolcrib.cli.output import person_present, print_line
-from toolcrib.cli.setup.unattended import FLAGS, Wishes, run_unattended
+from toolcrib.cli.output import is_interactive, print_line
+from toolcrib.cli.runtime import complete_tools, open_runtime
+from toolcrib.cli.setup.unattended import FLAGS, SetupAnswers, run_unattended
 from toolcrib.cli.setup.variables import ask_all, print_list, wanted_variables
 from toolcrib.cli.setup.wizard import run_wizard
-from toolcrib.cli.state import complete_tools, open_runtime
 from toolcrib.config.paths import find_home
 from toolcrib.core.errors import UsageError
 
 
 @click.command(name="setup")
 @click.argument("names", metavar="[TOOL]...", nargs=-1, shell_complete=complete_tools)
-@click.option("--list", "only_list", is_flag=True, help="Show what can be entered and what is set; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: print a list of objects for programs.")
-@click.option("--provider", default="", metavar="NAME", shell_complete=complete_providers, help="Who answers.")
-@click.option("--model", default="", metavar="NAME", help="The model; without it, the provider's default.")
-@click.option("--base-url", default="", metavar="URL", help="The address of its server, if not the provider's own.")
-@click.option("--key-env", default="", metavar="VAR", help="Take the provider's key from this variable.")
-@click.option("--key-stdin", is_flag=True, help="Take the provider's key from the first line of stdin.")
-@click.option("--toolsets", default=None, metavar="A,B", help="The toolsets to offer; `none` for no tools.")
-@click.option("--approvals", type=click.Choice(["manual", "smart", "off"]), default=None, help="When you are asked.")
-@click.option("--backend", default="", metavar="NAME", shell_complete=complete_backends, help="Where commands run.")
-@click.option("--set", "variables", multiple=True, metavar="VAR=VALUE", help="A value for .env; several are fine.")
-@click.option("--no-test", is_flag=True, help="Send no request to the model.")
-@click.option("--yes", is_flag=True, help="Ask nothing, and fetch the weights of an embedded model if need be.")
-def command(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) -> int | None:
+@click.option("--list", "only_list", is_flag=True, help="List the variables and which are set; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print a JSON array.")
+@click.option("--provider", default="", metavar="NAME", shell_complete=complete_providers, help="The model provider.")
+@click.option("--model", default="", metavar="NAME", help="The model; default: the provider's default.")
+@click.option("--base-url", default="", metavar="URL", help="The address of the server, if not the provider's own.")
+@click.option("--key-env", default="", metavar="VAR", help="Read the provider's key from this variable.")
+@click.option("--key-stdin", is_flag=True, help="Read the provider's key from the first line of stdin.")
+@click.option("--toolsets", default=None, metavar="A,B", help="The toolsets for the model; `none` for no tools.")
+@click.option("--approvals", type=click.Choice(["manual", "smart", "off"]), default=None, help="The approval mode.")
+@click.option(
+    "--backend", default="", metavar="NAME", shell_complete=complete_backends, help="The backend where commands run."
+)
+@click.option("--set", "variables", multiple=True, metavar="VAR=VALUE", help="Save a variable to .env; repeatable.")
+@click.option("--no-test", is_flag=True, help="Do not test the model.")
+@click.option("--yes", is_flag=True, help="Ask nothing, and download the weights of an embedded model if needed.")
+def setup(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any) -> int | None:
     """Set up the model, keys, tools and approvals, step by step.
 
-    Goes through five steps: the model that answers and its key, what tools need, toolsets, when you are asked, and
-    where commands run. Enter leaves a step as it is, and every answer is saved at once, so that it can be stopped and
-    started again. Keys are not shown while you type, and are kept in the file .env, which only you can read. The model
-    is tried with one real request. With the names of tools (or of toolsets, or of the variables themselves) it asks
-    only for what those need.
+    Goes through five steps: the model and its key, the variables that tools need, toolsets, approvals, and the backend
+    where commands run. Press Enter to keep a setting; every answer is saved at once, so you can stop and continue any
+    time. Keys are not shown while you type, and are saved in the file .env, which only you can read. The model is
+    tested with one real request. With names of tools, toolsets or variables, asks only for what those need.
 
-    With any of the flags that say what to set, nobody is asked. Exit code 1 when the model does not answer then.
+    With flags that set something, asks nothing. Exit code 1 if the model does not answer then.
 
     \b
     Examples:
@@ -51,24 +52,24 @@ def command(names: tuple[str, ...], only_list: bool, as_json: bool, **flags: Any
       toolcrib setup --provider ollama --model qwen3:8b --no-test
       toolcrib setup --list
 
-    Each object of `--list --json` has the keys name, description, url, tools, password, set and shown (the value,
-    masked; empty when it is not set).
+    Each object of `--list --json` has the keys name, description, url, tools, password, set and shown (the masked
+    value; empty if not set).
     """
-    wishes = Wishes(**flags)
+    answers = SetupAnswers(**flags)
     if only_list or as_json:
         runtime = open_runtime()
         print_list(runtime.settings.home, wanted_variables(runtime, names), as_json)
         return None
-    if names and wishes.is_given:
-        raise UsageError(f"name tools or give flags, not both; without names: `toolcrib setup` with {FLAGS}")
+    if names and answers.is_given:
+        raise UsageError(f"give either tool names or flags; without names: `toolcrib setup` with {FLAGS}")
     if names:
         _ask_for(names)
         return None
-    if wishes.is_given:
-        return run_unattended(wishes)
-    if not person_present():
-        raise UsageError(f"nobody is here to ask; say what to set: `toolcrib setup` with {FLAGS}")
-    run_wizard(find_home(), test=not wishes.no_test)
+    if answers.is_given:
+        return run_unattended(answers)
+    if not is_interactive():
+        raise UsageError(f"there is no terminal to ask at; run `toolcrib setup` with {FLAGS}")
+    run_wizard(find_home(), test=not answers.no_test)
     return None
 
 
@@ -77,11 +78,11 @@ def _ask_for(names: tuple[str, ...]) -> None:
     home = runtime.settings.home
     variables = wanted_variables(runtime, names)
     if not variables:
-        print_line(f"{', '.join(names)} needs no keys; type `toolcrib tools explain {names[0]}` to see more.")
+        print_line(f"{', '.join(names)} needs no keys; run `toolcrib tools explain {names[0]}` for details.")
         return
-    if not person_present():
+    if not is_interactive():
         raise UsageError(
-            f"nobody is here to ask; write a line like {next(iter(variables))}=VALUE into {str(home.env_file)!r}, "
-            "then type `toolcrib setup --list` to see what is set"
+            f"there is no terminal to ask at; add a line {next(iter(variables))}=VALUE to {str(home.env_file)!r}, "
+            "then run `toolcrib setup --list` to see what is set"
         )
     ask_all(home, variables)

@@ -1,4 +1,4 @@
-"""`toolcrib tools run NAME JSON`."""
+"""`toolcrib tools run`: one call through the whole pipeline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import sys
 import click
 from msgspec.structs import replace
 
-from toolcrib.cli.approval import console_approver
-from toolcrib.cli.console_asker import ConsoleAsker
+from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import note, stdout_reserved
-from toolcrib.cli.progress_lines import ProgressLines
-from toolcrib.cli.state import complete_tools, example_command, open_runtime, require_tool
+from toolcrib.cli.runtime import complete_tools, open_runtime
+from toolcrib.cli.tool_state import example_command, require_tool
 from toolcrib.core.errors import UsageError
 from toolcrib.dispatch.json_text import BadJson, read_json
 
@@ -21,13 +20,17 @@ from toolcrib.dispatch.json_text import BadJson, read_json
 @click.command(name="run")
 @click.argument("name", metavar="NAME", shell_complete=complete_tools)
 @click.argument("arguments", metavar="[JSON]", default="{}")
-@click.option("--yolo", is_flag=True, help="Do not ask; what is always denied stays denied.")
-def command(name: str, arguments: str, yolo: bool) -> int:
+@click.option(
+    "--yolo",
+    is_flag=True,
+    help="Run dangerous calls without approval. Catastrophic commands and deny rules still apply.",
+)
+def run_tool(name: str, arguments: str, yolo: bool) -> int:
     """Call a tool and print its result.
 
-    JSON is an object with the arguments; `-` reads it from standard input. Exactly the result is printed; an error
-    result too, with exit code 1. Before a dangerous call you are asked: a command that destroys something, a write
-    outside this folder, publishing, spending, using a secret. Where nobody can be asked, it is denied.
+    JSON is an object with the arguments; `-` reads it from standard input. Prints exactly the result; an error result
+    too, with exit code 1. Dangerous calls need your approval: destructive commands, writes outside this folder,
+    publishing, spending, using a secret. Without a terminal they are denied.
 
     \b
     Examples:
@@ -43,10 +46,10 @@ def command(name: str, arguments: str, yolo: bool) -> int:
         given = read_json(text)
     except BadJson as error:
         raise UsageError(
-            f"the arguments are not JSON: {error}; type them in single quotes, like `{example_command(entry)}`"
+            f"the arguments are not JSON: {error}; put them in single quotes, as in `{example_command(entry)}`"
         ) from error
     with stdout_reserved():
-        # What is JSON but no object goes on as it is: the pipeline says what is wrong with it.
+        # JSON that is no object goes to the pipeline unchanged, which returns a helpful error.
         ctx = runtime.context(tool_name=entry.name, call_id=f"run_{secrets.token_hex(4)}")
         if sys.stderr.isatty():
             ctx = replace(ctx, on_progress=ProgressLines(note))

@@ -1,4 +1,4 @@
-"""`toolcrib undo [N]`."""
+"""`toolcrib undo`: undoes and redoes the file changes of tool calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from toolcrib.cli.approval_records import local_time
-from toolcrib.cli.output import hint, note, one_line, plural, print_json, print_line
+from toolcrib.cli.output import hint, local_time, note, one_line, plural, print_json, print_line
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName, UsageError
@@ -32,14 +31,14 @@ class UnknownUndoSession(UnknownName):
 
 @click.command(name="undo")
 @click.argument("count", metavar="[N]", required=False, type=click.IntRange(min=1))
-@click.option("--list", "list_calls", is_flag=True, help="Only show the calls and what they did.")
-@click.option("--to", "call_id", metavar="CALL", help="Take back everything back to this call, and that too.")
-@click.option("--redo", is_flag=True, help="Take back the latest undo.")
-@click.option("--session", "session_id", metavar="ID", help="Of this session, not of the latest one in this folder.")
-@click.option("--force", is_flag=True, help="Also what was changed since, or left by a call that was cut short.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object for programs.")
-def command(
+@click.option("--list", "list_calls", is_flag=True, help="Only list the calls and their changes.")
+@click.option("--to", "call_id", metavar="CALL", help="Undo everything back to and including this call.")
+@click.option("--redo", is_flag=True, help="Redo the latest undo.")
+@click.option("--session", "session_id", metavar="ID", help="The session; default: the latest one in this folder.")
+@click.option("--force", is_flag=True, help="Also restore files that changed since, or that an interrupted call left.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def undo(
     count: int | None,
     list_calls: bool,
     call_id: str | None,
@@ -49,16 +48,17 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take back what tools did to files.
+    """Undo the changes that tools made to files.
 
-    The latest call is taken back, or the latest N.
-    Before a tool or a command changes or deletes files in the folder that it works in, what they are is kept. An undo
-    puts back contents, modes and links, and removes what was made. A file that somebody changed since is left alone,
-    unless you add --force; what is there then is kept too, so that `toolcrib undo --redo` gives it back. What git keeps
-    in .git is never touched: files come back, commits and branches stay as they are.
+    Undoes the latest call, or the latest N calls.
 
-    The exit code is 1 when something was left alone. The object of --json has the keys session, calls and files
-    (path, what, reason); with --list it has session and calls.
+    toolcrib snapshots files in the working folder before a tool or command changes or deletes them. Undo restores
+    contents, modes and links, and removes new files. It skips files that changed since, unless you add --force; they
+    are snapshotted first, so `toolcrib undo --redo` brings them back. Undo never touches .git: it restores files, but
+    commits and branches stay.
+
+    Exit code 1 if files were skipped. --json prints an object with the keys session, calls and files (path, what,
+    reason); with --list, session and calls.
 
     \b
     Examples:
@@ -76,9 +76,9 @@ def command(
         )
         session = _session(history, session_id, undone_too=redo or list_calls)
         if session is None:
-            _say_nothing(as_json)
+            _print_nothing_to_undo(as_json)
             return 0
-        # Calls that belong to no conversation are of all folders; only those of this one are meant.
+        # Calls without a session come from all folders; only those of this folder are meant.
         folder = str(Path.cwd()) if session == DIRECT and session_id is None else ""
         if list_calls:
             _show_calls(session, history.calls(session, folder), as_json)
@@ -94,7 +94,7 @@ def command(
 
 
 def _opened_terminal(settings: Settings, opened: ExitStack) -> Terminal:
-    """Where other places are opened; only an undo of what was done in one needs it."""
+    """The terminal, needed only to undo changes in other environments."""
     runtime = Runtime(settings=settings)
     opened.callback(runtime.close)
     return runtime.terminal
@@ -109,14 +109,14 @@ def _session(history: FileHistory, wanted: str | None, *, undone_too: bool) -> s
     near = [one for one in known if one.startswith(wanted)]
     if len(near) == 1:
         return near[0]
-    raise UnknownUndoSession(wanted, known, advice="`toolcrib sessions list` shows all conversations")
+    raise UnknownUndoSession(wanted, known, advice="`toolcrib sessions list` lists all sessions")
 
 
-def _say_nothing(as_json: bool) -> None:
+def _print_nothing_to_undo(as_json: bool) -> None:
     if as_json:
         print_json({"session": None, "calls": [], "files": []})
     else:
-        print_line("There is nothing to take back in this folder.")
+        print_line("There is nothing to undo in this folder.")
 
 
 def _show_calls(session: str, calls: list[CallRecord], as_json: bool) -> None:
@@ -125,9 +125,9 @@ def _show_calls(session: str, calls: list[CallRecord], as_json: bool) -> None:
         return
     print_line(f"Session {session}, the oldest call first:")
     for call in calls:
-        state = ", taken back" if call.undone else "" if call.finished else ", cut short"
+        state = ", undone" if call.undone else "" if call.finished else ", interrupted"
         if call.runs_on and not call.undone:
-            state = ", went on in the background"
+            state = ", continued in the background"
         where = f" in {call.environment}" if call.environment else ""
         print_line()
         print_line(f"{call.call_id}  {local_time(call.at)}  {call.tool}{where}{state}")
@@ -138,18 +138,18 @@ def _show_calls(session: str, calls: list[CallRecord], as_json: bool) -> None:
             print_line(f"  and {len(call.files) - SHOWN_FILES} more")
         for text in call.notes:
             print_line(f"  {text}")
-    hint("`toolcrib undo` takes back the latest; `toolcrib undo --to CALL` goes back to one of them.")
+    hint("Run `toolcrib undo` to undo the latest call, or `toolcrib undo --to CALL` to go back further.")
 
 
 def _file_line(file: FileRecord) -> str:
-    told: list[str] = [file.kind]
+    details: list[str] = [file.kind]
     if file.size:
-        told.append(_size(file.size))
+        details.append(_size(file.size))
     if file.now is not None:
-        told.append("is what it was" if file.now == "old" else "was changed, by the call or since")
+        details.append("unchanged" if file.now == "old" else "changed by the call or since")
     if file.not_kept:
-        told.append(file.not_kept)
-    return f"{file.path}{'/' if file.is_folder else ''} ({', '.join(told)})"
+        details.append(file.not_kept)
+    return f"{file.path}{'/' if file.is_folder else ''} ({', '.join(details)})"
 
 
 def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: bool, redo: bool, force: bool) -> None:
@@ -158,7 +158,7 @@ def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: boo
         print_json({"session": session, "calls": [_as_json(one) for one in done.calls], "files": files})
         return
     if not done.files and not done.calls:
-        print_line("There is nothing to take back.")
+        print_line("There is nothing to undo.")
         return
     for call in done.calls:
         print_line(f"{call.call_id}  {call.tool}: {_short(call.summary)}")
@@ -168,17 +168,17 @@ def _show_outcome(session: str, done: UndoResult, *, dry_run: bool, as_json: boo
         print_line(f"  {_outcome_line(file, dry_run)}")
     changed = len(done.files) - len(done.refused)
     verb = "would be" if dry_run else "were" if changed != 1 else "was"
-    left = f", {len(done.refused)} left alone" if done.refused else ""
-    print_line(f"{plural(changed, 'file')} {verb} put back{left}.")
+    left = f", {len(done.refused)} skipped" if done.refused else ""
+    print_line(f"{plural(changed, 'file')} {verb} restored{left}.")
     if done.refused and not force:
-        note("Add --force to put back what was changed since; what is there now is kept.")
+        note("Add --force to restore files that changed since; toolcrib snapshots them first.")
     elif not dry_run and not redo and changed:
-        hint("`toolcrib undo --redo` takes this back.")
+        hint("Run `toolcrib undo --redo` to redo this.")
 
 
 def _outcome_line(file: UndoneFile, dry_run: bool) -> str:
     if file.what == "refused":
-        return f"{file.path}: left alone, {file.reason}"
+        return f"{file.path}: skipped, {file.reason}"
     return f"{file.path}: {'would be ' if dry_run else ''}{file.what}"
 
 

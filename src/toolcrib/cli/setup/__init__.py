@@ -1,1 +1,1 @@
-"""The steps of `toolcrib setup`: each shows what is set, asks, and saves the answer at once."""
+"""The steps of `toolcrib setup`: each shows the current setting, asks, and saves the answer at once."""

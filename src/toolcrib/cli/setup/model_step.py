@@ -1,41 +1,88 @@
-"""The first step: which provider answers, with which key and model, tried with one real request."""
+"""The first step: provider, key and model, tested with one real request."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec.structs import replace
 
+from toolcrib.cli.commands.model_check import check_reply
 from toolcrib.cli.model_choice import choose_model
-from toolcrib.cli.model_servers import PROBE_SECONDS, server_models
-from toolcrib.cli.model_trial import try_answer
-from toolcrib.cli.models import ProviderState, lack_of, megabytes, missing_weights, provider_states
+from toolcrib.cli.models import (
+    PROBE_SECONDS,
+    ProviderState,
+    megabytes,
+    missing_requirement,
+    missing_weights,
+    provider_states,
+    server_models,
+)
 from toolcrib.cli.output import note
-from toolcrib.cli.setup.asking import Option, ask, ask_one, ask_yes, say
-from toolcrib.cli.setup.own_server import ask_address, ask_server
-from toolcrib.cli.setup.saved import Saved
+from toolcrib.cli.setup.prompts import MenuOption, ask, ask_yes, choose_one, say
+from toolcrib.cli.setup.saved_settings import SavedSettings
 from toolcrib.cli.setup.variables import ask_variable, describe
+from toolcrib.config.env_vars import mask
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import ModelError
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
-from toolcrib.providers.presets import PRESETS
+from toolcrib.providers.presets import ALIASES, PRESETS
 
+DEFAULT_NAME = "own"
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 OTHER = "other"
-"""In the list of providers: a server that is none of them."""
+"""The option for a server that is not in the list."""
 SHOWN_MODELS = 12
+AfterCheck = Literal["keep", "again", "other"]
 
-AfterTrial = Literal["keep", "again", "other"]
+
+def ask_server(saved: SavedSettings) -> str:
+    """Ask for a server that toolcrib does not know; returns its name in the config, empty if no address was given.
+
+    It gets its own entry with its own key: the key for OpenAI must not be sent to another server.
+    """
+    address = ask_address("  Address, for example http://127.0.0.1:8000/v1")
+    if not address:
+        return ""
+    name = _ask_name()
+    saved.settings({("providers", name, "base_url"): address})
+    key = ask("  Its key, or Enter if it needs none (hidden while you type)", hidden=True)
+    if key:
+        variable = f"{name.upper().replace('-', '_')}_API_KEY"
+        saved.variable(variable, key, mask(key))
+        saved.settings({("providers", name, "key_env"): variable})
+    return name
 
 
-def model_step(saved: Saved, *, test: bool) -> None:
-    """Ask for provider, key, address and model, save each, and send one request."""
+def ask_address(prompt: str) -> str:
+    """The address of a server; empty for Enter."""
+    while True:
+        typed = ask(prompt)
+        if not typed or typed.startswith(("http://", "https://")):
+            return typed
+        note("  An address starts with http:// or https://; press Enter to skip.")
+
+
+def _ask_name() -> str:
+    while True:
+        name = ask(f"  A name for it [{DEFAULT_NAME}]").lower() or DEFAULT_NAME
+        if name in PRESETS or name in ALIASES:
+            note(f"  {name!r} is a built-in provider; choose another name.")
+        elif not _NAME.fullmatch(name):
+            note("  Use letters, digits, `-` and `_`, starting with a letter.")
+        else:
+            return name
+
+
+def model_step(saved: SavedSettings, *, test: bool) -> None:
+    """Ask for provider, key, address and model, save each, and send a test request."""
     settings = load_settings(saved.home)
-    say(f"Now {_now(settings)}.")
-    after: AfterTrial = "other"
+    say(f"Current model: {_now(settings)}.")
+    after: AfterCheck = "other"
     while after == "other":
-        # Of a server that was entered just now, all but the model is known.
+        # For a server that was just entered, only the model is still unknown.
         known = {state.preset.name for state in provider_states(load_settings(saved.home))}
         chosen = _ask_provider(saved)
         if chosen is None:
@@ -45,49 +92,50 @@ def model_step(saved: Saved, *, test: bool) -> None:
             choice = _ask_model(saved, chosen) if is_new else _ask_details(saved, chosen)
             is_new = False
             if choice is None:
-                say("No model was named, so what answers stays the same.")
+                say("No model given; the current one stays.")
                 return
             saved.model(load_settings(saved.home), choice)
-            after = _try(saved, choice) if test else "keep"
+            after = _test(saved, choice) if test else "keep"
 
 
 def _now(settings: Settings) -> str:
     try:
         choice = explain_choice(settings)
     except UnknownProvider as error:
-        return f"none can answer: {error}"
-    lack = lack_of(settings, choice)
-    missing = f", but {lack.what}" if lack is not None else ""
-    return f"{choice.model or 'a model that is not named yet'} of {choice.provider} answers: {choice.why}{missing}"
+        return f"none; {error}"
+    missing = missing_requirement(settings, choice)
+    problem = f"; problem: {missing.what}" if missing is not None else ""
+    return f"{choice.model or 'not set'} (provider: {choice.provider}; {choice.why}){problem}"
 
 
-def _ask_provider(saved: Saved) -> ProviderState | None:
-    """The provider that was chosen; None for Enter."""
+def _ask_provider(saved: SavedSettings) -> ProviderState | None:
+    """The chosen provider; None for Enter."""
     settings = load_settings(saved.home)
     states = sorted(provider_states(settings, probe=True), key=_rank)
     configured = _configured(settings)
     options = [
-        Option(name=state.preset.name, text=_text(state), is_set=state.preset.name == configured) for state in states
+        MenuOption(name=state.preset.name, text=_text(state), is_set=state.preset.name == configured)
+        for state in states
     ]
-    options.append(Option(name=OTHER, text="Another server that speaks the protocol of OpenAI"))
-    chosen = ask_one("  Provider (number or name, Enter changes nothing)", options)
+    options.append(MenuOption(name=OTHER, text="Another server with an OpenAI-compatible API"))
+    chosen = choose_one("  Provider (number or name, Enter keeps the current one)", options)
     if chosen is None:
         return None
     name = ask_server(saved) if chosen.name == OTHER else chosen.name
-    # What was entered for a new server is in the config by now.
+    # The new server is in the config by now.
     states = provider_states(load_settings(saved.home)) if chosen.name == OTHER else states
     return next((state for state in states if state.preset.name == name), None)
 
 
 def _configured(settings: Settings) -> str:
-    """The provider that the config names, by its own name; empty when it names none that there is."""
+    """The provider in the config, not its alias; empty if there is none or it is unknown."""
     places = ConfiguredModels(settings)
     named = settings.model.provider
     return places.find(named).name if places.knows(named) else ""
 
 
 def _rank(state: ProviderState) -> int:
-    """What can be used at once comes first."""
+    """Ready providers come first."""
     if state.has_key or state.answers:
         return 0
     if state.preset.protocol == "embedded":
@@ -98,21 +146,21 @@ def _rank(state: ProviderState) -> int:
 def _text(state: ProviderState) -> str:
     title = state.preset.title
     if state.answers is not None:
-        return f"{title}, {'a server answers' if state.answers else 'no server answers'}"
+        return f"{title}, {'running' if state.answers else 'not running'}"
     if not state.preset.needs_key:
         return f"{title}, needs no key"
     return f"{title}, {'the key is set' if state.has_key else f'needs {state.key_variable}'}"
 
 
-def _ask_details(saved: Saved, state: ProviderState) -> ModelChoice | None:
-    """Address, key and model; None when there is no model to take."""
+def _ask_details(saved: SavedSettings, state: ProviderState) -> ModelChoice | None:
+    """Ask for address, key and model; None if no model is given."""
     base_url = _ask_address(state) if state.is_local else state.base_url
     if state.preset.needs_key:
         ask_variable(saved, state.key_variable, describe(state.key_variable, state.preset.title))
     return _ask_model(saved, replace(state, base_url=base_url))
 
 
-def _ask_model(saved: Saved, state: ProviderState) -> ModelChoice | None:
+def _ask_model(saved: SavedSettings, state: ProviderState) -> ModelChoice | None:
     settings = load_settings(saved.home)
     offered = _offered(settings, state)
     while True:
@@ -130,7 +178,7 @@ def _ask_address(state: ProviderState) -> str:
 
 
 def _offered(settings: Settings, state: ProviderState) -> str:
-    """The model that Enter takes: the one that is set, the provider's default, or the first that the server has."""
+    """The model for Enter: the configured one, the provider's default, or the server's first."""
     configured = settings.model
     is_set = (
         configured.provider == state.preset.name and (configured.base_url or state.preset.base_url) == state.base_url
@@ -149,17 +197,17 @@ def _offered(settings: Settings, state: ProviderState) -> str:
     return offered if offered in models or not models else models[0]
 
 
-def _try(saved: Saved, choice: ModelChoice) -> AfterTrial:
-    """Send one request; on failure ask what to do."""
+def _test(saved: SavedSettings, choice: ModelChoice) -> AfterCheck:
+    """Send a test request; if it fails, ask what to do."""
     settings = load_settings(saved.home)
     weights = missing_weights(settings, choice)
-    if weights is not None and not ask_yes(f"  Fetch its weights ({megabytes(weights.bytes)}) now, and test it?"):
-        say("They are fetched when it is first used.")
+    if weights is not None and not ask_yes(f"  Download its weights ({megabytes(weights.bytes)}) now and test it?"):
+        say("They will be downloaded on first use.")
         return "keep"
     try:
-        say(f"{try_answer(settings, choice, _tell)}.")
+        say(f"{check_reply(settings, choice, _tell)}.")
     except ModelError as error:
-        say(f"It does not work: {error}")
+        say(f"The test failed: {error}")
         return _what_now()
     return "keep"
 
@@ -168,13 +216,13 @@ def _tell(message: str) -> None:
     note(f"  {message}")
 
 
-def _what_now() -> AfterTrial:
+def _what_now() -> AfterCheck:
     options = [
-        Option(name="again", text="Enter key and model once more"),
-        Option(name="other", text="Choose another provider"),
-        Option(name="keep", text="Keep it anyway; Enter does this too"),
+        MenuOption(name="again", text="Enter key and model again"),
+        MenuOption(name="other", text="Choose another provider"),
+        MenuOption(name="keep", text="Keep it anyway (default)"),
     ]
-    chosen = ask_one("  What now?", options)
+    chosen = choose_one("  What now?", options)
     if chosen is None:
         return "keep"
     return "again" if chosen.name == "again" else "other" if chosen.name == "other" else "keep"

@@ -1,17 +1,18 @@
-"""The set-up without questions: everything is checked first, then written, then the model is tried."""
+"""The set-up by flags: checks everything, saves it, then tests the model."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
+from msgspec import Struct
+
+from toolcrib.cli.commands.model_check import check_reply
 from toolcrib.cli.model_choice import choose_model
-from toolcrib.cli.model_trial import try_answer
-from toolcrib.cli.models import lack_of, megabytes, missing_weights
+from toolcrib.cli.models import megabytes, missing_requirement, missing_weights
 from toolcrib.cli.output import error_line, note, print_line
-from toolcrib.cli.setup.other_steps import toolset_names
-from toolcrib.cli.setup.saved import Saved
-from toolcrib.cli.state import open_runtime
+from toolcrib.cli.runtime import open_runtime
+from toolcrib.cli.setup.saved_settings import SavedSettings
+from toolcrib.cli.setup.wizard import toolset_names
 from toolcrib.config.env_vars import mask
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
@@ -24,9 +25,8 @@ from toolcrib.providers.choose import ConfiguredModels, ModelChoice, explain_cho
 FLAGS = "--provider, --model, --base-url, --key-env, --key-stdin, --toolsets, --approvals, --backend, --set or --yes"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """What the flags of `toolcrib setup` say; None and empty mean: leave it as it is."""
+class SetupAnswers(Struct, frozen=True, kw_only=True):
+    """The flags of `toolcrib setup`; None and empty keep the current setting."""
 
     provider: str
     model: str
@@ -43,7 +43,7 @@ class Wishes:
 
     @property
     def is_given(self) -> bool:
-        """Whether any of the flags decides something, so that nobody is asked."""
+        """Whether a flag sets something, so that nothing is asked."""
         return bool(self.names_model or self.wants_key or self.backend or self.variables or self.yes) or (
             self.toolsets,
             self.approvals,
@@ -58,54 +58,53 @@ class Wishes:
         return bool(self.key_env or self.key_stdin)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """The wishes, checked: nothing of it can be refused any more."""
+class _Plan(Struct, frozen=True, kw_only=True):
+    """The checked answers: everything in it can be saved."""
 
     variables: dict[str, str]
     choice: ModelChoice | None
     settings: dict[tuple[str, ...], object]
 
 
-def run_unattended(wishes: Wishes) -> int:
-    """Do what the flags say; exit code 1 when the model does not answer, all else is saved then too."""
+def run_unattended(answers: SetupAnswers) -> int:
+    """Apply the flags; exit code 1 if the model does not answer, though everything is saved."""
     settings = load_settings()
-    plan = _checked(wishes, settings)
-    saved = Saved(settings.home, tell=note)
+    plan = _checked(answers, settings)
+    saved = SavedSettings(settings.home, tell=note)
     for name, value in plan.variables.items():
         saved.variable(name, value, mask(value))
     if plan.choice is not None:
         saved.model(settings, plan.choice)
     if plan.settings:
         saved.settings(plan.settings)
-    if not _answers(wishes, plan):
+    if not _answers(answers, plan):
         return 1
-    print_line(f"Done; {saved}. Type `toolcrib doctor` to see the whole state.")
+    print_line(f"Done; {saved}. Run `toolcrib doctor` to check the installation.")
     return 0
 
 
-def _checked(wishes: Wishes, settings: Settings) -> _Plan:
-    variables = dict(_assignment(text) for text in wishes.variables)
+def _checked(answers: SetupAnswers, settings: Settings) -> _Plan:
+    variables = dict(_assignment(text) for text in answers.variables)
     choice = None
-    if wishes.names_model:
-        choice = choose_model(settings, wishes.model, wishes.provider, wishes.base_url)
-    if wishes.wants_key:
+    if answers.names_model:
+        choice = choose_model(settings, answers.model, answers.provider, answers.base_url)
+    if answers.wants_key:
         provider = choice.provider if choice is not None else explain_choice(settings).provider
         variable = _key_variable(settings, provider)
-        variables[variable] = _key(wishes)
-    return _Plan(variables=variables, choice=choice, settings=_settings(wishes))
+        variables[variable] = _key(answers)
+    return _Plan(variables=variables, choice=choice, settings=_settings(answers))
 
 
-def _settings(wishes: Wishes) -> dict[tuple[str, ...], object]:
+def _settings(answers: SetupAnswers) -> dict[tuple[str, ...], object]:
     values: dict[tuple[str, ...], object] = {}
-    if wishes.toolsets is not None:
-        names = toolset_names(wishes.toolsets)
+    if answers.toolsets is not None:
+        names = toolset_names(answers.toolsets)
         open_runtime().toolsets.require(names)
         values["toolsets",] = names
-    if wishes.approvals is not None:
-        values["approvals", "mode"] = wishes.approvals
-    if wishes.backend:
-        values["terminal", "backend"] = backend_name(wishes.backend)
+    if answers.approvals is not None:
+        values["approvals", "mode"] = answers.approvals
+    if answers.backend:
+        values["terminal", "backend"] = backend_name(answers.backend)
     return values
 
 
@@ -114,7 +113,7 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"--set takes NAME=VALUE, not {text!r}; for example `toolcrib setup --set EXA_API_KEY=…`")
     if not (name.isascii() and name.isidentifier()):
-        raise UsageError(f"{name!r} is not the name of a variable; `toolcrib setup --list` shows what can be entered")
+        raise UsageError(f"{name!r} is not the name of a variable; `toolcrib setup --list` lists all variables")
     return name, value
 
 
@@ -122,43 +121,43 @@ def _key_variable(settings: Settings, provider: str) -> str:
     preset = ConfiguredModels(settings).find(provider)
     if not preset.needs_key:
         raise UsageError(
-            f"{provider} needs no key; leave the key out, or name another: `toolcrib setup --provider NAME`"
+            f"{provider} needs no key; leave it out, or name another provider: `toolcrib setup --provider NAME`"
         )
     return preset.key_variables[0]
 
 
-def _key(wishes: Wishes) -> str:
-    if wishes.key_env and wishes.key_stdin:
-        raise UsageError("the key comes from --key-env or --key-stdin, not from both; type `toolcrib setup --help`")
-    if wishes.key_env:
-        key = environment().get(wishes.key_env, "").strip()
-        where = f"the variable {wishes.key_env!r} is not set, or empty"
+def _key(answers: SetupAnswers) -> str:
+    if answers.key_env and answers.key_stdin:
+        raise UsageError("use either --key-env or --key-stdin; run `toolcrib setup --help`")
+    if answers.key_env:
+        key = environment().get(answers.key_env, "").strip()
+        where = f"the variable {answers.key_env!r} is empty or not set"
     else:
         key = sys.stdin.readline().strip()
-        where = "nothing came on stdin"
+        where = "stdin is empty"
     if not key:
-        raise UsageError(f"there is no key: {where}; type `toolcrib setup --help` to see how it is given")
+        raise UsageError(f"no key: {where}; run `toolcrib setup --help` for usage")
     return key
 
 
-def _answers(wishes: Wishes, plan: _Plan) -> bool:
-    """Whether the model answers, where it was set up and is to be tried."""
-    if wishes.no_test or not (wishes.names_model or wishes.wants_key):
+def _answers(answers: SetupAnswers, plan: _Plan) -> bool:
+    """Whether the model answers; True if it was not set up or should not be tested."""
+    if answers.no_test or not (answers.names_model or answers.wants_key):
         return True
     settings = load_settings()
     choice = plan.choice or explain_choice(settings)
     weights = missing_weights(settings, choice)
-    if weights is not None and not wishes.yes:
+    if weights is not None and not answers.yes:
         size = megabytes(weights.bytes)
-        note(f"Not tested: its weights ({size}) are fetched when it is first used, or now with --yes.")
+        note(f"Not tested: the weights ({size}) will be downloaded on first use; add --yes to download them now.")
         return True
-    lack = lack_of(settings, choice)
+    missing = missing_requirement(settings, choice)
     try:
-        if lack is not None:
-            raise ModelError(str(lack))
-        note(f"{try_answer(settings, choice, note)}.")
+        if missing is not None:
+            raise ModelError(str(missing))
+        note(f"{check_reply(settings, choice, note)}.")
     except ModelError as error:
-        note("Everything was saved, but the model does not answer.")
+        note("Saved everything, but the model does not answer.")
         error_line(str(error))
         return False
     return True

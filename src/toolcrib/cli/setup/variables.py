@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
-from toolcrib.cli.setup.asking import ask
-from toolcrib.cli.setup.saved import Saved
-from toolcrib.cli.state import UnknownTool
+from toolcrib.cli.setup.prompts import ask
+from toolcrib.cli.setup.saved_settings import SavedSettings
+from toolcrib.cli.tool_state import UnknownTool
 from toolcrib.config.env_file import read_env_file
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS, mask
 from toolcrib.config.environment import unset_variables
@@ -17,7 +17,7 @@ from toolcrib.runtime import Runtime
 
 
 def wanted_variables(runtime: Runtime, names: tuple[str, ...]) -> dict[str, JsonObject]:
-    """What can be entered for these tools, toolsets or variables (all, if none is named), by variable."""
+    """The variables for these tools, toolsets or variables, or all of them, with their descriptions."""
     if not names:
         return dict(OPTIONAL_ENV_VARS)
     chosen: dict[str, JsonObject] = {}
@@ -31,7 +31,7 @@ def wanted_variables(runtime: Runtime, names: tuple[str, ...]) -> dict[str, Json
 
 
 def variables_of(runtime: Runtime, tool: str) -> dict[str, JsonObject]:
-    """What can be entered for one tool: what it says that it needs, and what else serves it."""
+    """The variables for a tool: those it requires, and those it can use."""
     entry = runtime.registry.get_entry(tool)
     needed = entry.requires_env if entry is not None else ()
     chosen = {variable: OPTIONAL_ENV_VARS.get(variable) or _undescribed(variable, tool) for variable in needed}
@@ -39,32 +39,32 @@ def variables_of(runtime: Runtime, tool: str) -> dict[str, JsonObject]:
 
 
 def ask_all(home: Home, variables: dict[str, JsonObject]) -> None:
-    """Ask for each variable in turn; says at the end, or when it is stopped, how many were saved."""
-    note(f"{plural(len(variables), 'value')} can be entered. Press Enter to leave one as it is.")
-    saved = Saved(home)
+    """Ask for each variable; prints how many were saved, even after Ctrl-C."""
+    note(f"{plural(len(variables), 'variable')} to enter. Press Enter to keep a value.")
+    saved = SavedSettings(home)
     try:
         for name, about in variables.items():
             note()
             ask_variable(saved, name, about)
     except click.Abort:
         count = plural(len(saved.things), "value")
-        note(f"\nStopped; {count} saved. Type `toolcrib setup --list` to see what is set.")
+        note(f"\nStopped; {count} saved. Run `toolcrib setup --list` to see what is set.")
         raise
     if saved.things:
         count = plural(len(saved.things), "value")
-        print_line(f"Saved {count}; type `toolcrib tools list` to see what is available now.")
+        print_line(f"Saved {count}; run `toolcrib tools list` to see the available tools.")
     else:
-        print_line("Nothing was changed; type `toolcrib setup --list` to see what is set.")
+        print_line("Nothing was changed; run `toolcrib setup --list` to see what is set.")
 
 
-def ask_variable(saved: Saved, name: str, about: JsonObject) -> bool:
-    """Ask for one variable and keep the answer at once; False when nothing was typed."""
+def ask_variable(saved: SavedSettings, name: str, about: JsonObject) -> bool:
+    """Ask for a variable and save it at once; False if nothing was typed."""
     hidden = bool(about.get("password"))
     note(str(about.get("description") or name))
     if about.get("url"):
         note(f"  from {about['url']}")
     state = shown(saved.home, name)
-    prompt = f"  {about.get('prompt') or name}{f' [{state}]' if state else ''}{' (not shown while typing)' * hidden}"
+    prompt = f"  {about.get('prompt') or name}{f' [{state}]' if state else ''}{' (hidden while you type)' * hidden}"
     value = ask(prompt, hidden=hidden)
     if not value:
         return False
@@ -73,7 +73,7 @@ def ask_variable(saved: Saved, name: str, about: JsonObject) -> bool:
 
 
 def shown(home: Home, name: str) -> str:
-    """What may be shown of a value that is set; empty when none is."""
+    """The value for display, masked if secret; empty if it is not set."""
     in_file = read_env_file(home.env_file).get(name)
     if in_file:
         return mask(in_file) if OPTIONAL_ENV_VARS.get(name, {}).get("password", True) else in_file
@@ -81,7 +81,7 @@ def shown(home: Home, name: str) -> str:
 
 
 def describe(variable: str, title: str) -> JsonObject:
-    """What is known about a variable for a provider's key; one that nobody described is taken as a secret."""
+    """The description of a provider's key variable; an unknown one is treated as a secret."""
     return OPTIONAL_ENV_VARS.get(variable) or {
         "description": f"The key for {title}",
         "prompt": variable,
@@ -91,7 +91,7 @@ def describe(variable: str, title: str) -> JsonObject:
 
 
 def print_list(home: Home, variables: dict[str, JsonObject], as_json: bool) -> None:
-    """The variables, what each is for, and what is set, without secrets."""
+    """Print the variables, their purposes and their values, with secrets masked."""
     if as_json:
         print_json(
             [
@@ -112,11 +112,11 @@ def print_list(home: Home, variables: dict[str, JsonObject], as_json: bool) -> N
         [name, shown(home, name) or "not set", ", ".join(about.get("tools", ())) or "-", about.get("description", "")]
         for name, about in variables.items()
     ]
-    print_table(["variable", "value", "tools", "is for"], rows)
+    print_table(["variable", "value", "tools", "description"], rows)
 
 
 def _tools_called(runtime: Runtime, name: str) -> list[str]:
-    """The tool of that name, or those of the toolset of that name; raises UnknownTool."""
+    """The tool with this name, or the tools of the toolset with this name; raises UnknownTool."""
     served = {tool for about in OPTIONAL_ENV_VARS.values() for tool in about.get("tools", ())}
     if runtime.registry.get_entry(name) is not None or name in served:
         return [name]
@@ -124,9 +124,9 @@ def _tools_called(runtime: Runtime, name: str) -> list[str]:
     if tools:
         return tools
     known = {*runtime.registry.get_all_tool_names(), *served, *runtime.toolsets.names(), *OPTIONAL_ENV_VARS}
-    raise UnknownTool(name, sorted(known), advice="`toolcrib setup --list` shows what can be entered")
+    raise UnknownTool(name, sorted(known), advice="`toolcrib setup --list` lists all variables")
 
 
 def _undescribed(variable: str, tool: str) -> JsonObject:
-    # Nobody said whether it is a secret, so it is treated as one.
-    return {"description": f"The tool {tool} needs it", "prompt": variable, "tools": [tool], "password": True}
+    # It may be a secret.
+    return {"description": f"Required by the tool {tool}", "prompt": variable, "tools": [tool], "password": True}

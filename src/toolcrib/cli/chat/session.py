@@ -1,0 +1,398 @@
+"""An interactive chat session: takes what the person enters and works on it, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
+
+from msgspec.structs import replace
+from rich.text import Text
+
+from toolcrib.agent.agent import Agent
+from toolcrib.agent.events import AnyEvent, MessageAdded
+from toolcrib.agent.workshop import Workshop
+from toolcrib.approval.approvers.console import ConsoleApprover
+from toolcrib.approval.approvers.question import wants_colour
+from toolcrib.approval.grants import suggest
+from toolcrib.cli.chat.frontend import Frontend, LineFrontend
+from toolcrib.cli.chat.images import save_images, with_images
+from toolcrib.cli.chat.input import ChatCompleter
+from toolcrib.cli.chat.notifications import Notifications
+from toolcrib.cli.chat.options import ChatOptions
+from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
+from toolcrib.cli.chat.screen import THINKING, Screen
+from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
+from toolcrib.cli.chat.slash_commands import COMMANDS
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
+from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
+from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
+from toolcrib.cli.chat.symbols import short_cost, symbols_for
+from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
+from toolcrib.cli.output import clean
+from toolcrib.config.environment import environment
+from toolcrib.config.settings import Settings
+from toolcrib.core.attempt import Attempt, attempt_async
+from toolcrib.core.errors import ToolcribError, UnknownName
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+WIND_DOWN_SECONDS = 10.0
+"""How long running work may take to stop."""
+
+Job = Callable[[], Awaitable[None]]
+
+
+class ChatSession:
+    """One interactive chat. The agent's session may change during it."""
+
+    def __init__(
+        self,
+        options: ChatOptions,
+        workshop: Workshop,
+        frontend: Frontend,
+        screen: Screen,
+        asker: ChatAsker,
+        agent: Agent,
+    ) -> None:
+        self.workshop = workshop
+        self.agent = agent
+        self.screen = screen
+        self.status: Status = screen.status
+        self.exit_code = 0
+        self.folder = options.cwd or workshop.runtime.workspace or "."
+        self._options = options
+        self._frontend = frontend
+        self._asker = asker
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._job: asyncio.Future[Attempt[None]] | None = None
+        self._asides: set[asyncio.Task[None]] = set()
+        """Commands that run while the agent works."""
+        self._interrupted_at = -HINT_SECONDS
+        self._interrupted_work = False
+        self._notifications = Notifications(workshop, screen, self._idle)
+        self._commands: dict[str, SlashCommand] = {}
+        self.status.bar = lambda: self._bar
+        self._bar = ""
+        self._refresh_bar()
+
+    # Running
+
+    async def run(self) -> None:
+        """Run the chat until the person leaves."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            worker = tasks.create_task(self._work())
+            watcher = tasks.create_task(self._notifications.watch(lambda: self.agent.session_id))
+            try:
+                await self._frontend.run(self)
+            finally:
+                await self._wind_down()
+                self._tasks = None
+                worker.cancel()
+                watcher.cancel()
+
+    async def _wind_down(self) -> None:
+        self.stop_work()
+        while not self._jobs.empty():
+            self._jobs.get_nowait()
+        try:
+            async with asyncio.timeout(WIND_DOWN_SECONDS):
+                await self._idle.wait()
+        except TimeoutError:
+            self.screen.problem("the running work did not stop in time")
+
+    async def _work(self) -> None:
+        while True:
+            if self._jobs.empty() and not self._take_queued():
+                self._idle.set()
+            job = await self._jobs.get()
+            self._idle.clear()
+            self._show_error(await self._do(job))
+            self.status.activity.end()
+            self._refresh_bar()
+            self._frontend.refresh()
+
+    async def _do(self, job: Job) -> BaseException | None:
+        """The error of the job; None if it succeeded or was stopped."""
+        # Plugins and tool files run inside a job, so it may raise anything.
+        self._job = asyncio.ensure_future(attempt_async(job()))
+        try:
+            await asyncio.wait([self._job])
+            if self._job.cancelled():
+                self.screen.say("stopped", "yellow")
+                return None
+            return self._job.result().error
+        finally:
+            self._job.cancel()
+            self._job = None
+
+    def _show_error(self, error: BaseException | None) -> None:
+        if isinstance(error, ToolcribError | OSError):
+            self.screen.problem(str(error))
+        elif error is not None:
+            logger.error("a job of the chat failed", exc_info=error)
+            log = self.workshop.settings.home.log_file
+            self.screen.problem(f"internal error: {error!r}; see {log}")
+
+    # Input
+
+    def submit(self, text: str) -> None:
+        if self._asker.is_waiting:
+            if self._asker.take(text):
+                self.screen.echo(text)
+            return
+        if not text.strip():
+            return
+        command = split_command(text)
+        if command is None or (command[0] not in self.commands() and is_path(text.strip())):
+            self.ask_agent(text)
+            return
+        self.screen.echo(text)
+        try:
+            found = find_command(self.commands(), command[0])
+        except UnknownName as error:
+            self.screen.problem(str(error))
+            return
+        self._run_command(found, command[1])
+
+    async def settled(self) -> None:
+        await self._idle.wait()
+        while self._asides:
+            await asyncio.wait(self._asides)
+
+    def interrupt(self) -> None:
+        now = time.monotonic()
+        again = now - self._interrupted_at < HINT_SECONDS
+        self._interrupted_at = now
+        if again:
+            self._leave(INTERRUPTED if self._interrupted_work else 0)
+        elif self.is_working:
+            self._interrupted_work = True
+            self._hint("stopping; press Ctrl-C again to exit")
+            self.stop_work()
+        else:
+            self._interrupted_work = False
+            self._hint("press Ctrl-C again to exit, or Ctrl-D")
+        self._frontend.refresh()
+
+    def _hint(self, text: str) -> None:
+        if self._frontend.is_live:
+            self.status.hint(text)
+        else:
+            self.screen.note(text)
+
+    def leave(self) -> None:
+        self._leave(INTERRUPTED if self.agent.is_running else 0)
+
+    def end(self, signal_number: int) -> None:
+        self._leave(128 + signal_number)
+
+    def _leave(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        # An open question would hold the terminal.
+        self.stop_work()
+        self._frontend.stop()
+
+    # Used by commands
+
+    @property
+    def is_working(self) -> bool:
+        return not self._idle.is_set() or not self._jobs.empty()
+
+    def ask_agent(self, text: str) -> None:
+        """Ask now, or after the current work."""
+        if self.is_working:
+            self.queue(text)
+            return
+        self._begin(text)
+
+    def queue(self, text: str) -> None:
+        if not self.is_working:
+            self.ask_agent(text)
+            return
+        self.agent.queue(text)
+        self.status.queued.append(text)
+        if not self._frontend.is_live:
+            self.screen.note("queued")
+        self._frontend.refresh()
+
+    def stop_work(self) -> None:
+        """Stop the current work; queued questions go back to the input line."""
+        waiting, self.status.queued = self.status.queued, []
+        while self.agent.next_queued() is not None:
+            continue
+        if waiting:
+            self._frontend.prefill("\n".join(waiting))
+        if self.agent.is_running:
+            self.agent.interrupt()
+        elif self._job is not None:
+            self._job.cancel()
+
+    async def choose(self, question: str, choices: tuple[str, ...]) -> str:
+        return await self._asker.put(question, choices)
+
+    def new_agent(self, session_id: str | None = None) -> Agent:
+        return open_agent(self.workshop, replace(self._options, resume=session_id))
+
+    async def use(self, agent: Agent, reason: str) -> None:
+        before, self.agent = self.agent, agent
+        self.status.queued.clear()
+        await before.close(reason)
+        self._refresh_bar()
+        self._notifications.session_changed()
+
+    def commands(self) -> dict[str, SlashCommand]:
+        """All commands by name; a plugin cannot replace one of ours."""
+        if not self._commands:
+            declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
+            offered = [*plugin_commands(declared), *COMMANDS]
+            self._commands = dict(sorted({one.name: one for one in offered}.items()))
+        return self._commands
+
+    # Work
+
+    def _put(self, job: Job) -> None:
+        self._idle.clear()
+        self._jobs.put_nowait(job)
+
+    def _run_command(self, command: SlashCommand, rest: str) -> None:
+        if command.while_working and self._tasks is not None:
+            aside = self._tasks.create_task(self._run_aside(command, rest))
+            self._asides.add(aside)
+            aside.add_done_callback(self._asides.discard)
+        elif not self.is_working:
+            self._put(lambda: command.run(self, rest))
+        else:
+            self.screen.say(f"/{command.name} has to wait until the agent is done; type /stop to stop it.")
+
+    async def _run_aside(self, command: SlashCommand, rest: str) -> None:
+        self._show_error((await attempt_async(command.run(self, rest))).error)
+
+    def _take_queued(self) -> bool:
+        text = self.agent.next_queued()
+        if text is None:
+            return False
+        if self.status.queued:
+            self.status.queued.pop(0)
+        self._begin(text)
+        return True
+
+    def _begin(self, text: str) -> None:
+        # Shown at once: the first request imports an SDK, and nothing is drawn meanwhile.
+        self.status.activity.begin(THINKING)
+        self.screen.echo(text)
+        self._put(lambda: self._ask(text))
+
+    async def _ask(self, text: str) -> None:
+        await self._notifications.before_turn()
+        message, notes = with_images(text, Path(self.folder))
+        for line in notes:
+            self.screen.note(line)
+        self.screen.shows_output = self.agent.provider.profile(self.agent.model).small
+        await self.agent.run(message, on_event=self._hear)
+
+    def _hear(self, event: AnyEvent) -> None:
+        self.screen.handle(event)
+        if isinstance(event, MessageAdded):
+            self._refresh_bar()
+
+    def _refresh_bar(self) -> None:
+        agent = self.agent
+        parts = [agent.model or agent.provider.name, f"{agent.context_share:.0%} of context"]
+        cost = short_cost(agent.usage.cost_usd)
+        self._bar = self.status.symbols.dot.join([*parts, cost, "/help"] if cost else [*parts, "/help"])
+
+
+async def run_interactive(options: ChatOptions, settings: Settings) -> int:
+    """Run an interactive chat; returns the exit code."""
+    with ExitStack() as undo:
+        return await _ChatBuilder(options, settings, undo).run()
+
+
+class _ChatBuilder:
+    """Builds a chat: frontend, screen, host, agent and session, in this order."""
+
+    def __init__(self, options: ChatOptions, settings: Settings, undo: ExitStack) -> None:
+        self._options = options
+        self._settings = settings
+        self._colour = wants_colour(environment())
+        symbols = symbols_for(sys.stdout.encoding or "")
+        self._status = Status(symbols, Activity(symbols))
+        self._session: ChatSession | None = None
+        self._terminal: TextIO = sys.stderr
+        self._attended = sys.stdin.isatty()
+        self._frontend = self._make_frontend(undo)
+        home = self._settings.home
+        self._screen = Screen(self._frontend, self._status, lambda images: save_images(images, home))
+
+    def _make_frontend(self, undo: ExitStack) -> Frontend:
+        if not (self._attended and sys.stdout.isatty() and environment().get("TERM", "dumb") not in ("", "dumb")):
+            return LineFrontend(self._status)
+        loop = asyncio.get_running_loop()
+
+        def hand_over(line: str) -> None:
+            loop.call_soon_threadsafe(self._show_stray, line)
+
+        self._terminal = undo.enter_context(capture_stray_output(hand_over))
+        completer = ChatCompleter(lambda: self._session, lambda: Path(self._session.folder if self._session else "."))
+        return TerminalFrontend(
+            self._terminal, self._status, completer, self._settings.home.chat_history_file, colour=self._colour
+        )
+
+    def _show_stray(self, line: str) -> None:
+        if self._terminal.closed:
+            sys.stderr.write(f"{clean(line)}\n")
+        elif line.strip():
+            self._frontend.show(Text(clean(line.rstrip()), "dim"))
+
+    async def run(self) -> int:
+        approver = ChatApprover(self._console_approver(), self._frontend, self._stop)
+        asker = ChatAsker(self._frontend, self._status, attended=self._attended)
+        workshop = open_workshop(self._options, approver, asker, self._settings)
+        try:
+            agent = open_agent(workshop, self._options)
+            session = self._session = ChatSession(self._options, workshop, self._frontend, self._screen, asker, agent)
+            self._greet(session)
+            try:
+                await session.run()
+                rows = [] if self._options.quiet else await chat_summary(session)
+                if rows:
+                    self._frontend.show(*rows, gap=True)
+            finally:
+                await session.agent.close()
+        finally:
+            await workshop.close()
+        return session.exit_code
+
+    def _greet(self, session: ChatSession) -> None:
+        if not self._options.quiet and self._attended:
+            self._frontend.show(*greeting(session.agent, session.folder, self._status.symbols, self._frontend.columns))
+        if is_default_model(session.agent.provider, self._options, session.workshop) and not self._options.quiet:
+            self._screen.say(DEFAULT_MODEL_LINE, "yellow")
+        if self._options.resume is not None:
+            self._frontend.show(*resumed_lines(session.agent, self._status.symbols), gap=True)
+        else:
+            self._frontend.show(*warnings(session.agent))
+
+    def _stop(self) -> None:
+        if self._session is not None:
+            self._session.stop_work()
+
+    def _console_approver(self) -> ConsoleApprover:
+        return ConsoleApprover(
+            sys.stdin,
+            self._terminal,
+            timeout_seconds=self._settings.approvals.timeout,
+            colour=self._colour,
+            written=suggest,
+        )

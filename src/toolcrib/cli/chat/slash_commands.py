@@ -1,0 +1,537 @@
+"""The slash commands of the chat. To add one: write its function, and add a row to `COMMANDS` at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from rich.text import Text
+
+from toolcrib.agent.hook_calls import tell
+from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.approval.grants import Grant
+from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command
+from toolcrib.cli.chat.summary import resumed_lines, running_processes, short_path
+from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
+from toolcrib.cli.commands.approvals import open_log, outcome, short_command
+from toolcrib.cli.model_choice import chosen_model, model_choices
+from toolcrib.cli.output import local_time, one_line, plural
+from toolcrib.cli.tables import table
+from toolcrib.cli.tool_state import tool_states
+from toolcrib.core.errors import SessionError, UsageError
+from toolcrib.core.types import JsonObject
+from toolcrib.sessions.memory import Target
+from toolcrib.sessions.records import Session
+from toolcrib.sessions.todo import MARKS
+
+if TYPE_CHECKING:
+    from toolcrib.mcp.client.servers import ServerStatus
+
+
+SHOWN_SESSIONS = 15
+SHOWN_DECISIONS = 8
+PRESET = "hermes-"
+"""The prefix of presets for whole frontends, which are not listed here."""
+MEMORIES: dict[Target, str] = {"memory": "Agent's notes", "user": "Notes about you"}
+KEYS = (
+    ("Enter", "send; queue while the agent works"),
+    ("Alt-Enter, Ctrl-J, \\ Enter", "new line"),
+    ("Up, Ctrl-R", "history"),
+    ("Tab", "complete a command, a name, an @file"),
+    ("Ctrl-X Ctrl-E", "open your editor"),
+    ("Ctrl-C", "stop the agent; twice: exit"),
+    ("Ctrl-D", "exit"),
+    ("Ctrl-Z", "suspend; `fg` resumes"),
+)
+RESTORE, KEEP = "Restore the files", "Keep the files as they are"
+RELOAD, RECONNECT = "reload", "reconnect"
+NO_SERVERS = "No MCP servers are configured; run `toolcrib mcp add` to add one, then type /mcp reload."
+SERVER_STATES = {"waiting": "waiting to retry", "needs_login": "needs login"}
+RECONNECT_SECONDS = 10.0
+
+
+async def start_new(chat: Chat, _: str) -> None:
+    before, workshop = chat.agent.session_id, chat.workshop
+    await chat.use(chat.new_agent(), "reset")
+    await tell(
+        workshop.runtime.hooks,
+        "on_session_reset",
+        session_id=chat.agent.session_id,
+        platform=workshop.platform,
+        reason="new_session",
+        old_session_id=before,
+        new_session_id=chat.agent.session_id,
+    )
+    chat.screen.say(f"Started session {chat.agent.session_id}. To go back: /resume {before}")
+
+
+async def resume(chat: Chat, wanted: str) -> None:
+    if not wanted:
+        await list_sessions(chat, "")
+        chat.screen.note("Type /resume ID to resume one; part of its title is enough.")
+        return
+    session = _find_session(chat, wanted)
+    if session.id == chat.agent.session_id:
+        chat.screen.say("This is the current session.")
+        return
+    await chat.use(chat.new_agent(session.id), "resume")
+    chat.screen.frontend.show(*resumed_lines(chat.agent, chat.status.symbols), gap=True)
+
+
+async def branch(chat: Chat, _: str) -> None:
+    before = chat.agent.session_id
+    await chat.use(chat.agent.branch(), "branch")
+    chat.screen.say(f"Branched to session {chat.agent.session_id}. To go back: /resume {before}")
+
+
+async def list_sessions(chat: Chat, words: str) -> None:
+    found = _matching_sessions(chat, words)
+    if not found:
+        chat.screen.say("No session matches." if words else "There are no sessions yet.")
+        return
+    chat.screen.frontend.show(
+        table([_session_row(chat, one) for one in found], heading=("session", "last used", "messages", "title")),
+        gap=True,
+    )
+
+
+async def set_title(chat: Chat, title: str) -> None:
+    if not title:
+        chat.screen.say(chat.agent.session.title or "This session has no title; set one with /title TEXT.")
+        return
+    chat.workshop.store.update(chat.agent.session_id, title=one_line(title))
+    chat.screen.say(f"Renamed this session to {one_line(title)!r}.")
+
+
+def complete_sessions(chat: Chat) -> Iterable[str]:
+    return [one.id for one in chat.workshop.store.list(limit=SHOWN_SESSIONS)]
+
+
+def _find_session(chat: Chat, wanted: str) -> Session:
+    """The session with this id, or the only one whose title contains these words."""
+    try:
+        return chat.workshop.store.get(wanted)
+    except SessionError:
+        titled = _matching_sessions(chat, wanted)
+        if len(titled) == 1:
+            return titled[0]
+        if titled:
+            raise SessionError(
+                f"{plural(len(titled), 'session')} have {wanted!r} in the title; name one: "
+                + ", ".join(one.id for one in titled[:3])
+            ) from None
+        raise
+
+
+def _matching_sessions(chat: Chat, words: str) -> list[Session]:
+    if not words:
+        return chat.workshop.store.list(limit=SHOWN_SESSIONS)
+    found = chat.workshop.store.list(limit=1_000)
+    return [one for one in found if words.lower() in one.title.lower()][:SHOWN_SESSIONS]
+
+
+def _session_row(chat: Chat, one: Session) -> tuple[str, str, str, str]:
+    title = f"{one_line(one.title)} (current)" if one.id == chat.agent.session_id else one_line(one.title)
+    return one.id, local_time(one.updated_at)[:16], str(one.message_count), title.strip()
+
+
+async def show_tools(chat: Chat, toolset: str) -> None:
+    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    if toolset:
+        runtime.toolsets.require([toolset])
+    wanted = set(runtime.toolsets.resolve(toolset)) if toolset else None
+    entries = [one for one in runtime.registry.entries() if wanted is None or one.name in wanted]
+    states = await asyncio.to_thread(tool_states, runtime.registry, entries)
+    rows = []
+    for state in states:
+        if state.entry is None or (wanted is None and state.name not in offered and state.outcome.available):
+            continue
+        reason = f"not available: {state.outcome.reason}"
+        text = _first_sentence(state.entry.description) if state.outcome.available else reason
+        rows.append((state.name, state.entry.toolset, one_line(text)))
+    if not rows:
+        chat.screen.say("This session has no tools; type /toolsets to see all toolsets.")
+        return
+    chat.screen.frontend.show(table(rows, heading=("tool", "toolset", "")), gap=True)
+    chat.screen.note(f"{plural(len(offered), 'tool')} offered; run `toolcrib tools explain NAME` for details.")
+
+
+async def _offered(chat: Chat) -> set[str]:
+    # Availability checks may read files or start programs.
+    return set(await asyncio.to_thread(lambda: chat.agent.tools))
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
+
+
+async def show_toolsets(chat: Chat, _: str) -> None:
+    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    rows = []
+    for name in runtime.toolsets.names():
+        info = runtime.toolsets.info(name)
+        if info is None or name.startswith(PRESET):
+            continue
+        used = len(offered.intersection(info.resolved))
+        rows.append((name, f"{used} of {len(info.resolved)}" if used else "-", one_line(info.description)))
+    chat.screen.frontend.show(table(rows, heading=("toolset", "in use", "")), gap=True)
+    chat.screen.note(
+        "Start with others: `toolcrib chat --toolsets NAMES`; to keep them: `toolcrib config set toolsets NAMES`."
+    )
+
+
+def complete_toolsets(chat: Chat) -> Iterable[str]:
+    return chat.workshop.runtime.toolsets.names()
+
+
+async def show_plan(chat: Chat, _: str) -> None:
+    items = chat.workshop.todo.store(chat.agent.session_id).read()
+    if not items:
+        chat.screen.say("The agent has no plan in this session.")
+        return
+    chat.screen.frontend.show(table((MARKS[item["status"]], one_line(item["content"])) for item in items), gap=True)
+
+
+async def show_memory(chat: Chat, _: str) -> None:
+    store, frontend = chat.workshop.memory.store, chat.screen.frontend
+    for target, title in MEMORIES.items():
+        entries = await asyncio.to_thread(store.entries, target)
+        frontend.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
+        if entries:
+            frontend.show(table(("-", one_line(entry)) for entry in entries))
+    chat.screen.note(f"Stored in {chat.workshop.settings.home.memories_dir}; you can edit the files.")
+
+
+async def show_approvals(chat: Chat, _: str) -> None:
+    session, frontend = chat.agent.session_id, chat.screen.frontend
+    grants = _session_grants(chat, session)
+    frontend.show(
+        Text("Allowed in this session" if grants else "This session has no grants of its own.", "bold"), gap=True
+    )
+    if grants:
+        frontend.show(table(("-", grant.text) for grant in grants))
+    permanent = chat.workshop.settings.command_allowlist
+    if permanent:
+        frontend.show(Text("Always allowed", "bold"), table(("-", text) for text in permanent), gap=True)
+    records = await asyncio.to_thread(open_log(chat.workshop.settings.home).last, SHOWN_DECISIONS)
+    if records:
+        rows = [
+            (local_time(one.request.asked_at)[11:16], outcome(one), one.request.tool, short_command(one.request))
+            for one in records
+        ]
+        frontend.show(Text("Latest decisions", "bold"), table(rows), gap=True)
+    chat.screen.note(
+        "Run `toolcrib approvals explain last` for the reason, `toolcrib approvals revoke GRANT` to revoke a grant."
+    )
+
+
+def _session_grants(chat: Chat, session: str) -> tuple[Grant, ...]:
+    gate = chat.workshop.runtime.gate
+    return gate.made.grants.of_session(session) if isinstance(gate, DeferredGate) else ()
+
+
+async def show_processes(chat: Chat, _: str) -> None:
+    found = await running_processes(chat, everything=True)
+    if not found:
+        chat.screen.say("This session has no background processes.")
+        return
+    rows = [
+        (one["session_id"], _process_state(one), short_duration(one["uptime_seconds"]), one_line(one["command"]))
+        for one in found
+    ]
+    chat.screen.frontend.show(table(rows, heading=("process", "state", "uptime", "command")), gap=True)
+
+
+def _process_state(one: JsonObject) -> str:
+    return one["status"] if one["status"] == "running" else f"{one['status']} ({one.get('exit_code')})"
+
+
+async def show_cost(chat: Chat, _: str) -> None:
+    session = chat.agent.session
+    usage = session.usage
+    cached = f" ({usage.cached_tokens / usage.input_tokens:.0%} from the cache)" if usage.input_tokens else ""
+    thought = f" ({short_count(usage.reasoning_tokens)} reasoning)" if usage.reasoning_tokens else ""
+    rows = [
+        ("input", f"{short_count(usage.input_tokens)} tokens{cached}"),
+        ("output", f"{short_count(usage.output_tokens)} tokens{thought}"),
+        ("tool calls", str(session.call_count)),
+        ("context", f"{chat.agent.context_share:.0%} of the model's window"),
+        ("cost", short_cost(usage.cost_usd) or "unknown; set model.prices in the config"),
+    ]
+    chat.screen.frontend.show(table(rows), gap=True)
+
+
+async def show_help(chat: Chat, name: str) -> None:
+    commands = chat.commands()
+    if name:
+        one = find_command(commands, name.lstrip("/").lower())
+        chat.screen.say(f"/{one.name} {one.arguments}".rstrip() + f": {one.summary}")
+        return
+    rows = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if not one.of_plugin]
+    added = [(f"/{one.name} {one.arguments}".rstrip(), one.summary) for one in commands.values() if one.of_plugin]
+    frontend = chat.screen.frontend
+    frontend.show(table(rows), gap=True)
+    if added:
+        frontend.show(Text("From plugins", "bold"), table(added), gap=True)
+    frontend.show(Text("Keys", "bold"), table(KEYS), gap=True)
+    chat.screen.say("Image files named in a message are attached. @ completes paths.", "dim", gap=True)
+
+
+async def switch_model(chat: Chat, wanted: str) -> None:
+    agent, settings = chat.agent, chat.workshop.settings
+    if not wanted:
+        choices = model_choices(settings)
+        chat.screen.say(f"Using {agent.model or 'the default model'} (provider: {agent.provider.name}).")
+        if choices:
+            chat.screen.frontend.show(table((one.name, one.about) for one in choices))
+        chat.screen.note(
+            "Type /model NAME to switch for this session; run `toolcrib model use NAME` to change the default."
+        )
+        return
+    choice = chosen_model(settings, wanted)
+    agent.use_model(choice.model, choice.provider)
+    chat.screen.say(f"Now using {agent.model} (provider: {agent.provider.name}) in this session.")
+
+
+def complete_models(chat: Chat) -> Iterable[str]:
+    return [one.name for one in model_choices(chat.workshop.settings)]
+
+
+async def steer(chat: Chat, text: str) -> None:
+    if not text:
+        chat.screen.say("Type /steer TEXT to guide the agent while it works.")
+    elif chat.is_working:
+        chat.agent.steer(text)
+        chat.screen.note(f"the agent sees this before its next step: {one_line(text)}")
+    else:
+        chat.ask_agent(text)
+
+
+async def queue(chat: Chat, text: str) -> None:
+    if text:
+        chat.queue(text)
+    elif chat.status.queued:
+        chat.screen.frontend.show(table((f"{at}.", one_line(one)) for at, one in enumerate(chat.status.queued, 1)))
+    else:
+        chat.screen.say("The queue is empty. Type /queue TEXT to ask something after the current work.")
+
+
+async def stop(chat: Chat, _: str) -> None:
+    if chat.is_working:
+        chat.stop_work()
+    else:
+        chat.screen.say("Nothing is running.")
+
+
+async def leave(chat: Chat, _: str) -> None:
+    chat.leave()
+
+
+async def compress(chat: Chat, topic: str) -> None:
+    chat.status.activity.begin("summarising older messages")
+    try:
+        done = await chat.agent.compress(topic)
+    finally:
+        chat.status.activity.end()
+    if done is None:
+        chat.screen.say("The session is too short to compress.")
+        return
+    saved = f"{short_count(done.tokens_before)} to {short_count(done.tokens_after)} tokens"
+    chat.screen.say(f"{plural(done.messages, 'older message')} replaced by a summary: {saved}.")
+
+
+async def undo(chat: Chat, _: str) -> None:
+    history, session_id = chat.workshop.file_history, chat.agent.session_id
+    undone = _undo_last_exchange(chat)
+    if undone is None:
+        chat.screen.say("There is nothing to undo.")
+        return
+    chat.workshop.todo.restore(session_id, chat.agent.messages)
+    text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
+    chat.screen.say(text)
+    changed = [one for one in history.changed(session_id) if undone.call_ids.intersection(one.call_ids)]
+    if not changed:
+        return
+    names = ", ".join(f"{short_path(one.path)} ({one.kind})" for one in changed)
+    answer = await chat.choose(f"It also changed {names}.", (RESTORE, KEEP))
+    if answer == RESTORE:
+        for done in await asyncio.to_thread(history.undo, session_id, turn_id=undone.turn_id):
+            chat.screen.note(f"{short_path(done.path)}: {done.reason if done.what == 'refused' else done.what}")
+
+
+class _UndoneExchange(Struct, frozen=True):
+    """The last exchange, after its removal from the session."""
+
+    question: str
+    turn_id: str
+    call_ids: frozenset[str]
+    count: int
+
+
+def _undo_last_exchange(chat: Chat) -> _UndoneExchange | None:
+    """Remove the last question, with everything that was said while the agent worked on it."""
+    stored = chat.workshop.store.messages(chat.agent.session_id)
+    asked = [one for one in stored if one.message.role == "user"]
+    if not asked:
+        return None
+    turn = asked[-1].turn_id
+    first = next(one for one in asked if one is asked[-1] or (turn and one.turn_id == turn))
+    calls = frozenset(call.id for one in stored[stored.index(first) :] for call in one.message.tool_calls)
+    count = sum(chat.agent.undo() for _ in range(asked.index(first), len(asked)))
+    return _UndoneExchange(first.message.text, turn, calls, count)
+
+
+async def retry(chat: Chat, _: str) -> None:
+    undone = _undo_last_exchange(chat)
+    if undone is None:
+        chat.screen.say("There is nothing to retry.")
+        return
+    chat.ask_agent(undone.question)
+
+
+async def toggle_reasoning(chat: Chat, _: str) -> None:
+    chat.screen.shows_reasoning = not chat.screen.shows_reasoning
+    now = "shown in full" if chat.screen.shows_reasoning else "folded to one line"
+    chat.screen.say(f"The model's reasoning is now {now}.")
+
+
+async def mcp(chat: Chat, rest: str) -> None:
+    verb, _, name = rest.partition(" ")
+    if verb == RELOAD and not name:
+        await chat.workshop.servers.reload()
+        await chat.workshop.servers.wait()
+    elif verb == RECONNECT and name.strip():
+        await _reconnect(chat, name.strip())
+    elif rest:
+        raise UsageError("type /mcp, /mcp reload or /mcp reconnect NAME")
+    await _show_servers(chat)
+
+
+async def _reconnect(chat: Chat, name: str) -> None:
+    hub = chat.workshop.runtime.mcp
+    before = {status.name: status.since for status in hub.servers()}
+    # In a thread, because it blocks and this loop draws the screen.
+    await asyncio.to_thread(hub.reconnect, name)
+    end = asyncio.get_running_loop().time() + RECONNECT_SECONDS
+    while asyncio.get_running_loop().time() < end:
+        [status] = [one for one in hub.servers() if one.name == name]
+        if status.state != "starting" and status.since != before.get(name):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _show_servers(chat: Chat) -> None:
+    servers = _servers(chat)
+    if not servers:
+        chat.screen.say(NO_SERVERS)
+        return
+    hub = chat.workshop.runtime.mcp
+    rows = [
+        (one.name, SERVER_STATES.get(one.state, one.state), _about(one, len(hub.tool_names(one.name))))
+        for one in servers
+    ]
+    chat.screen.frontend.show(table(rows, heading=("server", "state", "")), gap=True)
+    chat.screen.note("Type /mcp reload to read the config again, /mcp reconnect NAME to reconnect a server.")
+
+
+def _about(one: ServerStatus, offered: int) -> str:
+    if one.state != "ready":
+        return one_line(one.last_error) or "-"
+    hidden = f", {len(one.rejected)} hidden" if one.rejected else ""
+    return f"{plural(offered, 'tool')}{hidden}, {one.transport}, protocol {one.protocol_version}"
+
+
+def _servers(chat: Chat) -> list[ServerStatus]:
+    """The states of the servers; imports nothing for MCP if none is configured."""
+    return chat.workshop.runtime.mcp.servers() if chat.workshop.servers.are_configured else []
+
+
+def complete_mcp(chat: Chat) -> Iterable[str]:
+    return [RELOAD, *(f"{RECONNECT} {one.name}" for one in _servers(chat))]
+
+
+COMMANDS = (
+    SlashCommand(name="new", summary="Start a new session", run=start_new, aliases=("reset", "clear")),
+    SlashCommand(name="resume", arguments="[ID]", summary="Resume a session", run=resume, complete=complete_sessions),
+    SlashCommand(name="branch", summary="Continue in a copy of this session", run=branch, aliases=("fork",)),
+    SlashCommand(
+        name="sessions",
+        arguments="[WORDS]",
+        summary="List sessions, newest first",
+        run=list_sessions,
+        while_working=True,
+    ),
+    SlashCommand(name="title", arguments="[TEXT]", summary="Name this session", run=set_title, while_working=True),
+    SlashCommand(
+        name="help",
+        arguments="[COMMAND]",
+        summary="Show this help",
+        run=show_help,
+        while_working=True,
+        aliases=("?",),
+        complete=lambda chat: chat.commands(),
+    ),
+    SlashCommand(
+        name="model",
+        arguments="[NAME]",
+        summary="List the models, or switch to another",
+        run=switch_model,
+        complete=complete_models,
+    ),
+    SlashCommand(
+        name="queue",
+        arguments="[TEXT]",
+        summary="Ask something after the current work",
+        run=queue,
+        while_working=True,
+    ),
+    SlashCommand(
+        name="steer",
+        arguments="TEXT",
+        summary="Guide the agent while it works",
+        run=steer,
+        while_working=True,
+    ),
+    SlashCommand(name="stop", summary="Stop the agent; the session stays", run=stop, while_working=True),
+    SlashCommand(name="undo", summary="Undo the last exchange and its file changes", run=undo),
+    SlashCommand(name="retry", summary="Ask the last question again", run=retry),
+    SlashCommand(name="compress", arguments="[TOPIC]", summary="Replace older messages with a summary", run=compress),
+    SlashCommand(
+        name="reasoning", summary="Show or fold the model's reasoning", run=toggle_reasoning, while_working=True
+    ),
+    SlashCommand(name="exit", summary="Exit the chat", run=leave, while_working=True, aliases=("quit", "bye")),
+    SlashCommand(
+        name="tools",
+        arguments="[TOOLSET]",
+        summary="List the tools of this session",
+        run=show_tools,
+        while_working=True,
+        complete=complete_toolsets,
+    ),
+    SlashCommand(
+        name="toolsets", summary="List the toolsets and which are in use", run=show_toolsets, while_working=True
+    ),
+    SlashCommand(name="todo", summary="Show the agent's plan", run=show_plan, while_working=True, aliases=("plan",)),
+    SlashCommand(name="memory", summary="Show the agent's memory", run=show_memory, while_working=True),
+    SlashCommand(name="approvals", summary="Show grants and recent decisions", run=show_approvals, while_working=True),
+    SlashCommand(
+        name="processes", summary="List background processes", run=show_processes, while_working=True, aliases=("ps",)
+    ),
+    SlashCommand(
+        name="cost",
+        summary="Show tokens and cost of this session",
+        run=show_cost,
+        while_working=True,
+        aliases=("usage",),
+    ),
+    SlashCommand(
+        name="mcp",
+        arguments="[reload | reconnect NAME]",
+        summary="List MCP servers and their states",
+        run=mcp,
+        while_working=True,
+        complete=complete_mcp,
+    ),
+)

@@ -1,0 +1,149 @@
+"""The state of each tool: who provides it, whether it is available, and why not."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from toolcrib.cli.output import stdout_reserved
+from toolcrib.cli.runtime import await_servers
+from toolcrib.core.errors import UnknownName, UsageError
+from toolcrib.core.types import JsonObject, ToolEntry
+from toolcrib.dispatch.arguments import ArgumentChecker
+from toolcrib.registry.availability import AVAILABLE, Availability, with_remedy
+from toolcrib.registry.discovery import LoadedFile
+from toolcrib.registry.lint_code import read_source
+from toolcrib.registry.registry import ToolRegistry
+from toolcrib.runtime import Runtime
+
+
+class UnknownTool(UnknownName):
+    kind = "tool"
+
+
+class ToolState(msgspec.Struct, frozen=True):
+    """One tool and whether it is available. `entry` is None for a tool that nothing installed provides."""
+
+    name: str
+    entry: ToolEntry | None
+    outcome: Availability
+
+    def as_json(self, emoji: str) -> JsonObject:
+        """The object of `tools list --json`; keys are only ever added."""
+        entry = self.entry
+        return {
+            "name": self.name,
+            "toolset": entry.toolset if entry else "",
+            "description": entry.description if entry else "",
+            "emoji": emoji if entry else "",
+            "available": self.outcome.available,
+            "reason": self.outcome.reason,
+            "remedy": self.outcome.remedy,
+            "requires_env": list(entry.requires_env) if entry else [],
+            "source": {
+                "kind": entry.source.kind,
+                "name": entry.source.name,
+                "path": entry.source.path,
+                "tool": entry.source.tool,
+            }
+            if entry
+            else None,
+        }
+
+
+def tool_states(registry: ToolRegistry, entries: Iterable[ToolEntry]) -> list[ToolState]:
+    """The state of each tool; a check that several tools share runs once."""
+    asked = list(entries)
+    with stdout_reserved():
+        outcomes = registry.availability.ask([entry.check_fn for entry in asked if entry.check_fn is not None])
+    return [
+        ToolState(
+            entry.name,
+            entry,
+            AVAILABLE if entry.check_fn is None else with_remedy(entry, outcomes[entry.check_fn]),
+        )
+        for entry in asked
+    ]
+
+
+def missing_tool(runtime: Runtime, name: str) -> ToolState | None:
+    """Why a tool that is not registered is missing; None for a name that nothing mentions."""
+    of_plugins = [file for plugin in runtime.loaded_plugins for file in plugin.files]
+    for loaded in [*runtime.loaded_files, *of_plugins]:
+        if loaded.problem and name in declared_names(loaded):
+            reason = f"its file {str(loaded.path)!r} could not be loaded: {loaded.problem}"
+            return ToolState(name, None, Availability(False, reason, f"run {lint_command(loaded.path)}"))
+    for sentence in runtime.registry.rejections:
+        if f"tool {name!r}" in sentence:
+            return ToolState(
+                name, None, Availability(False, sentence, "run `toolcrib doctor` to see all rejected tools")
+            )
+    if name in runtime.toolsets.resolve("all"):
+        reason = "toolsets list it, but no tool file, plugin or MCP server provides it"
+        remedy = f"enable a plugin that provides it (`toolcrib plugins list`), or write it: `toolcrib tools new {name}`"
+        return ToolState(name, None, Availability(False, reason, remedy))
+    return None
+
+
+def lint_command(path: Path) -> str:
+    """The command that shows all problems of a tool file."""
+    return f"`toolcrib tools lint {shlex.quote(str(path))}`"
+
+
+def example_command(entry: ToolEntry) -> str:
+    """The command that calls a tool, with example arguments that match its schema if there are any."""
+    checker = ArgumentChecker(entry)
+    _, problem = checker.prepare({})
+    example = None
+    if problem is not None:
+        # The error for something that is no object includes an example of the whole call.
+        _, problem = checker.prepare("[]")
+        example = problem.example if problem is not None else None
+    return f"toolcrib tools run {entry.name} {shlex.quote(json.dumps(example or {}, ensure_ascii=False))}"
+
+
+def declared_names(loaded: LoadedFile) -> set[str]:
+    """The tools that a broken file declares, as far as its text shows; else the name of the file."""
+    try:
+        source = read_source(Path(loaded.path).read_text(encoding="utf-8-sig"))
+    except (OSError, SyntaxError, ValueError):
+        return {loaded.path.stem, loaded.path.stem.removesuffix("_tool")}
+    names = [
+        found.function.name if found.function and "name" not in found.options else source.value(found.options["name"])
+        for found in source.registrations
+        if found.function or "name" in found.options
+    ]
+    return {name for name in names if isinstance(name, str)}
+
+
+def require_tool(runtime: Runtime, name: str) -> ToolEntry:
+    """The tool with this name, ours or its server's; raises UnknownTool with the nearest names or the reason."""
+    entry = find_tool(runtime, name)
+    if entry is not None:
+        return entry
+    missing = missing_tool(runtime, name)
+    if missing is not None:
+        raise UnknownTool(name, (), advice=f"{missing.outcome.reason}; run `toolcrib tools explain {name}`")
+    raise UnknownTool(name, runtime.registry.get_all_tool_names(), advice="`toolcrib tools list` lists them all")
+
+
+def find_tool(runtime: Runtime, name: str) -> ToolEntry | None:
+    """The tool with this name, or with this name on its MCP server: `tool`, `server: tool` or `server/tool`."""
+    entry = runtime.registry.get_entry(name)
+    if entry is not None:
+        return entry
+    await_servers(runtime)
+    meant = [
+        entry
+        for entry in runtime.registry.entries()
+        if name == entry.name
+        or (entry.source.tool and name in (entry.source.tool, entry.title, f"{entry.source.name}/{entry.source.tool}"))
+    ]
+    if len(meant) > 1:
+        names = ", ".join(entry.name for entry in meant)
+        raise UsageError(f"several MCP servers have a tool {name!r}; use one of {names}")
+    return meant[0] if meant else None
