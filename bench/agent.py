@@ -16,7 +16,7 @@ from pathlib import Path
 
 from run import Row, print_table
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.config.environment import environment
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Delta, ModelRequest, ModelResponse
@@ -93,8 +93,8 @@ class WithWire(ScriptedProvider):
 def turn_row(folder: Path) -> Row:
     runtime = Runtime(home=folder / "turn", registry=make_registry())
     provider = WithWire()
-    workshop = Workshop(runtime=runtime, model=provider)
-    agent = Agent(workshop=workshop, model=provider, toolsets=["bench"], max_turns=TURNS * 2, max_calls=TURNS * 2)
+    host = AgentHost(runtime=runtime, model=provider)
+    agent = Agent(host=host, model=provider, toolsets=["bench"], max_turns=TURNS * 2, max_calls=TURNS * 2)
     fill(agent)
     found = []
     for _ in range(REPEATS):
@@ -166,8 +166,8 @@ def crowd_row(folder: Path) -> Row:
     runtime = Runtime(home=folder / "crowd", registry=make_registry())
     steps = [*(calls(f"tool_{number % TOOLS}", {"text": str(number)}) for number in range(AGENT_TURNS - 1)), "done"]
     models = [ScriptedProvider(steps, delay_seconds=MODEL_SECONDS) for _ in range(AGENTS)]
-    workshop = Workshop(runtime=runtime, model=models[0])
-    agents = [Agent(workshop=workshop, model=model, toolsets=["bench"]) for model in models]
+    host = AgentHost(runtime=runtime, model=models[0])
+    agents = [Agent(host=host, model=model, toolsets=["bench"]) for model in models]
 
     async def run_all() -> float:
         started = time.perf_counter()

@@ -29,13 +29,9 @@ from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, Definitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
-from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
-from toolcrib.dispatch.parallel import OnResult, OnStart, run_batch
-from toolcrib.dispatch.pipeline import Limits, Pipeline
-from toolcrib.dispatch.record import NullRecorder
-from toolcrib.dispatch.threads import DaemonPool
-from toolcrib.dispatch.turns import CallTurns
+from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor, drive
+from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
+from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery
@@ -113,7 +109,7 @@ class Runtime:
         self._services = RuntimeServices(self, dict(services or {}))
         self._pipeline = self._make_pipeline(recorder or NullRecorder())
         self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
-        self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
+        self._async_edge, self._sync_edge = AsyncExecutor(self._pool), SyncExecutor(self.bridge)
         self._terminals: list[TerminalService] = []
         self._hubs: list[McpHub] = []
         self._on_progress = on_progress
@@ -131,7 +127,7 @@ class Runtime:
             gate=self.gate,
             recorder=recorder,
             store=self.results,
-            limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
+            limits=PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
             keeper=keeper_for(self.settings, self._services, self.workspace),
             restricted=restricted_tools(self.settings.approvals.rules),
         )
@@ -315,16 +311,16 @@ class Runtime:
         """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
         self._services.named[name] = service
 
-    def may_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
+    def can_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
         """Whether a call could have an effect: declared to, or not declared at all."""
         footprint = self._pipeline.footprint(name, arguments, ctx)
         return footprint is None or any(effect.kind not in ("read", "interactive") for effect in footprint)
 
-    def turns(self) -> CallTurns:
+    def turns(self) -> CallQueue:
         """Turns for calls that come one by one, by the rule that `call_many` goes by."""
-        return CallTurns(self._pipeline.footprint, self.settings.tools.max_parallel)
+        return CallQueue(self._pipeline.footprint, self.settings.tools.max_parallel)
 
-    def answers_with_stub(self, name: str) -> bool:
+    def has_agent_loop_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
         if name not in AGENT_LOOP_TOOLS:
             return False
@@ -334,8 +330,8 @@ class Runtime:
     def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
         """What the sync edges answer for an agent-loop tool, also behind `tool_call`; None for all others."""
         if name == TOOL_CALL:
-            name, _ = unwrap(arguments)
-        return agent_loop_error(name) if self.answers_with_stub(name) else None
+            name, _ = unwrap_tool_call(arguments)
+        return agent_loop_error(name) if self.has_agent_loop_stub(name) else None
 
     def _invoke(self, name: str, arguments: JsonObject, keywords: Mapping[str, Any]) -> str | JsonObject:
         """What `registry.dispatch` does while this runtime is bound to the registry."""

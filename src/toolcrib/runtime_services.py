@@ -16,7 +16,7 @@ from toolcrib.core.ports import ResultStore
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.definitions.build import DefinitionBuilder
 from toolcrib.definitions.search import ToolIndex
-from toolcrib.dispatch.turns import CallTurns
+from toolcrib.dispatch.parallel import CallQueue
 
 if TYPE_CHECKING:
     from toolcrib.plugins.load import LoadedPlugin
@@ -44,7 +44,7 @@ class Serving(Protocol):
     @property
     def mcp(self) -> Any: ...
 
-    def turns(self) -> CallTurns: ...
+    def turns(self) -> CallQueue: ...
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None

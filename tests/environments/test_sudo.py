@@ -16,7 +16,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
-from toolcrib.terminal.sudo import asks_for_password, explained
+from toolcrib.terminal.sudo import asks_for_password, explain_sudo_failure
 from toolcrib.testing import ScriptedApprover
 
 
@@ -290,8 +290,11 @@ def test_a_missing_sudo_is_explained():
     """The hint of whoever looked for it stands in the answer, and only when it failed."""
     answer = {"output": "bash: line 1: sudo: command not found", "exit_code": 127, "error": None}
 
-    assert explained(answer, "there is no sudo here")["hint"] == "there is no sudo here"
-    assert explained({"output": "fine", "exit_code": 0}, "there is no sudo here") == {"output": "fine", "exit_code": 0}
+    assert explain_sudo_failure(answer, "there is no sudo here")["hint"] == "there is no sudo here"
+    assert explain_sudo_failure({"output": "fine", "exit_code": 0}, "there is no sudo here") == {
+        "output": "fine",
+        "exit_code": 0,
+    }
 
 
 def test_a_scripted_approver_is_nobody_to_tell_a_secret():

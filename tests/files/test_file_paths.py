@@ -15,7 +15,7 @@ from toolcrib.environments.backends.local import LocalEngine
 from toolcrib.environments.session_parts import SessionOptions
 from toolcrib.environments.shell import ShellEnvironment
 from toolcrib.files.paths import target_of, target_path
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.call import ExecutionTarget
 
 
 class OtherMachine(LocalEngine):
@@ -35,13 +35,13 @@ async def place(tmp_path: Path) -> AsyncIterator[ShellEnvironment]:
     await environment.close()
 
 
-def here(folder: Path | str) -> Whereabouts:
-    return Whereabouts(spec=EnvironmentSpec(backend="local", session="s"), folder=str(folder), isolated=False)
+def here(folder: Path | str) -> ExecutionTarget:
+    return ExecutionTarget(spec=EnvironmentSpec(backend="local", session="s"), folder=str(folder), isolated=False)
 
 
-def elsewhere(folder: str = "") -> Whereabouts:
+def elsewhere(folder: str = "") -> ExecutionTarget:
     spec = EnvironmentSpec(backend="ssh", session="s", cwd=folder)
-    return Whereabouts(spec=spec, folder=folder, isolated=False)
+    return ExecutionTarget(spec=spec, folder=folder, isolated=False)
 
 
 @pytest.mark.parametrize("path", ["", "   ", "a\0b", "half \ud800"])

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from toolcrib.agent.batch import Batch, BatchSurroundings
-from toolcrib.agent.compress import cut_results
+from toolcrib.agent.compress import cut_results, fit_messages
+from toolcrib.agent.conversation import estimate_text_tokens
 from toolcrib.agent.events import (
     AnyEvent,
     MessageAdded,
@@ -24,13 +24,11 @@ from toolcrib.agent.events import (
     Steered,
     TurnStarted,
 )
-from toolcrib.agent.fit import within
-from toolcrib.agent.guardrails import Guardrails
-from toolcrib.agent.offer import Offered
-from toolcrib.agent.query import Interrupted, Query, RequestIds
-from toolcrib.agent.run_hooks import RunHooks
+from toolcrib.agent.hooks import RunHooks
+from toolcrib.agent.model_request import Interrupted, ModelQuery, RequestIds
 from toolcrib.agent.surroundings import Surroundings
-from toolcrib.agent.tokens import tokens_in
+from toolcrib.agent.tool_calls import BatchSurroundings, CallBatch, Guardrails
+from toolcrib.agent.tool_selection import SelectedTools
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, user_message
@@ -53,7 +51,7 @@ CLOSING_SECONDS = 5.0
 """How long the hooks may take that hear of the end of a run that was interrupted."""
 
 
-class Run:
+class AgentRun:
     """One question on its way to an answer. Whatever ends it, every call in the conversation has one result."""
 
     def __init__(
@@ -122,7 +120,7 @@ class Run:
             return await self.execute(response.message.tool_calls)
         return await self._answered(response)
 
-    async def query(self, offered: Offered) -> ModelResponse:
+    async def query(self, offered: SelectedTools) -> ModelResponse:
         """Ask the model, once more with less where the request was too long."""
         self._turns += 1
         self._emit(TurnStarted(turn=self._turns))
@@ -133,7 +131,7 @@ class Run:
                 raise
             return await self._ask(offered)
 
-    async def _ask(self, offered: Offered | None) -> ModelResponse:
+    async def _ask(self, offered: SelectedTools | None) -> ModelResponse:
         around = self._around
         request = ModelRequest(
             model=around.model,
@@ -153,7 +151,7 @@ class Run:
             api_request_id=self._request_id,
             api_call_count=self._turns,
         )
-        query = Query(around.provider, around.runtime.hooks, ids, self._emit, self._cancel)
+        query = ModelQuery(around.provider, around.runtime.hooks, ids, self._emit, self._cancel)
         response = await query.send(request)
         message = around.conversation.with_fresh_call_ids(response.message)
         self._usage += response.usage
@@ -179,9 +177,9 @@ class Run:
             return self._result("failed", problem="the model kept repeating calls that do not help, so it was stopped")
         return None
 
-    def _batch(self, calls: Sequence[RequestedCall], calls_left: int) -> Batch:
+    def _batch(self, calls: Sequence[RequestedCall], calls_left: int) -> CallBatch:
         around = self._around
-        return Batch(
+        return CallBatch(
             BatchSurroundings(
                 runtime=around.runtime,
                 ctx=around.runtime.context(
@@ -275,12 +273,12 @@ class Run:
         if problem:
             self._emit(Notified(kind="config", message=problem))
 
-    async def _make_room(self, offered: Offered, *, forced: bool = False) -> bool:
+    async def _make_room(self, offered: SelectedTools, *, forced: bool = False) -> bool:
         """Compress the conversation when it would not fit any more; True when that made room."""
         around, profile = self._around, self._around.profile
         if profile.max_prompt_tokens is not None or not (around.settings.compression.enabled or forced):
             return False
-        fixed = tokens_in(around.system) + offered.tokens
+        fixed = estimate_text_tokens(around.system) + offered.tokens
         limit = int(profile.context_window * around.settings.compression.threshold_pct / 100)
         if not forced and around.conversation.tokens(fixed) <= limit:
             return False
@@ -291,7 +289,7 @@ class Run:
             return bool(cut_results(around.conversation)) or event is not None
         return True
 
-    def _offered(self) -> Offered:
+    def _offered(self) -> SelectedTools:
         around = self._around
         # Asked for anew: servers may have become ready, or changed what they offer.
         self._allowed = around.offer.allowed
@@ -303,12 +301,12 @@ class Run:
                 self._emit(Notified(kind="tool_set_aside", tool=tool.name, message=message))
         return offered
 
-    def _fitting_messages(self, offered: Offered | None) -> Sequence[Message]:
+    def _fitting_messages(self, offered: SelectedTools | None) -> Sequence[Message]:
         around, profile = self._around, self._around.profile
         if profile.max_prompt_tokens is None:
             return tuple(around.conversation.messages)
-        used = tokens_in(around.system) + (offered.tokens if offered else 0)
-        return within(around.conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
+        used = estimate_text_tokens(around.system) + (offered.tokens if offered else 0)
+        return fit_messages(around.conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
 
     def _add(self, message: Message, usage: Usage | None = None) -> int:
         position = self._around.conversation.add(message, turn_id=self._turn_id, usage=usage)
@@ -325,7 +323,7 @@ class Run:
             self._add(Message(role="assistant", content=text))
 
     async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        return await Query.stoppable(work, self._cancel)
+        return await ModelQuery.stoppable(work, self._cancel)
 
     async def _open(self) -> None:
         around = self._around
@@ -370,7 +368,7 @@ async def run_question(
 ) -> RunResult:
     """Work on one question. Cancelling the task that awaits this leaves a conversation that can be gone on with."""
     try:
-        return await Run(around, question, emit, cancel).run()
+        return await AgentRun(around, question, emit, cancel).run()
     except asyncio.CancelledError:
         cancel.cancel("the run was cancelled")
         raise

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from toolcrib.agent.auxiliary import AuxiliaryModel
 from toolcrib.agent.compress import compress
 from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.events import Compressed
-from toolcrib.agent.judge import Auxiliary
-from toolcrib.agent.offer import Offer
-from toolcrib.agent.servers import ServerWatch
+from toolcrib.agent.host import McpServerWatcher
+from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import ModelProfile, Provider
@@ -25,11 +25,11 @@ class Surroundings:
     runtime: Runtime
     settings: Settings
     conversation: Conversation
-    offer: Offer
-    servers: ServerWatch
+    offer: ToolSelection
+    servers: McpServerWatcher
     provider: Provider
     model: str
-    auxiliary: Auxiliary
+    auxiliary: AuxiliaryModel
     system: str
     platform: str
     cwd: str

@@ -9,7 +9,7 @@ from typing import Any
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import ConfigError, UsageError
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 
 _FENCE = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _STRING = r'("(?:\\.|[^"\\])*")'
@@ -48,7 +48,7 @@ def _json(text: str) -> Any:
         text = text[begin : end + 1 if end > begin else None]
     try:
         return read_json(text)
-    except BadJson as error:
+    except InvalidJson as error:
         # Keys without quotes, and single quotes, are YAML.
         data, _ = attempt(parse, text, "the text")
         if data is not None and isinstance(data.data, dict):

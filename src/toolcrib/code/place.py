@@ -19,7 +19,7 @@ from toolcrib.code.secret_files import secret_files
 from toolcrib.config.tool_settings import CodeExecutionSettings
 from toolcrib.core.environments import BackendPath, EnvironmentSpec
 from toolcrib.environments.backend_options import COVERED_SEPARATOR
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.call import ExecutionTarget
 
 INSIDE = Path(__file__).parent / "inside"
 MEGABYTE = 1024 * 1024
@@ -67,7 +67,7 @@ class ScriptPlace:
     note: str = ""
 
 
-def sandboxed(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptPlace:
+def sandboxed(where: ExecutionTarget, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptPlace:
     """A sandbox around the folder of a session that works on this machine."""
     workspace = Path(where.spec.cwd).resolve()
     folder = Path(where.folder or workspace).resolve()
@@ -87,7 +87,7 @@ def sandboxed(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: 
     )
 
 
-def inside(where: Whereabouts) -> ScriptPlace:
+def inside(where: ExecutionTarget) -> ScriptPlace:
     """The place that commands of the session run in."""
     return ScriptPlace(spec=where.spec, folder=None, alone=False, isolated=where.isolated)
 
@@ -104,7 +104,7 @@ def in_slot(place: ScriptPlace, slot: int) -> ScriptPlace:
     return replace(place, spec=replace(place.spec, options=(*place.spec.options, ("slot", str(slot)))))
 
 
-def interpreter_order(settings: CodeExecutionSettings, where: Whereabouts, place: ScriptPlace) -> InterpreterOrder:
+def interpreter_order(settings: CodeExecutionSettings, where: ExecutionTarget, place: ScriptPlace) -> InterpreterOrder:
     """The interpreter for a script of this session."""
     folders = (place.folder or "", where.spec.cwd)
     of_project = tuple(_identity(Path(folder, name)) for folder in folders for name in CHOICES) if place.alone else ()
@@ -114,7 +114,7 @@ def interpreter_order(settings: CodeExecutionSettings, where: Whereabouts, place
 
 
 def interpreter_command(
-    settings: CodeExecutionSettings, where: Whereabouts, nonce: str, shim: Shim | None = None
+    settings: CodeExecutionSettings, where: ExecutionTarget, nonce: str, shim: Shim | None = None
 ) -> str:
     """The command line that finds an interpreter in the place and starts the supervisor of a script in it."""
     strict = settings.mode == "strict"
@@ -136,7 +136,7 @@ def interpreter_command(
     )
 
 
-def _candidates(settings: CodeExecutionSettings, where: Whereabouts) -> str:
+def _candidates(settings: CodeExecutionSettings, where: ExecutionTarget) -> str:
     """The interpreters to look for, as words of the shell."""
     # There is a Python on this machine in any case: the one below ours.
     at_last = [shlex.quote(_base_interpreter())] if where.is_here else []

@@ -40,8 +40,8 @@ from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
 from toolcrib.environments.output import BoundedOutput
 from toolcrib.registry.results import tool_error, tool_result
+from toolcrib.terminal.call import ExecutionTarget
 from toolcrib.terminal.service import TerminalService
-from toolcrib.terminal.whereabouts import Whereabouts
 
 TRY_AGAIN_SECONDS = 60.0
 MAX_SAVED = 64 * MEGABYTE
@@ -73,7 +73,7 @@ class Code:
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """The script as a command, in the place where it would run."""
-        where = self._terminal.whereabouts(ctx)
+        where = self._terminal.execution_target(ctx)
         place, command = self._place(where), f"python3 -c {shlex.quote(_source(args))}"
         if place.alone:
             return (Effect("exec", command, str(place.folder), isolated=place.isolated),)
@@ -84,7 +84,7 @@ class Code:
         if enabled_tools is not None:
             named = frozenset(enabled_tools) | {EXECUTE_CODE}
             ctx = replace(ctx, allowed_tools=named if ctx.allowed_tools is None else named & ctx.allowed_tools)
-        where = self._terminal.whereabouts(ctx)
+        where = self._terminal.execution_target(ctx)
         try:
             place = self._place(where)
             if ctx.effects is not None and _deeds(ctx.effects) != _deeds(self.effects(args, ctx)):
@@ -98,7 +98,7 @@ class Code:
         except ToolcribError as error:
             return tool_error(str(error))
 
-    async def _run_in(self, place: ScriptPlace, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
+    async def _run_in(self, place: ScriptPlace, where: ExecutionTarget, args: JsonObject, ctx: ToolContext) -> str:
         settings, started = self._settings.code_execution, time.monotonic()
         definitions = self._services.get("tool_catalog").definitions(ctx)
         functions = {tool["function"]["name"]: tool["function"] for tool in definitions}
@@ -175,7 +175,7 @@ class Code:
         found: TerminalService = self._services.get("terminal")
         return found
 
-    def _place(self, where: Whereabouts) -> ScriptPlace:
+    def _place(self, where: ExecutionTarget) -> ScriptPlace:
         """Where a script of this session would run; raises EnvironmentFailed where it cannot have what it must have."""
         settings = self._settings.code_execution
         if where.spec.backend != "local" or settings.sandbox == "off":
@@ -203,7 +203,7 @@ class Code:
         # What failed once may have been a busy machine.
         return "strong" if time.monotonic() - since > TRY_AGAIN_SECONDS else walls
 
-    def _lower(self, where: Whereabouts, error: EnvironmentFailed) -> bool:
+    def _lower(self, where: ExecutionTarget, error: EnvironmentFailed) -> bool:
         """Note that the sandbox around a folder holds less than was thought; False where that changes nothing."""
         workspace = where.spec.cwd
         with self._lock:

@@ -92,7 +92,7 @@ class CronService:
         folder = self._folder(ctx)
         # The handler refuses what cannot be a path.
         if args.get("workdir") and "\0" not in str(args["workdir"]):
-            where = self._services.get("terminal").whereabouts(ctx)
+            where = self._services.get("terminal").execution_target(ctx)
             folder = os.path.join(folder or "/", os.path.expanduser(str(args["workdir"])))  # noqa: PTH111, PTH118
             folder = os.path.realpath(folder) if where.is_here else os.path.normpath(folder)
             if folder != (os.path.realpath(self._folder(ctx)) if where.is_here else ctx.cwd):

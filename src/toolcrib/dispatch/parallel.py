@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import ToolCall, ToolResult
-from toolcrib.dispatch.edges import Edge
-from toolcrib.dispatch.effects import Group, reach_of
+from toolcrib.dispatch.effects import AccessSet, CallGroup, Effects, access_set
+from toolcrib.dispatch.executors import Executor
 from toolcrib.dispatch.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -25,7 +28,7 @@ async def run_batch(
     pipeline: Pipeline,
     calls: Sequence[ToolCall],
     ctx: ToolContext,
-    edge: Edge,
+    executor: Executor,
     *,
     limit: int,
     on_start: OnStart | None = None,
@@ -53,7 +56,7 @@ async def run_batch(
         call = calls[index]
         begin(call)
         own = msgspec.structs.replace(ctx, call_id=call.id, tool_name=call.name)
-        keep(index, await pipeline.run(call.name, call.arguments, own, edge))
+        keep(index, await pipeline.run(call.name, call.arguments, own, executor))
 
     try:
         for group in plan(pipeline, calls, ctx):
@@ -69,12 +72,12 @@ async def run_batch(
 def plan(pipeline: Pipeline, calls: Sequence[ToolCall], ctx: ToolContext) -> list[list[int]]:
     """The positions of the calls in groups: the calls of a group run together, the groups one after the other."""
     groups: list[list[int]] = []
-    current = Group()
+    current = CallGroup()
     for index, call in enumerate(calls):
-        reach = reach_of(pipeline.footprint(call.name, call.arguments, ctx), ctx.cwd)
+        reach = access_set(pipeline.footprint(call.name, call.arguments, ctx), ctx.cwd)
         if not groups or not current.admits(reach):
             groups.append([])
-            current = Group()
+            current = CallGroup()
         current.add(reach)
         groups[-1].append(index)
     return groups
@@ -93,3 +96,63 @@ async def _run_group(run_one: Callable[[int], Awaitable[None]], group: list[int]
     async with asyncio.TaskGroup() as tasks:
         for _ in range(min(limit, len(group))):
             tasks.create_task(work())
+
+
+FootprintOf = Callable[[str, Mapping[str, Any] | str, ToolContext], Effects]
+
+
+class _QueuedCall:
+    def __init__(self, look: Callable[[], AccessSet]) -> None:
+        self._look = look
+        self._reach: AccessSet | None = None
+        self.begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def reach(self) -> AccessSet:
+        """Only looked at when another call is there, too."""
+        if self._reach is None:
+            self._reach = self._look()
+        return self._reach
+
+    @property
+    def has_begun(self) -> bool:
+        return self.begins.done()
+
+    def goes_with(self, other: _QueuedCall) -> bool:
+        group = CallGroup()
+        group.add(other.reach)
+        return group.admits(self.reach)
+
+
+class CallQueue:
+    """The calls of one caller, such as a script with threads. Used on one event loop."""
+
+    def __init__(self, footprint: FootprintOf, limit: int) -> None:
+        self._footprint = footprint
+        self._limit = limit
+        self._turns: list[_QueuedCall] = []
+
+    @asynccontextmanager
+    async def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AsyncIterator[None]:
+        """Waits until no earlier call stands against this one."""
+        one = _QueuedCall(partial(self._reach, name, arguments, ctx))
+        self._turns.append(one)
+        try:
+            self._let_begin()
+            await one.begins
+            yield
+        finally:
+            self._turns.remove(one)
+            self._let_begin()
+
+    def _reach(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AccessSet:
+        return access_set(self._footprint(name, arguments, ctx), ctx.cwd)
+
+    def _let_begin(self) -> None:
+        running = sum(turn.has_begun for turn in self._turns)
+        for index, turn in enumerate(self._turns):
+            if turn.has_begun:
+                continue
+            if running < self._limit and all(turn.goes_with(earlier) for earlier in self._turns[:index]):
+                turn.begins.set_result(None)
+                running += 1

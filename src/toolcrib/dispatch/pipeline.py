@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -17,27 +18,37 @@ from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.ports import FileKeeper, Gate, Recorder, ResultStore
-from toolcrib.core.types import ALLOW, SEARCH_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolEntry, ToolResult, Verdict
-from toolcrib.dispatch import outcome, tool_hooks
+from toolcrib.core.types import (
+    ALLOW,
+    SEARCH_TOOLS,
+    TOOL_CALL,
+    Effect,
+    JsonObject,
+    ToolCall,
+    ToolEntry,
+    ToolResult,
+    Verdict,
+)
+from toolcrib.dispatch import outcome
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.dispatch.budget import within_call_budget
-from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import (
+from toolcrib.dispatch.effects import Effects, effects_of
+from toolcrib.dispatch.executors import (
     CLEAN_UP_AFTER_EFFECTS_SECONDS,
     CLEAN_UP_SECONDS,
     CallCancelled,
+    CallLimit,
     CallTimedOut,
-    Edge,
-    Limit,
+    Executor,
 )
-from toolcrib.dispatch.effects import Footprint, effects_of
+from toolcrib.dispatch.hooks import ask_pre_hooks, fire_post_hooks, rewrite_request, run_through_middleware
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
 
-class Limits(msgspec.Struct, frozen=True):
+class PipelineLimits(msgspec.Struct, frozen=True):
     """What bounds every call of a runtime."""
 
     max_result_chars: int | float = 100_000
@@ -45,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Seconds that a tool may take, by its name."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A stage ended the call before its handler ran; carries the result."""
 
     def __init__(self, result: ToolResult) -> None:
@@ -54,17 +65,17 @@ class Refused(Exception):
 
 
 # Made for every call, so a msgspec Struct, as ToolContext is.
-class _Attempt(msgspec.Struct):
+class CallState(msgspec.Struct):
     """One call on its way, and what is known of it so far."""
 
     entry: ToolEntry
     ctx: ToolContext
-    edge: Edge
+    executor: Executor
     started: float
     args: JsonObject
     original: JsonObject
     trace: tuple[JsonObject, ...] = ()
-    effects: Footprint = None
+    effects: Effects = None
     recorded: bool = False
     kept: bool = False
 
@@ -79,7 +90,7 @@ class Pipeline:
         gate: Gate,
         recorder: Recorder,
         store: ResultStore,
-        limits: Limits,
+        limits: PipelineLimits,
         keeper: FileKeeper | None = None,
         restricted: Sequence[str] = (),
     ) -> None:
@@ -94,33 +105,35 @@ class Pipeline:
         self._restricted = tuple(restricted)
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
-    async def run(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, edge: Edge) -> ToolResult:
+    async def run(
+        self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, executor: Executor
+    ) -> ToolResult:
         """Exactly one result for the call, whatever happens; only cancellation of the caller's task passes through.
 
         Every call of a tool that exists is told to `post_tool_call` once, also one that was refused or stopped.
         """
         try:
             if name == TOOL_CALL:
-                name, arguments = unwrap(arguments)
+                name, arguments = unwrap_tool_call(arguments)
             entry = self.registry.get_entry(name)
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
-            call = _Attempt(entry, ctx, edge, time.perf_counter(), {}, {})
+            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {})
             return await self._finish(call, await self._result(call, arguments))
         except Exception as error:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
 
-    def footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Footprint:
+    def footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Effects:
         """The effects that a call would have; None where they are not known, so that it runs by itself."""
         footprint, error = attempt(self._footprint, name, arguments, ctx)
         if error is not None:
             logger.error("the effects of tool %r could not be computed", name, exc_info=error)
         return footprint
 
-    def _footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Footprint:
+    def _footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Effects:
         if name == TOOL_CALL:
-            name, arguments = unwrap(arguments)
+            name, arguments = unwrap_tool_call(arguments)
         entry = self.registry.get_entry(name)
         if entry is None:
             return None
@@ -129,21 +142,21 @@ class Pipeline:
 
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
         """The result of a call that was never run, or not to its end, because its batch was cancelled."""
-        name = unwrap(call.arguments)[0] if call.name == TOOL_CALL else call.name
+        name = unwrap_tool_call(call.arguments)[0] if call.name == TOOL_CALL else call.name
         ctx = replace(ctx, call_id=call.id)
         return outcome.cancelled(name, ctx, reason="the batch was cancelled")
 
-    async def _result(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> ToolResult:
+    async def _result(self, call: CallState, arguments: Mapping[str, Any] | str) -> ToolResult:
         """What the call gives, before anybody is told: the second error layer is here."""
         entry, ctx = call.entry, call.ctx
         try:
             return await self._attempt(call, arguments)
-        except Refused as refused:
+        except CallRefused as refused:
             return refused.result
         except GeneratorExit:
             raise
         except BaseException as error:
-            if not isinstance(error, Exception) and call.edge.passes_on(error):
+            if not isinstance(error, Exception) and call.executor.propagates(error):
                 await self._finish(call, outcome.cancelled(entry.name, ctx, call.started))
                 raise
             if isinstance(error, CallCancelled):
@@ -153,42 +166,42 @@ class Pipeline:
             logger.exception("call of tool %r failed outside its handler", entry.name)
             return outcome.call_failed(error, entry.name, ctx)
 
-    async def _attempt(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> ToolResult:
+    async def _attempt(self, call: CallState, arguments: Mapping[str, Any] | str) -> ToolResult:
         entry, ctx = call.entry, call.ctx
         allowed = ctx.allowed_tools
         if allowed is not None and entry.name not in allowed and entry.name not in SEARCH_TOOLS:
             message = f"Tool {entry.name!r} is not part of this session"
-            raise Refused(outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx))
+            raise CallRefused(outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx))
         call.args = call.original = self._checked(call, arguments)
         verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
         if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
-            await self._admit(call, verdict, call.edge)
+            await self._admit(call, verdict, call.executor)
         return await self._execute(call)
 
-    def _checked(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> JsonObject:
+    def _checked(self, call: CallState, arguments: Mapping[str, Any] | str) -> JsonObject:
         args, problem = self._checker(call.entry).prepare(arguments)
         if problem is not None:
             call.args = args
-            raise Refused(
+            raise CallRefused(
                 outcome.problem(problem.message, "error", "invalid_arguments", call.entry.name, call.ctx, call.started)
             )
         return args
 
-    async def _ask_plugins(self, call: _Attempt) -> Verdict:
+    async def _ask_plugins(self, call: CallState) -> Verdict:
         """Lets middleware rewrite the arguments and hooks judge the call; what they leave is validated again."""
         hooks = self.hooks
         if hooks.has_middleware("tool_request"):
-            args, call.trace = await tool_hooks.rewrite_request(hooks, call.entry.name, call.args, call.ctx, call.edge)
+            args, call.trace = await rewrite_request(hooks, call.entry.name, call.args, call.ctx, call.executor)
             call.args = self._checked(call, args)
         if not hooks.has("pre_tool_call"):
             return ALLOW
         before = deepcopy(call.args)
-        verdict = await tool_hooks.ask_pre_hooks(hooks, call.entry, call.args, call.ctx, call.trace, call.edge)
+        verdict = await ask_pre_hooks(hooks, call.entry, call.args, call.ctx, call.trace, call.executor)
         if call.args != before:
             call.args = self._checked(call, call.args)
         return verdict
 
-    async def _admit(self, call: _Attempt, verdict: Verdict, edge: Edge) -> None:
+    async def _admit(self, call: CallState, verdict: Verdict, executor: Executor) -> None:
         """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
         entry, ctx = call.entry, call.ctx
         effects = call.effects = effects_of(entry, call.args, ctx)
@@ -197,13 +210,13 @@ class Pipeline:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
             asking = self.gate.settle(entry, call.args, verdict, ctx)
-            verdict = await edge.wait_bounded(asking, Limit(_seconds_left(ctx), ctx.cancel))
+            verdict = await executor.wait_bounded(asking, CallLimit(_seconds_left(ctx), ctx.cancel))
         if verdict.decision != "allow":
-            raise Refused(outcome.denied(verdict, entry.name, ctx))
+            raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
             if effects and self.keeper is not None and self.keeper.wants(effects, ctx):
                 call.kept = True
-                await self._guarded(edge.wait(self.keeper.before(entry, effects, ctx)), entry.name)
+                await self._guarded(executor.wait(self.keeper.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -213,7 +226,7 @@ class Pipeline:
             return True
         return bool(self._restricted) and any(fnmatchcase(entry.name, name) for name in self._restricted)
 
-    async def _execute(self, call: _Attempt) -> ToolResult:
+    async def _execute(self, call: CallState) -> ToolResult:
         """Runs the handler and turns whatever it gave or raised into a result: the first error layer."""
         entry, ctx = call.entry, call.ctx
         if ctx.cancel is not None and ctx.cancel.cancelled:
@@ -221,17 +234,17 @@ class Pipeline:
         token = current_context.set(ctx)
         try:
             if self.hooks.is_empty or not self.hooks.has_middleware("tool_execution"):
-                value = await self._call(call, call.args, call.edge)
+                value = await self._call(call, call.args, call.executor)
             else:
                 value = await self._call_through_middleware(call)
-        except Refused:
+        except CallRefused:
             raise
         except CallCancelled:
             return outcome.cancelled(entry.name, ctx, call.started)
         except (CallTimedOut, NestedCallTimeout) as error:
             return outcome.timed_out(error, entry.name, ctx, call.started)
         except BaseException as error:
-            if not isinstance(error, Exception) and call.edge.passes_on(error):
+            if not isinstance(error, Exception) and call.executor.propagates(error):
                 raise
             logger.exception("tool %r failed", entry.name)
             return outcome.handler_failed(error, entry.name, ctx, call.started)
@@ -239,20 +252,20 @@ class Pipeline:
             current_context.reset(token)
         return outcome.from_value(value, entry.name, ctx, call.started)
 
-    async def _call_through_middleware(self, call: _Attempt) -> Any:
-        async def run_handler(args: JsonObject, edge: Edge) -> Any:
+    async def _call_through_middleware(self, call: CallState) -> Any:
+        async def run_handler(args: JsonObject, executor: Executor) -> Any:
             if args != call.args:
                 # Nobody has agreed to these arguments yet.
                 call.args = self._checked(call, args)
                 if callable(call.entry.effects):
-                    await self._admit(call, ALLOW, edge)
-            return await self._call(call, call.args, edge)
+                    await self._admit(call, ALLOW, executor)
+            return await self._call(call, call.args, executor)
 
-        return await tool_hooks.run_through_middleware(
-            self.hooks, call.entry.name, call.args, call.original, call.ctx, call.edge, run_handler
+        return await run_through_middleware(
+            self.hooks, call.entry.name, call.args, call.original, call.ctx, call.executor, run_handler
         )
 
-    async def _call(self, call: _Attempt, args: JsonObject, edge: Edge) -> Any:
+    async def _call(self, call: CallState, args: JsonObject, executor: Executor) -> Any:
         entry, ctx = call.entry, call.ctx
         keywords = ctx.handler_kwargs
         if keywords is None:
@@ -276,18 +289,18 @@ class Pipeline:
             if not inspect.isawaitable(value):
                 return value
             clean_up = CLEAN_UP_AFTER_EFFECTS_SECONDS if entry.effects else CLEAN_UP_SECONDS
-            return await edge.wait_bounded(value, Limit(seconds, ctx.cancel, clean_up))
-        if edge.blocks_inline:
+            return await executor.wait_bounded(value, CallLimit(seconds, ctx.cancel, clean_up))
+        if executor.runs_inline:
             return entry.handler(args, **keywords)
-        return await edge.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
+        return await executor.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
 
-    async def _finish(self, call: _Attempt, result: ToolResult) -> ToolResult:
+    async def _finish(self, call: CallState, result: ToolResult) -> ToolResult:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.kept and self.keeper is not None:
-            await self._guarded(call.edge.wait(self.keeper.after(ctx)), entry.name)
+            await self._guarded(call.executor.wait(self.keeper.after(ctx)), entry.name)
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
-            content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
+            content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:
                 result = replace(result, content=content)
         limit = entry.max_result_size_chars or self.limits.max_result_chars
@@ -315,3 +328,33 @@ class Pipeline:
 
 def _seconds_left(ctx: ToolContext) -> float | None:
     return None if ctx.deadline is None else max(0.0, ctx.deadline - time.monotonic())
+
+
+def unwrap_tool_call(arguments: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | str]:
+    """The name and arguments of the inner call; `tool_call` itself, unchanged, if they cannot be found."""
+    outer: Any = arguments
+    if isinstance(outer, str):
+        try:
+            outer = json.loads(outer)
+        except ValueError:
+            return TOOL_CALL, arguments
+    if not isinstance(outer, Mapping):
+        return TOOL_CALL, arguments
+    name, inner = outer.get("name"), outer.get("arguments")
+    if not isinstance(name, str) or name in SEARCH_TOOLS:
+        return TOOL_CALL, arguments
+    if inner is None:
+        inner = {}
+    return (name, inner) if isinstance(inner, (Mapping, str)) else (TOOL_CALL, arguments)
+
+
+class NullRecorder:
+    """Keeps nothing and opens nothing."""
+
+    def started(
+        self, _entry: ToolEntry, _arguments: JsonObject, _effects: tuple[Effect, ...], _ctx: ToolContext, /
+    ) -> None:
+        return None
+
+    def finished(self, _entry: ToolEntry, _result: ToolResult, _ctx: ToolContext, /) -> None:
+        return None

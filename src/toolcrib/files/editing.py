@@ -23,7 +23,7 @@ from toolcrib.files.syntax import MAX_CHECKED_BYTES, is_checked, known_by_name, 
 from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, line_count
 from toolcrib.files.views import View, Views, digest_of
 from toolcrib.processes.service import session_key_of
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.call import ExecutionTarget
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Editor:
 
     def __init__(self, ctx: ToolContext, views: Views) -> None:
         self._terminal = ctx.services.get("terminal")
-        self._where: Whereabouts = self._terminal.whereabouts(ctx)
+        self._where: ExecutionTarget = self._terminal.execution_target(ctx)
         self._session = session_key_of(ctx)
         self._views = views
 

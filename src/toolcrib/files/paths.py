@@ -17,7 +17,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment
 from toolcrib.core.errors import PathChanged, UsageError
 from toolcrib.core.types import Effect, EffectKind
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.call import ExecutionTarget
 
 T = TypeVar("T")
 
@@ -27,11 +27,11 @@ def file_effects(kind: EffectKind, paths: Iterable[str], ctx: ToolContext) -> tu
 
     Raises UsageError for what can be no path.
     """
-    where: Whereabouts = ctx.services.get("terminal").whereabouts(ctx)
+    where: ExecutionTarget = ctx.services.get("terminal").execution_target(ctx)
     return tuple(where.effect(kind, target_path(kind, path, where)) for path in paths)
 
 
-def target_path(kind: EffectKind, path: str, where: Whereabouts) -> str:
+def target_path(kind: EffectKind, path: str, where: ExecutionTarget) -> str:
     """The path that an effect names: the real one on this machine, elsewhere the absolute text where that is known.
 
     What is deleted is a link itself, so only the links above it are followed.

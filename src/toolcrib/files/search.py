@@ -24,7 +24,7 @@ from toolcrib.files.search_answer import answer_of
 from toolcrib.files.search_patterns import PatternError, parse
 from toolcrib.files.search_query import Outcome, Query, name_test, path_test
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.call import ExecutionTarget
 
 SEARCH_SECONDS = 60.0
 DEADLINE_RESERVE_SECONDS = 3.0
@@ -44,7 +44,7 @@ def search_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 async def search_files(args: JsonObject, ctx: ToolContext, *, way: Way = "best") -> str:
     """What the model gets for the arguments of one call."""
     terminal = ctx.services.get("terminal")
-    where: Whereabouts = terminal.whereabouts(ctx)
+    where: ExecutionTarget = terminal.execution_target(ctx)
     effect = (ctx.effects or search_effects(args, ctx))[0]
     try:
         query = _read_query(args, _secret_paths(effect, where))
@@ -84,7 +84,7 @@ def _read_query(args: JsonObject, secret: str) -> Query:
     return query
 
 
-def _secret_paths(effect: Effect, where: Whereabouts) -> str:
+def _secret_paths(effect: Effect, where: ExecutionTarget) -> str:
     """A regular expression for files, in lower case, that somebody would have been asked about, had they been named."""
     if effect.isolated:
         return ""

@@ -11,7 +11,7 @@ import msgspec
 from mcp_types import CallToolResult
 
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.dispatch.schema import CompiledSchema
 from toolcrib.mcp.listing import MAX_SCHEMA_CHARS, MAX_SCHEMA_DEPTH, depth_of
 from toolcrib.mcp.schema_cost import too_costly
 from toolcrib.mcp.untrusted_text import one_line

@@ -28,7 +28,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from toolcrib.dispatch.threads import DaemonPool
+from toolcrib.dispatch.executors import DaemonPool
 from toolcrib.mcp.serve import ToolServer
 
 LAST_ANSWERS_SECONDS = 1.5

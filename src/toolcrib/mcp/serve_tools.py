@@ -50,7 +50,7 @@ class ToolRuntime(Protocol):
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None
     ) -> ToolResult: ...
 
-    def answers_with_stub(self, name: str) -> bool: ...
+    def has_agent_loop_stub(self, name: str) -> bool: ...
 
 
 class ToolShelf:
@@ -108,7 +108,7 @@ class ToolShelf:
 
     def _is_served(self, entry: ToolEntry) -> bool:
         """Whether a tool that belongs to an agent's loop has here what it needs."""
-        if entry.name in AGENT_LOOP_TOOLS and self._runtime.answers_with_stub(entry.name):
+        if entry.name in AGENT_LOOP_TOOLS and self._runtime.has_agent_loop_stub(entry.name):
             return self._has(entry.name)
         return entry.name != ASKS_THE_PERSON or not entry.is_ours or self._has("asker")
 

@@ -127,7 +127,7 @@ class Skills:
         return {"name": skill.name, "file_path": path, "source": skill.source, **_shown(skill, path, text, 1)}
 
     def _where_files_are(self, skill: Skill, ctx: ToolContext) -> JsonObject:
-        where = self._services.get("terminal").whereabouts(ctx)
+        where = self._services.get("terminal").execution_target(ctx)
         if where.is_here:
             return {}
         return {

@@ -14,8 +14,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.hooks.manager import HookManager
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal.call import TerminalCall
-from toolcrib.terminal.options import TerminalOptions
-from toolcrib.terminal.service import TerminalService
+from toolcrib.terminal.service import TerminalOptions, TerminalService
 
 
 def build_terminal(settings: Settings, workspace: str, gate: Gate, hooks: HookManager) -> TerminalService:

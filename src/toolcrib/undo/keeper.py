@@ -98,7 +98,7 @@ class UndoKeeper:
             # Most commands with a quote in them change nothing, and it takes a while to ask another place.
             return
         terminal = self._services.get("terminal")
-        spec = terminal.whereabouts(ctx).spec
+        spec = terminal.execution_target(ctx).spec
         limits = self.store.limits(max_files=THERE_FILES, max_bytes=THERE_BYTES, seconds=THERE_SECONDS)
         files = PlaceFiles(terminal, spec, seconds=THERE_SECONDS)
         inside = f"{workspace.rstrip('/')}/"
@@ -170,7 +170,7 @@ class UndoKeeper:
 
     def _runs_on(self, commands: tuple[str, ...], ctx: ToolContext) -> bool:
         terminal = self._services.get("terminal")
-        session_key = terminal.whereabouts(ctx).spec.session
+        session_key = terminal.execution_target(ctx).spec.session
         return any(terminal.runs_on(session_key, command) for command in commands)
 
     def _area(self, effects: tuple[Effect, ...], ctx: ToolContext, files: Files, *, is_here: bool) -> tuple[Area, str]:

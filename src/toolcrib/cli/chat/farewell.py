@@ -65,7 +65,7 @@ async def farewell(chat: Chat) -> list[Text]:
         Text(f"Resume with: toolcrib chat --resume {session.id}", "bold"),
         Text(chat.status.symbols.dot.join(used), "dim"),
     ]
-    files = list(dict.fromkeys(one.path for one in chat.workshop.file_history.changed(session.id)))
+    files = list(dict.fromkeys(one.path for one in chat.host.file_history.changed(session.id)))
     if files:
         more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
         rows.append(Text(clean(f"Changed: {', '.join(map(short_path, files[:SHOWN_FILES]))}{more}")))

@@ -78,10 +78,10 @@ class _Opening:
     async def run(self) -> int:
         approver = ChatApprover(self._console_approver(), self._front, self._stop)
         asker = ChatAsker(self._front, self._status, attended=self._attended)
-        workshop = open_workshop(self._options, approver, asker, self._settings)
+        host = open_workshop(self._options, approver, asker, self._settings)
         try:
-            agent = open_agent(workshop, self._options)
-            talk = self._talk = Talk(self._options, workshop, self._front, self._screen, asker, agent)
+            agent = open_agent(host, self._options)
+            talk = self._talk = Talk(self._options, host, self._front, self._screen, asker, agent)
             self._greet(talk)
             try:
                 await talk.run()
@@ -91,13 +91,13 @@ class _Opening:
             finally:
                 await talk.agent.close()
         finally:
-            await workshop.close()
+            await host.close()
         return talk.exit_code
 
     def _greet(self, talk: Talk) -> None:
         if not self._options.quiet and self._attended:
             self._front.show(*greeting(talk.agent, talk.folder, self._status.symbols, self._front.columns))
-        if is_default_model(talk.agent.provider, self._options, talk.workshop) and not self._options.quiet:
+        if is_default_model(talk.agent.provider, self._options, talk.host) and not self._options.quiet:
             self._screen.say(DEFAULT_MODEL_LINE, "yellow")
         if self._options.resume is not None:
             self._front.show(*resumed(talk.agent, self._status.symbols), gap=True)

@@ -17,10 +17,10 @@ from toolcrib.agent.events import (
     CallFinished,
     CallProgressed,
     CallStarted,
-    ChildProgressed,
     Compressed,
     Notified,
     RunResult,
+    SubagentProgressed,
 )
 from toolcrib.cli.approval import console_approver
 from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
@@ -62,7 +62,7 @@ class Progress:
                 self._write(one_line(event.message))
         elif isinstance(event, Compressed):
             self._write(f"made room: {event.messages} messages became a summary")
-        elif isinstance(event, ChildProgressed):
+        elif isinstance(event, SubagentProgressed):
             self._write("  " + one_line(f"{event.child_id} {event.state}: {event.what or event.goal}"))
 
     def _finished(self, event: CallFinished) -> None:
@@ -95,11 +95,11 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
     """Ask the question of the options; returns the exit code."""
     approver = console_approver(settings)
     asker = ConsoleAsker(approver) if person_present() else None
-    workshop = open_workshop(options, approver, asker, settings)
+    host = open_workshop(options, approver, asker, settings)
     try:
-        agent = open_agent(workshop, options)
+        agent = open_agent(host, options)
         try:
-            if is_default_model(agent.provider, options, workshop) and not options.quiet:
+            if is_default_model(agent.provider, options, host) and not options.quiet:
                 note(DEFAULT_MODEL_LINE)
             for warning in agent.warnings:
                 note(warning)
@@ -110,7 +110,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
             _tell_end(agent, result, options)
         return result.exit_code
     finally:
-        await workshop.close()
+        await host.close()
 
 
 async def _run(agent: Agent, options: ChatOptions) -> RunResult:
@@ -157,7 +157,7 @@ def _tell_end(agent: Agent, result: RunResult, options: ChatOptions) -> None:
     if result.answer:
         sys.stdout.write(clean(result.answer).rstrip("\n") + "\n")
         sys.stdout.flush()
-    for path in save_images(result.images, agent.workshop.settings.home):
+    for path in save_images(result.images, agent.host.settings.home):
         sys.stdout.write(f"{path}\n")
     if result.problem:
         error_line(f"{result.problem}; `toolcrib chat --resume {agent.session_id}` goes on from here")

@@ -11,7 +11,6 @@ from toolcrib.agent.events import (
     CallFinished,
     CallProgressed,
     CallStarted,
-    ChildProgressed,
     Compressed,
     MessageAdded,
     Notified,
@@ -19,6 +18,7 @@ from toolcrib.agent.events import (
     RunEnded,
     RunResult,
     Steered,
+    SubagentProgressed,
     TextStreamed,
     TurnStarted,
 )
@@ -192,7 +192,7 @@ class Screen:
                 self.note(f"{plural(event.messages, 'older message')} replaced by a summary: {saved}")
             case Steered():
                 self.note(f"heard: {one_line(event.text)}")
-            case ChildProgressed():
+            case SubagentProgressed():
                 self.status.activity.helper_progressed(event)
                 if event.state not in ("started", "working"):
                     self.note(f"helper {event.state}: {one_line(event.goal)}")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
@@ -32,7 +32,7 @@ class UnknownCommand(UnknownName):
 class Chat(Protocol):
     """What a command may use of the chat."""
 
-    workshop: Workshop
+    host: AgentHost
     agent: Agent
     screen: Screen
     status: Status

@@ -22,8 +22,8 @@ RECONNECT_SECONDS = 10.0
 async def mcp(chat: Chat, rest: str) -> None:
     verb, _, name = rest.partition(" ")
     if verb == RELOAD and not name:
-        await chat.workshop.servers.reload()
-        await chat.workshop.servers.wait()
+        await chat.host.servers.reload()
+        await chat.host.servers.wait()
     elif verb == RECONNECT and name.strip():
         await _reconnect(chat, name.strip())
     elif rest:
@@ -32,7 +32,7 @@ async def mcp(chat: Chat, rest: str) -> None:
 
 
 async def _reconnect(chat: Chat, name: str) -> None:
-    hub = chat.workshop.runtime.mcp
+    hub = chat.host.runtime.mcp
     before = {status.name: status.since for status in hub.servers()}
     # It waits for what goes on in a thread of its own, and this one draws the screen.
     await asyncio.to_thread(hub.reconnect, name)
@@ -49,7 +49,7 @@ async def _show(chat: Chat) -> None:
     if not servers:
         chat.screen.say(NO_SERVERS)
         return
-    hub = chat.workshop.runtime.mcp
+    hub = chat.host.runtime.mcp
     rows = [(one.name, STATES.get(one.state, one.state), _about(one, len(hub.tool_names(one.name)))) for one in servers]
     chat.screen.front.show(table(rows, heading=("server", "state", "")), gap=True)
     chat.screen.note("/mcp reload reads the config again; /mcp reconnect NAME connects one anew.")
@@ -64,7 +64,7 @@ def _about(one: ServerStatus, offered: int) -> str:
 
 def _servers(chat: Chat) -> list[ServerStatus]:
     """How the servers are; without any, nothing of MCP is loaded."""
-    return chat.workshop.runtime.mcp.servers() if chat.workshop.servers.are_configured else []
+    return chat.host.runtime.mcp.servers() if chat.host.servers.are_configured else []
 
 
 def complete(chat: Chat) -> Iterable[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from toolcrib.agent.hook_calls import tell
+from toolcrib.agent.hooks import fire
 from toolcrib.cli.approval_records import local_time
 from toolcrib.cli.chat.farewell import resumed
 from toolcrib.cli.chat.slash import Chat, SlashCommand, table
@@ -16,13 +16,13 @@ SHOWN_SESSIONS = 15
 
 
 async def start_new(chat: Chat, _: str) -> None:
-    before, workshop = chat.agent.session_id, chat.workshop
+    before, host = chat.agent.session_id, chat.host
     await chat.use(chat.new_agent(), "reset")
-    await tell(
-        workshop.runtime.hooks,
+    await fire(
+        host.runtime.hooks,
         "on_session_reset",
         session_id=chat.agent.session_id,
-        platform=workshop.platform,
+        platform=host.platform,
         reason="new_session",
         old_session_id=before,
         new_session_id=chat.agent.session_id,
@@ -63,18 +63,18 @@ async def set_title(chat: Chat, title: str) -> None:
     if not title:
         chat.screen.say(chat.agent.session.title or "This session has no title yet; /title TEXT gives it one.")
         return
-    chat.workshop.store.update(chat.agent.session_id, title=one_line(title))
+    chat.host.store.update(chat.agent.session_id, title=one_line(title))
     chat.screen.say(f"This session is called {one_line(title)!r} now.")
 
 
 def complete_sessions(chat: Chat) -> Iterable[str]:
-    return [one.id for one in chat.workshop.store.list(limit=SHOWN_SESSIONS)]
+    return [one.id for one in chat.host.store.list(limit=SHOWN_SESSIONS)]
 
 
 def _find(chat: Chat, wanted: str) -> Session:
     """The session with that id, or the one whose title alone has these words."""
     try:
-        return chat.workshop.store.get(wanted)
+        return chat.host.store.get(wanted)
     except SessionError:
         titled = _listed(chat, wanted)
         if len(titled) == 1:
@@ -89,8 +89,8 @@ def _find(chat: Chat, wanted: str) -> Session:
 
 def _listed(chat: Chat, words: str) -> list[Session]:
     if not words:
-        return chat.workshop.store.list(limit=SHOWN_SESSIONS)
-    found = chat.workshop.store.list(limit=1_000)
+        return chat.host.store.list(limit=SHOWN_SESSIONS)
+    found = chat.host.store.list(limit=1_000)
     return [one for one in found if words.lower() in one.title.lower()][:SHOWN_SESSIONS]
 
 

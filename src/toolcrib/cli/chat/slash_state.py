@@ -25,7 +25,7 @@ MEMORIES: dict[Target, str] = {"memory": "What the agent noted", "user": "What i
 
 
 async def show_tools(chat: Chat, toolset: str) -> None:
-    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    runtime, offered = chat.host.runtime, await _offered(chat)
     if toolset:
         runtime.toolsets.require([toolset])
     wanted = set(runtime.toolsets.resolve(toolset)) if toolset else None
@@ -55,7 +55,7 @@ def _first_sentence(text: str) -> str:
 
 
 async def show_toolsets(chat: Chat, _: str) -> None:
-    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    runtime, offered = chat.host.runtime, await _offered(chat)
     rows = []
     for name in runtime.toolsets.names():
         info = runtime.toolsets.info(name)
@@ -68,11 +68,11 @@ async def show_toolsets(chat: Chat, _: str) -> None:
 
 
 def complete_toolsets(chat: Chat) -> Iterable[str]:
-    return chat.workshop.runtime.toolsets.names()
+    return chat.host.runtime.toolsets.names()
 
 
 async def show_plan(chat: Chat, _: str) -> None:
-    items = chat.workshop.todo.store(chat.agent.session_id).read()
+    items = chat.host.todo.store(chat.agent.session_id).read()
     if not items:
         chat.screen.say("The agent has no plan in this session.")
         return
@@ -80,13 +80,13 @@ async def show_plan(chat: Chat, _: str) -> None:
 
 
 async def show_memory(chat: Chat, _: str) -> None:
-    store, front = chat.workshop.memory.store, chat.screen.front
+    store, front = chat.host.memory.store, chat.screen.front
     for target, title in MEMORIES.items():
         entries = await asyncio.to_thread(store.entries, target)
         front.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
             front.show(table(("-", one_line(entry)) for entry in entries))
-    chat.screen.note(f"Kept in {chat.workshop.settings.home.memories_dir}; you may edit the files.")
+    chat.screen.note(f"Kept in {chat.host.settings.home.memories_dir}; you may edit the files.")
 
 
 async def show_approvals(chat: Chat, _: str) -> None:
@@ -97,10 +97,10 @@ async def show_approvals(chat: Chat, _: str) -> None:
     )
     if grants:
         front.show(table(("-", grant.text) for grant in grants))
-    permanent = chat.workshop.settings.command_allowlist
+    permanent = chat.host.settings.command_allowlist
     if permanent:
         front.show(Text("Allowed for good", "bold"), table(("-", text) for text in permanent), gap=True)
-    records = await asyncio.to_thread(open_log(chat.workshop.settings.home).last, SHOWN_DECISIONS)
+    records = await asyncio.to_thread(open_log(chat.host.settings.home).last, SHOWN_DECISIONS)
     if records:
         rows = [
             (local_time(one.request.asked_at)[11:16], outcome(one), one.request.tool, short_command(one.request))
@@ -111,7 +111,7 @@ async def show_approvals(chat: Chat, _: str) -> None:
 
 
 def _session_grants(chat: Chat, session: str) -> tuple[Grant, ...]:
-    gate = chat.workshop.runtime.gate
+    gate = chat.host.runtime.gate
     return gate.made.grants.of_session(session) if isinstance(gate, DeferredGate) else ()
 
 
@@ -129,9 +129,9 @@ async def show_processes(chat: Chat, _: str) -> None:
 
 async def running_processes(chat: Chat, *, everything: bool = False) -> list[JsonObject]:
     """The background processes of this session; those that have ended only with `everything`."""
-    if not chat.workshop.runtime.has_terminal:
+    if not chat.host.runtime.has_terminal:
         return []
-    answer = await chat.workshop.runtime.terminal.processes.act({"action": "list"}, chat.agent.session_id)
+    answer = await chat.host.runtime.terminal.processes.act({"action": "list"}, chat.agent.session_id)
     return [one for one in answer["processes"] if everything or one["status"] == "running"]
 
 

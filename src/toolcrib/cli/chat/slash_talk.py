@@ -44,7 +44,7 @@ async def show_help(chat: Chat, name: str) -> None:
 
 
 async def switch_model(chat: Chat, wanted: str) -> None:
-    agent, settings = chat.agent, chat.workshop.settings
+    agent, settings = chat.agent, chat.host.settings
     if not wanted:
         choices = model_choices(settings)
         chat.screen.say(f"{agent.model or 'a model of its own'} answers ({agent.provider.name}).")
@@ -58,7 +58,7 @@ async def switch_model(chat: Chat, wanted: str) -> None:
 
 
 def complete_models(chat: Chat) -> Iterable[str]:
-    return [one.name for one in model_choices(chat.workshop.settings)]
+    return [one.name for one in model_choices(chat.host.settings)]
 
 
 async def steer(chat: Chat, text: str) -> None:
@@ -105,12 +105,12 @@ async def compress(chat: Chat, topic: str) -> None:
 
 
 async def undo(chat: Chat, _: str) -> None:
-    history, session_id = chat.workshop.file_history, chat.agent.session_id
+    history, session_id = chat.host.file_history, chat.agent.session_id
     taken = _take_back(chat)
     if taken is None:
         chat.screen.say("There is nothing to take back.")
         return
-    chat.workshop.todo.restore(session_id, chat.agent.messages)
+    chat.host.todo.restore(session_id, chat.agent.messages)
     said = f"Taken back: {one_line(taken.question)!r} and what followed ({plural(taken.count, 'message')})."
     chat.screen.say(said)
     changed = [one for one in history.changed(session_id) if taken.call_ids.intersection(one.call_ids)]
@@ -135,7 +135,7 @@ class _TakenBack:
 
 def _take_back(chat: Chat) -> _TakenBack | None:
     """Take back the last question with all that was said to the agent while it worked on it."""
-    stored = chat.workshop.store.messages(chat.agent.session_id)
+    stored = chat.host.store.messages(chat.agent.session_id)
     asked = [one for one in stored if one.message.role == "user"]
     if not asked:
         return None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from toolcrib.agent.events import CallStarted, ChildProgressed
+from toolcrib.agent.events import CallStarted, SubagentProgressed
 from toolcrib.cli.chat.symbols import Symbols, fitted, seconds_in_words
 from toolcrib.cli.output import one_line
 
@@ -78,7 +78,7 @@ class Activity:
             self._began_at = self.clock()
         return call
 
-    def helper_progressed(self, event: ChildProgressed) -> None:
+    def helper_progressed(self, event: SubagentProgressed) -> None:
         if event.state in ("started", "working"):
             self.helpers[event.child_id] = one_line(f"{event.goal}: {event.what}" if event.what else event.goal)
         else:

@@ -1,9 +1,9 @@
-"""Opens what a chat works with: the workshop of this home, and the agent that the options ask for."""
+"""Opens what a chat works with: the host of this home, and the agent that the options ask for."""
 
 from __future__ import annotations
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Asker, Workshop
+from toolcrib.agent.host import AgentHost, QuestionAsker
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
@@ -14,9 +14,11 @@ from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
 
-def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> Workshop:
-    """The workshop for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
-    workshop = Workshop(
+def open_workshop(
+    options: ChatOptions, approver: Approver, asker: QuestionAsker | None, settings: Settings
+) -> AgentHost:
+    """The host for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
+    host = AgentHost(
         settings=settings,
         entry_point="interactive",
         approver=approver,
@@ -29,17 +31,17 @@ def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None,
         provider=options.provider,
     )
     # Tools that call other tools through the package's functions must meet the same gate and the same records.
-    adopt_runtime(workshop.runtime)
+    adopt_runtime(host.runtime)
     with stdout_reserved():
-        workshop.runtime.load()
-    refuse_unknown_toolsets(workshop.runtime)
-    return workshop
+        host.runtime.load()
+    refuse_unknown_toolsets(host.runtime)
+    return host
 
 
-def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
+def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
     """The agent that the options ask for, new or resumed."""
     return Agent(
-        workshop=workshop,
+        host=host,
         toolsets=options.toolsets,
         disabled_toolsets=options.disabled_toolsets,
         session_id=options.resume,
@@ -49,9 +51,9 @@ def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
     )
 
 
-def is_default_model(provider: Provider, options: ChatOptions, workshop: Workshop) -> bool:
+def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:
     """Whether the small model of this machine answers because nothing else was chosen."""
-    model = workshop.settings.model
+    model = host.settings.model
     asked_for = options.model or options.provider or model.default or model.provider
     return provider.name == "embedded" and not asked_for
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, MessageAdded
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.cli.chat.front import Front
 from toolcrib.cli.chat.images import with_images
 from toolcrib.cli.chat.news import News
@@ -42,14 +42,14 @@ class Talk:
     """One chat from the greeting to the farewell; the sessions in it may change."""
 
     def __init__(
-        self, options: ChatOptions, workshop: Workshop, front: Front, screen: Screen, asker: ChatAsker, agent: Agent
+        self, options: ChatOptions, host: AgentHost, front: Front, screen: Screen, asker: ChatAsker, agent: Agent
     ) -> None:
-        self.workshop = workshop
+        self.host = host
         self.agent = agent
         self.screen = screen
         self.status: Status = screen.status
         self.exit_code = 0
-        self.folder = options.cwd or workshop.runtime.workspace or "."
+        self.folder = options.cwd or host.runtime.workspace or "."
         self._options = options
         self._front = front
         self._asker = asker
@@ -62,7 +62,7 @@ class Talk:
         """Commands that run beside whatever is worked on."""
         self._interrupted_at = -HINT_SECONDS
         self._interrupted_work = False
-        self._news = News(workshop, screen, self._idle)
+        self._news = News(host, screen, self._idle)
         self._commands: dict[str, SlashCommand] = {}
         self.status.bar = lambda: self._bar
         self._bar = ""
@@ -105,7 +105,7 @@ class Talk:
                 self.screen.problem(str(error))
             elif error is not None:
                 logger.error("the chat could not do something", exc_info=error)
-                log = self.workshop.settings.home.log_file
+                log = self.host.settings.home.log_file
                 self.screen.problem(f"something went wrong inside toolcrib: {error!r}; see {log}")
             self.status.activity.end()
             self._refresh_bar()
@@ -222,7 +222,7 @@ class Talk:
         return await self._asker.put(question, choices)
 
     def new_agent(self, session_id: str | None = None) -> Agent:
-        return open_agent(self.workshop, replace(self._options, resume=session_id))
+        return open_agent(self.host, replace(self._options, resume=session_id))
 
     async def use(self, agent: Agent, reason: str) -> None:
         before, self.agent = self.agent, agent
@@ -234,7 +234,7 @@ class Talk:
     def commands(self) -> dict[str, SlashCommand]:
         """All commands by name; a plugin cannot take the place of one of ours."""
         if not self._commands:
-            declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
+            declared = [one for plugin in self.host.runtime.loaded_plugins for one in plugin.declarations]
             ours = (*SESSION_COMMANDS, *TALK_COMMANDS, *STATE_COMMANDS, *MCP_COMMANDS)
             offered = [*plugin_commands(declared), *ours]
             self._commands = dict(sorted({one.name: one for one in offered}.items()))

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from toolcrib.agent.scheduled import ScheduledRuns
+from toolcrib.agent.scheduled import JobRunner
 from toolcrib.cli.chat.one_shot import Progress
 from toolcrib.cli.cron import job_argument, opened_jobs
 from toolcrib.cli.output import clean, error_line, note, stdout_reserved
@@ -52,7 +52,7 @@ async def _run(store: JobStore, job: Job, settings: Settings, cancel: CancelToke
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel.cancel, "it was interrupted")
     claim = store.claim_now(job, time.time())
-    runs = ScheduledRuns(store, load_settings, None if quiet else Progress(note).hear)
+    runs = JobRunner(store, load_settings, None if quiet else Progress(note).hear)
     report = await run_in_time(runs.execute, claim, cancel, settings.cron.timeout)
     store.finish(claim.run, report, time.time(), keep_runs=settings.cron.keep_runs)
     return report

@@ -11,7 +11,7 @@ import time
 
 import click
 
-from toolcrib.agent.scheduled import ScheduledRuns
+from toolcrib.agent.scheduled import JobRunner
 from toolcrib.cli.cron import opened_jobs
 from toolcrib.cli.output import one_line, plural, stdout_reserved
 from toolcrib.config.load import load_settings
@@ -82,7 +82,7 @@ async def _serve(store: JobStore, settings: Settings, printer: _Printer, *, once
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_stop)
-    scheduler = Scheduler(store, ScheduledRuns(store, load_settings).execute, settings.cron, tell=printer)
+    scheduler = Scheduler(store, JobRunner(store, load_settings).execute, settings.cron, tell=printer)
     if once:
         await scheduler.run_due(stop)
         if not printer.lines:

@@ -25,7 +25,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 from toolcrib.mcp.server_log import ServerLog
 from toolcrib.mcp.servers import Server, read_server
 from toolcrib.runtime import Runtime
@@ -96,7 +96,7 @@ def _arguments(tool: str | None, text: str | None) -> JsonObject:
         raise UsageError("arguments are for a tool; name it with `--call TOOL`")
     try:
         given = read_json(text or "{}")
-    except BadJson as error:
+    except InvalidJson as error:
         raise UsageError(
             f"the arguments are not JSON: {error}; type `--args` with an object in single quotes"
         ) from error

@@ -15,7 +15,7 @@ from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.cli.progress_lines import ProgressLines
 from toolcrib.cli.state import complete_tools, example_command, open_runtime, require_tool
 from toolcrib.core.errors import UsageError
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 
 
 @click.command(name="run")
@@ -41,7 +41,7 @@ def command(name: str, arguments: str, yolo: bool) -> int:
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)
-    except BadJson as error:
+    except InvalidJson as error:
         raise UsageError(
             f"the arguments are not JSON: {error}; type them in single quotes, like `{example_command(entry)}`"
         ) from error
