@@ -14,7 +14,7 @@ from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.delegate import DelegatedTask
 from toolcrib.agent.events import AnyEvent, Compressed, OnEvent, RunResult, stream_events
 from toolcrib.agent.hooks import fire
-from toolcrib.agent.host import AgentHost, QuestionAsker
+from toolcrib.agent.host import AgentHost, Asker
 from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.surroundings import Surroundings
@@ -54,7 +54,7 @@ class Agent:
         toolsets: Sequence[str] | None = None,
         disabled_toolsets: Sequence[str] = (),
         approver: Approver | None = None,
-        asker: QuestionAsker | None = None,
+        asker: Asker | None = None,
         home: Path | str | None = None,
         store: SessionStore | None = None,
         host: AgentHost | None = None,

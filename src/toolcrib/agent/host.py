@@ -39,7 +39,7 @@ from toolcrib.sessions.todo import TodoService
 from toolcrib.undo.history import FileHistory
 
 
-class QuestionAsker(Protocol):
+class Asker(Protocol):
     """The front end of a session, as far as it can put a question to the person."""
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
@@ -74,7 +74,7 @@ class AgentHost:
         settings: Settings | None = None,
         entry_point: EntryPoint = "library",
         approver: Approver | None = None,
-        asker: QuestionAsker | None = None,
+        asker: Asker | None = None,
         yolo: bool | None = None,
         workspace: Path | str | None = None,
         store: SessionStore | None = None,
@@ -124,7 +124,7 @@ class AgentHost:
         self.delegation: Delegation | None = None
         self._serve(asker)
 
-    def _serve(self, asker: QuestionAsker | None) -> None:
+    def _serve(self, asker: Asker | None) -> None:
         self.runtime.serve("todo", self.todo)
         self.runtime.serve("memory", self.memory)
         self.runtime.serve("session_search", SessionSearchService(self.store))

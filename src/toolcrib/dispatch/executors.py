@@ -77,7 +77,7 @@ class Executor(Protocol):
         ...
 
     def nested_in_block(self) -> Executor:
-        """The executor for what a function given to `block` runs in its turn; on it nothing suspends, so `drive` works."""
+        """The executor for what a function given to `block` calls; nothing suspends on it, so `drive` works."""
         ...
 
     def propagates(self, error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.host import AgentHost, QuestionAsker
+from toolcrib.agent.host import AgentHost, Asker
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
@@ -14,9 +14,7 @@ from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry
 
 
-def open_workshop(
-    options: ChatOptions, approver: Approver, asker: QuestionAsker | None, settings: Settings
-) -> AgentHost:
+def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> AgentHost:
     """The host for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
     host = AgentHost(
         settings=settings,
