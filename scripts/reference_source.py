@@ -38,7 +38,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "CallFinished",
             "Compressed",
             "Steered",
-            "ChildProgressed",
+            "SubagentProgressed",
             "RunEnded",
         ),
     ),

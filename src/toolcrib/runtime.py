@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -41,7 +42,6 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
 from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
-from toolcrib.undo.first_use import keeper_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
@@ -106,19 +106,19 @@ class Runtime:
                 fire=self.hooks.invoke,
             )
         )
-        self._services = RuntimeServices(self, dict(services or {}))
+        self._closing = ExitStack()
+        self.services = RuntimeServices(self, services or {}, self._closing)
         self._pipeline = self._make_pipeline(recorder or NullRecorder())
-        self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
-        self._async_edge, self._sync_edge = AsyncExecutor(self._pool), SyncExecutor(self.bridge)
-        self._terminals: list[TerminalService] = []
-        self._hubs: list[McpHub] = []
+        pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
+        self._closing.callback(pool.close)
+        self._async_executor, self._sync_executor = AsyncExecutor(pool), SyncExecutor(self.bridge)
         self._on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
-        # For a runtime that is dropped without `close`: its commands, threads and loops would stay for ever.
-        weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals, self._hubs)
+        # Commands, threads and loops of a runtime that is dropped without `close` would stay for ever.
+        weakref.finalize(self, _release, self._closing, self.bridge)
 
     def _make_pipeline(self, recorder: Recorder) -> Pipeline:
         return Pipeline(
@@ -128,7 +128,7 @@ class Runtime:
             recorder=recorder,
             store=self.results,
             limits=PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            keeper=keeper_for(self.settings, self._services, self.workspace),
+            keeper=lambda: self.services.snapshots,
             restricted=restricted_tools(self.settings.approvals.rules),
         )
 
@@ -170,18 +170,14 @@ class Runtime:
         if servers and self.settings.mcp_servers and not self.settings.safe_mode:
             self.mcp.start()
         self.loaded_plugins += load_plugins(
-            self.settings, self.registry, self.hooks, cache=cache, services=self._services.get
+            self.settings, self.registry, self.hooks, cache=cache, services=self.services.get
         )
         cache.save()
 
     def close(self) -> None:
         """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
-        for hub in self._hubs:
-            hub.close()
-        for terminal in self._terminals:
-            terminal.close()
-        self._pool.close()
+        self._closing.close()
         self.bridge.close()
         self._stop_logging()
 
@@ -205,7 +201,7 @@ class Runtime:
 
     def context(self, **surroundings: Any) -> ToolContext:
         """The surroundings for calls of this runtime; see ToolContext for what can be said."""
-        return ToolContext(services=self._services, on_progress=self._on_progress, **surroundings)
+        return ToolContext(services=self.services, on_progress=self._on_progress, **surroundings)
 
     async def call(
         self,
@@ -219,13 +215,13 @@ class Runtime:
         """Call a tool through the whole pipeline. Never raises for what the tool does; look at `result.is_error`."""
         if not self._loaded:
             self.load()
-        if self._hubs and self._may_come(name):
+        if self._uses_mcp and self._may_come(name):
             await self.mcp.wait_ready(SERVERS_SECONDS)
         if ctx is None:
-            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
+            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self._on_progress)
         if timeout_seconds is not None or cancel is not None:
             ctx = _bounded(ctx, timeout_seconds, cancel)
-        return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_edge)
+        return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_executor)
 
     async def call_many(
         self,
@@ -243,7 +239,7 @@ class Runtime:
             self._pipeline,
             calls,
             ctx,
-            self._async_edge,
+            self._async_executor,
             limit=limit or self.settings.tools.max_parallel,
             on_start=on_start,
             on_result=on_result,
@@ -257,11 +253,11 @@ class Runtime:
         """Call a tool from synchronous code, from any thread, inside or outside a running loop."""
         if not self._loaded:
             self.load()
-        if self._hubs and self._may_come(name):
+        if self._uses_mcp and self._may_come(name):
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
-            ctx = ToolContext(services=self._services, tool_name=name, on_progress=self._on_progress)
-        return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
+            ctx = ToolContext(services=self.services, tool_name=name, on_progress=self._on_progress)
+        return drive(self._pipeline.run(name, arguments, ctx, self._sync_executor))
 
     def _may_come(self, name: str) -> bool:
         """Whether a tool that is not there may be one of an MCP server that is still starting."""
@@ -270,37 +266,21 @@ class Runtime:
     @property
     def terminal(self) -> TerminalService:
         """The environments and background processes of this runtime."""
-        if not self._terminals:
-            # Many runtimes never run a command, and all that this needs would double the start of a process.
-            from toolcrib.terminal.build import build_terminal  # noqa: PLC0415
-
-            self._terminals.append(build_terminal(self.settings, self.workspace, self.gate, self.hooks))
-        return self._terminals[0]
+        return self.services.terminal
 
     @property
     def has_terminal(self) -> bool:
-        """Whether anything of `terminal` was ever needed."""
-        return bool(self._terminals)
+        """Whether anything needed `terminal` yet."""
+        return RuntimeServices.terminal.is_built(self.services)
 
     @property
     def mcp(self) -> McpHub:
         """The MCP servers of this runtime."""
-        if not self._hubs:
-            # As above.
-            from toolcrib.mcp.hub import McpHub  # noqa: PLC0415
+        return self.services.mcp
 
-            forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
-            self._hubs.append(
-                McpHub(
-                    self.settings,
-                    self.registry,
-                    workspace=self.workspace,
-                    forget_grants=forget,
-                    gate=self.gate,
-                    services=weakref.ref(self._services),
-                )
-            )
-        return self._hubs[0]
+    @property
+    def _uses_mcp(self) -> bool:
+        return RuntimeServices.mcp.is_built(self.services)
 
     def keep_records(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless somebody does that already."""
@@ -309,15 +289,15 @@ class Runtime:
 
     def serve(self, name: str, service: Any) -> None:
         """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
-        self._services.named[name] = service
+        self.services.provide(name, service)
 
     def can_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
         """Whether a call could have an effect: declared to, or not declared at all."""
         footprint = self._pipeline.footprint(name, arguments, ctx)
         return footprint is None or any(effect.kind not in ("read", "interactive") for effect in footprint)
 
-    def turns(self) -> CallQueue:
-        """Turns for calls that come one by one, by the rule that `call_many` goes by."""
+    def call_queue(self) -> CallQueue:
+        """A queue for calls that arrive one by one, under the rule of `call_many`."""
         return CallQueue(self._pipeline.footprint, self.settings.tools.max_parallel)
 
     def has_agent_loop_stub(self, name: str) -> bool:
@@ -339,7 +319,7 @@ class Runtime:
         if stub is not None:
             return stub
         ctx = ToolContext(
-            services=self._services,
+            services=self.services,
             tool_name=name,
             task_id=keywords.get("task_id") or "",
             session_id=keywords.get("session_id") or "",
@@ -374,12 +354,8 @@ def _said_yolo(yolo: bool) -> bool:
     return yolo
 
 
-def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService], hubs: list[McpHub]) -> None:
-    for hub in hubs:
-        hub.close()
-    for terminal in terminals:
-        terminal.close()
-    pool.close()
+def _release(closing: ExitStack, bridge: Bridge) -> None:
+    closing.close()
     bridge.let_go()
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.core.environments import BackendPath, EnvironmentSpec
+from toolcrib.core.environments import BackendPath, EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import PathChanged, UsageError
 from toolcrib.core.types import Effect
 from toolcrib.environments.backends.local import LocalEngine
 from toolcrib.environments.session_parts import SessionOptions
 from toolcrib.environments.shell import ShellEnvironment
 from toolcrib.files.paths import target_of, target_path
-from toolcrib.terminal.call import ExecutionTarget
 
 
 class OtherMachine(LocalEngine):

@@ -15,7 +15,7 @@ from toolcrib.skills.skill import Skill, UnknownSkill
 def open_shelf() -> Shelf:
     """All skills, those of plugins too."""
     runtime = open_runtime()
-    shelf: Shelf = runtime.context().services.get("skills").shelf(runtime.workspace)
+    shelf: Shelf = runtime.context().services.skills.shelf(runtime.workspace)
     return shelf
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -29,7 +28,7 @@ class ScriptCalls:
         self._tools = tools
         self._limit = limit
         self._answer = answer
-        self._turns: Any = ctx.services.get("call_turns")()
+        self._turns = ctx.services.call_queue()
         self._running: set[asyncio.Task[None]] = set()
         self.asked = 0
         self.made = 0

@@ -17,9 +17,8 @@ from pathlib import Path
 from toolcrib.code.interpreter import InterpreterOrder, Shim
 from toolcrib.code.secret_files import secret_files
 from toolcrib.config.tool_settings import CodeExecutionSettings
-from toolcrib.core.environments import BackendPath, EnvironmentSpec
+from toolcrib.core.environments import BackendPath, EnvironmentSpec, ExecutionTarget
 from toolcrib.environments.backend_options import COVERED_SEPARATOR
-from toolcrib.terminal.call import ExecutionTarget
 
 INSIDE = Path(__file__).parent / "inside"
 MEGABYTE = 1024 * 1024

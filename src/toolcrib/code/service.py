@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -33,15 +33,16 @@ from toolcrib.code.listening import CallerSide
 from toolcrib.code.place import MEGABYTE, ScriptPlace, covering_secrets, in_slot, inside, interpreter_order, sandboxed
 from toolcrib.code.run import NotIsolated, ScriptOrder, ScriptOutcome, ScriptRun
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
-from toolcrib.core.environments import EnvironmentSpec
+from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
 from toolcrib.environments.output import BoundedOutput
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.call import ExecutionTarget
-from toolcrib.terminal.service import TerminalService
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services, TerminalPort
 
 TRY_AGAIN_SECONDS = 60.0
 MAX_SAVED = 64 * MEGABYTE
@@ -50,10 +51,6 @@ OWN_FOLDER = str(Path(__file__).resolve().parent.parent.parent)
 
 Walls = Literal["strong", "weak", "none"]
 """How well the sandbox around a folder holds, as far as is known."""
-
-
-def build(settings: Settings, services: Services) -> Code:
-    return Code(settings, services)
 
 
 class Code:
@@ -100,7 +97,7 @@ class Code:
 
     async def _run_in(self, place: ScriptPlace, where: ExecutionTarget, args: JsonObject, ctx: ToolContext) -> str:
         settings, started = self._settings.code_execution, time.monotonic()
-        definitions = self._services.get("tool_catalog").definitions(ctx)
+        definitions = self._services.tool_catalog.definitions(ctx)
         functions = {tool["function"]["name"]: tool["function"] for tool in definitions}
         tools = script_tools(functions)
         order = ScriptOrder(
@@ -119,7 +116,7 @@ class Code:
             deadline=ctx.deadline,
             max_error_bytes=settings.max_error_bytes,
         )
-        caller = CallerSide(ctx, self._terminal.options.mask)
+        caller = CallerSide(ctx, self._terminal.mask)
         run = ScriptRun(order, self._output(), caller, self._waiting)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
         project = Path(place.spec.cwd)
@@ -136,7 +133,7 @@ class Code:
                 seconds=time.monotonic() - started,
                 memory_mb=settings.memory_mb,
                 note="; ".join(filter(None, (place.note, taken_back))),
-                mask=self._terminal.options.mask,
+                mask=self._terminal.mask,
             )
         )
 
@@ -171,9 +168,8 @@ class Code:
     # Where
 
     @property
-    def _terminal(self) -> TerminalService:
-        found: TerminalService = self._services.get("terminal")
-        return found
+    def _terminal(self) -> TerminalPort:
+        return self._services.terminal
 
     def _place(self, where: ExecutionTarget) -> ScriptPlace:
         """Where a script of this session would run; raises EnvironmentFailed where it cannot have what it must have."""

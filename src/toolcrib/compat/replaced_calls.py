@@ -193,8 +193,8 @@ def _executed(call: LegacyCall, args: JsonObject, registry: Any) -> Any:
     manager = plugins.get_plugin_manager()
     hooks = manager.hooks if isinstance(manager, PluginManager) else HookManager()
     if not hooks.has_middleware("tool_execution"):
-        return drive(run(args, runtime._sync_edge))
-    chain = run_through_middleware(hooks, call.function_name, args, dict(args), ctx, runtime._sync_edge, run)
+        return drive(run(args, runtime._sync_executor))
+    chain = run_through_middleware(hooks, call.function_name, args, dict(args), ctx, runtime._sync_executor, run)
     result, error = attempt(drive, chain)
     if error is not None:
         logger.error("tool %r failed", call.function_name, exc_info=error)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from toolcrib.core.attempt import attempt
-from toolcrib.core.types import Effect, ToolResult
+from toolcrib.core.types import Effect
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -78,22 +81,6 @@ def _follow(child: CancelToken, parent: CancelToken) -> None:
             token.cancel(parent.reason)
 
     weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
-
-
-class Services(Protocol):
-    """What handlers may use of the runtime they run in."""
-
-    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call another tool through the whole pipeline, with the session of `ctx`."""
-        ...
-
-    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
-
-    def spill(self, ctx: ToolContext, text: str) -> str: ...
-
-    def get(self, name: str) -> Any:
-        """A named service (`todo`, `memory` …); raises UsageError saying which one is missing."""
-        ...
 
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.

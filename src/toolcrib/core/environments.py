@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType, Protocol
 
+from toolcrib.core.types import Effect, EffectKind
+
 BackendPath = NewType("BackendPath", str)
 """A path inside a backend. A path of this machine is a `pathlib.Path`; the two are never mixed up."""
 
@@ -353,3 +355,23 @@ class Leftover:
     """For people: the image, since when, whose."""
     owner_alive: bool
     """Whether the process that made it still runs. Only what has lost its owner may be removed unasked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionTarget:
+    """Where a call of a session runs, as far as that is known without opening an environment."""
+
+    spec: EnvironmentSpec
+    folder: str
+    """Where relative paths start; empty where only the environment knows it."""
+    isolated: bool
+    """What happens there cannot leave it, except through the network."""
+    is_here: bool
+    """Its paths are paths of this machine."""
+
+    def effect(self, kind: EffectKind, target: str, folder: str = "") -> Effect:
+        """An effect in this environment."""
+        folder = folder or self.folder
+        if self.is_here:
+            return Effect(kind, target, folder, isolated=self.isolated and kind != "exec")
+        return Effect(kind, target, folder, self.spec.backend, self.isolated, self.spec.cwd)

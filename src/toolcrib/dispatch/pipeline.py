@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any
@@ -47,6 +47,9 @@ from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
+KEPT_KINDS = frozenset({"write", "delete", "exec"})
+"""The effects that can change files."""
+
 
 class PipelineLimits(msgspec.Struct, frozen=True):
     """What bounds every call of a runtime."""
@@ -77,7 +80,7 @@ class CallState(msgspec.Struct):
     trace: tuple[JsonObject, ...] = ()
     effects: Effects = None
     recorded: bool = False
-    kept: bool = False
+    keeper: FileKeeper | None = None
 
 
 class Pipeline:
@@ -91,7 +94,7 @@ class Pipeline:
         recorder: Recorder,
         store: ResultStore,
         limits: PipelineLimits,
-        keeper: FileKeeper | None = None,
+        keeper: Callable[[], FileKeeper | None] = lambda: None,
         restricted: Sequence[str] = (),
     ) -> None:
         """`restricted` names, with wildcards, tools that the gate judges whatever they say about themselves."""
@@ -101,7 +104,7 @@ class Pipeline:
         self.recorder = recorder
         self.store = store
         self.limits = limits
-        self.keeper = keeper
+        self._keeper = keeper
         self._restricted = tuple(restricted)
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
@@ -214,9 +217,10 @@ class Pipeline:
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
-            if effects and self.keeper is not None and self.keeper.wants(effects, ctx):
-                call.kept = True
-                await self._guarded(executor.wait(self.keeper.before(entry, effects, ctx)), entry.name)
+            keeper = self._keeper() if effects and any(effect.kind in KEPT_KINDS for effect in effects) else None
+            if effects and keeper is not None and keeper.wants(effects, ctx):
+                call.keeper = keeper
+                await self._guarded(executor.wait(keeper.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -297,8 +301,8 @@ class Pipeline:
     async def _finish(self, call: CallState, result: ToolResult) -> ToolResult:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
-        if call.kept and self.keeper is not None:
-            await self._guarded(call.executor.wait(self.keeper.after(ctx)), entry.name)
+        if call.keeper is not None:
+            await self._guarded(call.executor.wait(call.keeper.after(ctx)), entry.name)
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:

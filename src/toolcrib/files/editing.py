@@ -12,7 +12,7 @@ from toolcrib.approval.places import Place
 from toolcrib.approval.sensitive import SensitivePaths
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files.checkers import has_checker, problem_found
@@ -23,7 +23,6 @@ from toolcrib.files.syntax import MAX_CHECKED_BYTES, is_checked, known_by_name, 
 from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, line_count
 from toolcrib.files.views import View, Views, digest_of
 from toolcrib.processes.service import session_key_of
-from toolcrib.terminal.call import ExecutionTarget
 
 T = TypeVar("T")
 
@@ -76,7 +75,7 @@ class Editor:
     """Edits of one call. Acts on the effects that were agreed to, in the place where the session works."""
 
     def __init__(self, ctx: ToolContext, views: Views) -> None:
-        self._terminal = ctx.services.get("terminal")
+        self._terminal = ctx.services.terminal
         self._where: ExecutionTarget = self._terminal.execution_target(ctx)
         self._session = session_key_of(ctx)
         self._views = views

@@ -14,10 +14,9 @@ from typing import TypeVar
 
 from toolcrib.approval.sensitive import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, UsageError
 from toolcrib.core.types import Effect, EffectKind
-from toolcrib.terminal.call import ExecutionTarget
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ def file_effects(kind: EffectKind, paths: Iterable[str], ctx: ToolContext) -> tu
 
     Raises UsageError for what can be no path.
     """
-    where: ExecutionTarget = ctx.services.get("terminal").execution_target(ctx)
+    where: ExecutionTarget = ctx.services.terminal.execution_target(ctx)
     return tuple(where.effect(kind, target_path(kind, path, where)) for path in paths)
 
 

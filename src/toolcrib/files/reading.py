@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, FileSlice, FileStatus
+from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, ExecutionTarget, FileSlice, FileStatus
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import kinds
@@ -20,7 +20,6 @@ from toolcrib.files.text_files import NotText, decoded
 from toolcrib.files.views import Views, digest_of
 from toolcrib.processes.service import session_key_of
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.call import ExecutionTarget
 
 MAX_IMAGE_BYTES = 3_750_000
 """Larger images are refused by the servers of models: they count the five megabytes that Base64 makes of this."""
@@ -59,7 +58,7 @@ class Reading:
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
         """What the model gets for the arguments of one call."""
-        terminal = ctx.services.get("terminal")
+        terminal = ctx.services.terminal
         where: ExecutionTarget = terminal.execution_target(ctx)
         try:
             (effect,) = ctx.effects if ctx.effects is not None else self.effects(args, ctx)

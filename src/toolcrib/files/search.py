@@ -14,7 +14,7 @@ from typing import Literal
 
 from toolcrib.approval.sensitive import ANY_HOME, SECRET_ANYWHERE, SECRET_IN_HOME
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import search_elsewhere, search_process, search_ripgrep
@@ -24,7 +24,6 @@ from toolcrib.files.search_answer import answer_of
 from toolcrib.files.search_patterns import PatternError, parse
 from toolcrib.files.search_query import Outcome, Query, name_test, path_test
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.call import ExecutionTarget
 
 SEARCH_SECONDS = 60.0
 DEADLINE_RESERVE_SECONDS = 3.0
@@ -43,7 +42,7 @@ def search_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 
 async def search_files(args: JsonObject, ctx: ToolContext, *, way: Way = "best") -> str:
     """What the model gets for the arguments of one call."""
-    terminal = ctx.services.get("terminal")
+    terminal = ctx.services.terminal
     where: ExecutionTarget = terminal.execution_target(ctx)
     effect = (ctx.effects or search_effects(args, ctx))[0]
     try:

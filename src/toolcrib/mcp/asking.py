@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolcrib.core.context import Services, ToolContext, current_context
+from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import ToolcribError
 from toolcrib.mcp.seams import Contexts
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 T = TypeVar("T")
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mcp.client import ClientRequestContext
 from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
 
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.mcp.asking import CallOver, NobodyToAsk, Refusals, asked_for, while_wanted
 from toolcrib.mcp.form_fields import (
     FORMATS,
@@ -35,6 +35,9 @@ from toolcrib.mcp.pages import asked_to_open
 from toolcrib.mcp.person import CANCEL, DECLINE, TRIES, Closed, Person, agreed, quoted
 from toolcrib.mcp.seams import Contexts
 from toolcrib.mcp.servers import Server
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 

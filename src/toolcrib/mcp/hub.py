@@ -20,7 +20,7 @@ from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.ports import Gate
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.calls import Call, answered
@@ -41,6 +41,7 @@ from toolcrib.registry.results import tool_error
 from toolcrib.service_loop import ServiceLoop
 
 if TYPE_CHECKING:
+    from toolcrib.core.services import Services
     from toolcrib.mcp.connection import Connection
     from toolcrib.mcp.listing import Listing
 

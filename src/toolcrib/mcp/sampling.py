@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from mcp.client import ClientRequestContext
@@ -30,7 +31,7 @@ from mcp_types import (
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt, attempt_async
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Delta, ModelError, ModelRequest, ModelResponse, Provider
@@ -44,6 +45,9 @@ from toolcrib.mcp.sampling_models import Models, chosen_model
 from toolcrib.mcp.seams import Contexts
 from toolcrib.mcp.servers import Server
 from toolcrib.mcp.untrusted_text import one_line
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services
 from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Dialect, Provider
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 
 @runtime_checkable

@@ -8,15 +8,18 @@ answers for a person asks the one of that call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.ports import Gate
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.servers import Server
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 Contexts = Callable[[], list[ToolContext]]
 MakeCallback = Callable[[Server, Contexts], Any]

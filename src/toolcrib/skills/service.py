@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.files import writing
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
@@ -20,6 +20,9 @@ from toolcrib.skills.index import short_description
 from toolcrib.skills.reading import files_of, read_text, real_file
 from toolcrib.skills.skill import SKILL_FILE, Skill, SkillError, UnknownSkill
 from toolcrib.skills.writing import carry_out
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 MAX_LISTED = 300
 MAX_HIDDEN = 50
@@ -127,7 +130,7 @@ class Skills:
         return {"name": skill.name, "file_path": path, "source": skill.source, **_shown(skill, path, text, 1)}
 
     def _where_files_are(self, skill: Skill, ctx: ToolContext) -> JsonObject:
-        where = self._services.get("terminal").execution_target(ctx)
+        where = self._services.terminal.execution_target(ctx)
         if where.is_here:
             return {}
         return {
@@ -165,18 +168,14 @@ class Skills:
         return plan(args, self._settings.home.skills_dir, lambda: self.shelf(self._folder(ctx)))
 
     def _folder(self, ctx: ToolContext) -> str:
-        return ctx.cwd or str(self._services.get("terminal").options.workspace)
+        return ctx.cwd or str(self._services.terminal.workspace)
 
     def _plugins(self) -> Sequence[Plugin]:
         try:
-            plugins: Sequence[Plugin] = self._services.get("plugins")
+            plugins: Sequence[Plugin] = self._services.plugins
         except UsageError:
             return ()
         return plugins
-
-
-def build(settings: Settings, services: Services) -> Skills:
-    return Skills(settings, services)
 
 
 def _may_be_named(skill: Skill, path: str) -> bool:

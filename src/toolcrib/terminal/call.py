@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import EnvironmentSpec
 from toolcrib.core.errors import UsageError
-from toolcrib.core.types import Effect, EffectKind, JsonObject
-from toolcrib.environments.specs import ON_THIS_MACHINE
+from toolcrib.core.types import JsonObject
 from toolcrib.processes.service import session_key_of
 
 ANSWER_SECONDS = 1.5
@@ -65,26 +63,3 @@ def _seconds(asked: float | None, deadline: float | None, settings: TerminalSett
     if deadline is not None:
         seconds = min(seconds, max(0.1, deadline - time.monotonic() - ANSWER_SECONDS))
     return seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutionTarget:
-    """Where a call of some session works, as far as that is known without opening anything."""
-
-    spec: EnvironmentSpec
-    folder: str
-    """That relative paths start from; empty where only the place knows it."""
-    isolated: bool
-    """What happens there cannot leave it, except by the network."""
-
-    @property
-    def is_here(self) -> bool:
-        """Paths there are paths of this machine."""
-        return self.spec.backend in ON_THIS_MACHINE
-
-    def effect(self, kind: EffectKind, target: str, folder: str = "") -> Effect:
-        """An effect in that place."""
-        folder = folder or self.folder
-        if self.is_here:
-            return Effect(kind, target, folder, isolated=self.isolated and kind != "exec")
-        return Effect(kind, target, folder, self.spec.backend, self.isolated, self.spec.cwd)

@@ -13,21 +13,29 @@ from typing import Any, Protocol, TypeVar
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, CommandRequest, Environment, EnvironmentSpec, Leftover, TerminalSize
+from toolcrib.core.environments import (
+    BackendPath,
+    CommandRequest,
+    Environment,
+    EnvironmentSpec,
+    ExecutionTarget,
+    Leftover,
+    TerminalSize,
+)
 from toolcrib.core.errors import EnvironmentFailed, PlaceGone, ToolcribError
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import ForegroundResult, ForegroundRun, Limits
 from toolcrib.environments.pool import EnvironmentPool
-from toolcrib.environments.specs import keeps_everything_inside
+from toolcrib.environments.specs import ON_THIS_MACHINE, keeps_everything_inside
 from toolcrib.processes.recovery import Recovered, recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService, session_key_of
 from toolcrib.processes.session import Adoption
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.terminal import results
-from toolcrib.terminal.call import ExecutionTarget, TerminalCall, read_call
+from toolcrib.terminal.call import TerminalCall, read_call
 from toolcrib.terminal.sudo import StopEvent, Sudo, asks_for_password, explain_sudo_failure
 
 
@@ -116,11 +124,25 @@ class TerminalService:
         spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
         opened = made.pool.find(spec)
         isolated = spec.backend == "sandbox" or keeps_everything_inside(spec, self.options.settings.terminal)
-        return ExecutionTarget(spec=spec, folder=opened.cwd if opened is not None else spec.cwd, isolated=isolated)
+        return ExecutionTarget(
+            spec=spec,
+            folder=opened.cwd if opened is not None else spec.cwd,
+            isolated=isolated,
+            is_here=spec.backend in ON_THIS_MACHINE,
+        )
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         """What `work` gives in the environment of that key, on the loop where it lives; cancelling stops it."""
         return await self.loop.run(self._on_loop().work_in(spec, work))
+
+    @property
+    def workspace(self) -> Path:
+        return self.options.workspace
+
+    @property
+    def mask(self) -> Callable[[str], str]:
+        """Hides known secrets in a text."""
+        return self.options.mask
 
     # For front ends
 

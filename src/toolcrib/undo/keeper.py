@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.area import Area, Target, Touched
 from toolcrib.undo.commands import may_change_files, touched_by_command
@@ -22,6 +22,9 @@ from toolcrib.undo.journal import Began, RunsOn
 from toolcrib.undo.places import Nowhere, PlaceFiles, place_as_json
 from toolcrib.undo.snapshot import Limits, Snapshot
 from toolcrib.undo.store import UndoStore
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +100,7 @@ class UndoKeeper:
         if not words.targets and not words.notes and not nowhere.was_read:
             # Most commands with a quote in them change nothing, and it takes a while to ask another place.
             return
-        terminal = self._services.get("terminal")
+        terminal = self._services.terminal
         spec = terminal.execution_target(ctx).spec
         limits = self.store.limits(max_files=THERE_FILES, max_bytes=THERE_BYTES, seconds=THERE_SECONDS)
         files = PlaceFiles(terminal, spec, seconds=THERE_SECONDS)
@@ -169,7 +172,7 @@ class UndoKeeper:
         self.store.end(opened.session_id, opened.entry_id, opened.before, _look_again(opened))
 
     def _runs_on(self, commands: tuple[str, ...], ctx: ToolContext) -> bool:
-        terminal = self._services.get("terminal")
+        terminal = self._services.terminal
         session_key = terminal.execution_target(ctx).spec.session
         return any(terminal.runs_on(session_key, command) for command in commands)
 
