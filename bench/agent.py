@@ -71,8 +71,8 @@ def make_registry() -> ToolRegistry:
 def fill(agent: Agent) -> None:
     """A long conversation, without asking a model for it."""
     for number in range(HISTORY // 2):
-        agent._conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
-        agent._conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
+        agent.conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
+        agent.conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
 
 
 class WithWire(ScriptedProvider):

@@ -291,14 +291,22 @@ class Runtime:
         """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
         self.services.provide(name, service)
 
-    def can_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
-        """Whether a call could have an effect: declared to, or not declared at all."""
-        footprint = self._pipeline.footprint(name, arguments, ctx)
-        return footprint is None or any(effect.kind not in ("read", "interactive") for effect in footprint)
+    def can_have_changed_things(self, result: ToolResult) -> bool:
+        """Whether the call behind a result could have an effect: by what it was admitted to do, or undeclared."""
+        effects = result.effects
+        if effects is None:
+            entry = self.registry.get_entry(result.name)
+            declared = entry.effects if entry is not None else None
+            effects = None if callable(declared) else declared
+        return effects is None or any(effect.kind not in ("read", "interactive") for effect in effects)
 
     def call_queue(self) -> CallQueue:
         """A queue for calls that arrive one by one, under the rule of `call_many`."""
-        return CallQueue(self._pipeline.footprint, self.settings.tools.max_parallel)
+        pipeline = self._pipeline
+        return CallQueue(
+            lambda name, arguments, ctx: pipeline.planned_effects(pipeline.prepare(name, arguments), ctx),
+            self.settings.tools.max_parallel,
+        )
 
     def has_agent_loop_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""

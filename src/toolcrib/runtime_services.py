@@ -112,7 +112,9 @@ class RuntimeServices:
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._runtime.call(
-            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None)
+            name,
+            arguments,
+            ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None, memo=None),
         )
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:

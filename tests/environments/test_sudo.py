@@ -11,11 +11,13 @@ from typing import Any
 import engines
 import pytest
 
+from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
+from toolcrib.terminal.call import TerminalCall
 from toolcrib.terminal.sudo import asks_for_password, explain_sudo_failure
 from toolcrib.testing import ScriptedApprover
 
@@ -283,7 +285,10 @@ async def test_without_sudo_or_somebody_to_ask_the_command_runs_as_it_is(make_ru
 )
 def test_only_a_call_of_sudo_leads_to_a_question(command: str, asks: bool):
     """The words of a command line do not matter, what it would run does."""
-    assert asks_for_password(command) is asks
+    target = ExecutionTarget(
+        spec=EnvironmentSpec(backend="local", session="s"), folder="/", isolated=False, is_here=True
+    )
+    assert asks_for_password(TerminalCall(command=command, session_key="s", target=target)) is asks
 
 
 def test_a_missing_sudo_is_explained():

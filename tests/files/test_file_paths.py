@@ -35,12 +35,13 @@ async def place(tmp_path: Path) -> AsyncIterator[ShellEnvironment]:
 
 
 def here(folder: Path | str) -> ExecutionTarget:
-    return ExecutionTarget(spec=EnvironmentSpec(backend="local", session="s"), folder=str(folder), isolated=False)
+    spec = EnvironmentSpec(backend="local", session="s")
+    return ExecutionTarget(spec=spec, folder=str(folder), isolated=False, is_here=True)
 
 
 def elsewhere(folder: str = "") -> ExecutionTarget:
     spec = EnvironmentSpec(backend="ssh", session="s", cwd=folder)
-    return ExecutionTarget(spec=spec, folder=folder, isolated=False)
+    return ExecutionTarget(spec=spec, folder=folder, isolated=False, is_here=False)
 
 
 @pytest.mark.parametrize("path", ["", "   ", "a\0b", "half \ud800"])

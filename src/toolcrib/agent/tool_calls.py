@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,26 +22,36 @@ NO_BUDGET = "the budget of tool calls for this question is used up"
 DRY_RUN = "dry run: this call was not made"
 
 
-class BatchSurroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch works with."""
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one answer, and what they may use up."""
 
-    runtime: Runtime
+    calls: Sequence[RequestedCall]
     ctx: ToolContext
-    guardrails: Guardrails
-    emit: Callable[[AnyEvent], None]
-    add: Callable[[Message], int]
-    """Puts a message into the conversation; returns its position."""
-    replace: Callable[[int, Message], None]
     calls_left: int
     dry_run: bool = False
 
 
-class CallBatch:
-    """Each result is on disk as soon as those before it are; none is missing whatever ends the batch."""
+class RunLog(Protocol):
+    """A run, as far as a batch reports to it."""
 
-    def __init__(self, around: BatchSurroundings, calls: Sequence[RequestedCall]) -> None:
-        self._around = around
-        self._calls = calls
+    def emit(self, event: AnyEvent) -> None: ...
+
+    def add(self, message: Message) -> int:
+        """Put a message into the conversation; returns its position."""
+        ...
+
+    def replace(self, position: int, message: Message) -> None: ...
+
+
+class CallBatch:
+    """Runs calls. Each result is on disk as soon as those before it are; none is missing, whatever ends the batch."""
+
+    def __init__(self, runtime: Runtime, guardrails: Guardrails, log: RunLog, request: BatchRequest) -> None:
+        self._runtime = runtime
+        self._guardrails = guardrails
+        self._log = log
+        self._request = request
+        self._calls = request.calls
         self._results: dict[str, ToolResult] = {}
         self._added: dict[str, int] = {}
         self._warnings: dict[str, str] = {}
@@ -51,13 +61,12 @@ class CallBatch:
 
     async def run(self) -> list[ToolResult]:
         """One result for each call, in call order."""
-        around = self._around
         to_run = [call for call in self._calls if not self._stopped(call)]
-        self.all_stopped = not to_run and not around.dry_run
+        self.all_stopped = not to_run and not self._request.dry_run
         self.run_count = len(to_run)
-        ctx = msgspec.structs.replace(around.ctx, on_progress=self._progress)
+        ctx = msgspec.structs.replace(self._request.ctx, on_progress=self._progress)
         try:
-            results = await around.runtime.call_many(
+            results = await self._runtime.call_many(
                 [ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in to_run],
                 ctx=ctx,
                 on_start=self._started,
@@ -71,27 +80,26 @@ class CallBatch:
 
     def _stopped(self, call: RequestedCall) -> bool:
         """Whether a call is not run at all; its result says why."""
-        around = self._around
-        if around.dry_run:
-            around.emit(self._start_event(call))
+        if self._request.dry_run:
+            self._log.emit(self._start_event(call))
             self._finished(refused(call, DRY_RUN, "dry_run"))
             return True
         used = sum(1 for one in self._calls[: self._calls.index(call)] if one.id not in self._results)
-        if used >= around.calls_left:
+        if used >= self._request.calls_left:
             self.out_of_budget = True
             self._finished(refused(call, NO_BUDGET, "budget"))
             return True
-        reason = around.guardrails.refusal(call)
+        reason = self._guardrails.refusal(call)
         if reason:
             self._finished(refused(call, reason, "guardrail_block"))
         return bool(reason)
 
     def _started(self, call: ToolCall) -> None:
         requested = next(one for one in self._calls if one.id == call.id)
-        self._around.emit(self._start_event(requested))
+        self._log.emit(self._start_event(requested))
 
     def _start_event(self, call: RequestedCall) -> CallStarted:
-        registry = self._around.runtime.registry
+        registry = self._runtime.registry
         # People are told of the tool that really runs.
         name, arguments = unwrap_tool_call(call.arguments) if call.name == TOOL_CALL else (call.name, call.arguments)
         entry = registry.get_entry(name)
@@ -100,17 +108,15 @@ class CallBatch:
 
     def _progress(self, message: str) -> None:
         ctx = current_context.get()
-        self._around.emit(CallProgressed(call_id=ctx.call_id if ctx is not None else "", message=message))
+        self._log.emit(CallProgressed(call_id=ctx.call_id if ctx is not None else "", message=message))
 
     def _finished(self, result: ToolResult) -> None:
-        around = self._around
         self._results[result.call_id] = result
         call = next(one for one in self._calls if one.id == result.call_id)
-        changes = around.runtime.can_change_things(call.name, call.arguments, around.ctx)
-        warning = around.guardrails.note(call, result, can_change_things=changes)
+        warning = self._guardrails.note(call, result, can_change_things=self._runtime.can_have_changed_things(result))
         if warning:
             self._warnings[call.id] = warning
-        around.emit(
+        self._log.emit(
             CallFinished(
                 call_id=result.call_id,
                 name=result.name,
@@ -132,13 +138,13 @@ class CallBatch:
             result = self._results.get(call.id)
             if result is None:
                 return
-            self._added[call.id] = self._around.add(self._message(result))
+            self._added[call.id] = self._log.add(self._message(result))
 
     def _shorten(self, result: ToolResult) -> None:
         """All results together may be too long for one turn, which is only known at the end."""
         if result.content is not self._results[result.call_id].content:
             self._results[result.call_id] = result
-            self._around.replace(self._added[result.call_id], self._message(result))
+            self._log.replace(self._added[result.call_id], self._message(result))
 
     def _message(self, result: ToolResult) -> Message:
         return as_message(result, self._warnings.get(result.call_id, ""))

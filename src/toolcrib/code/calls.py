@@ -24,7 +24,7 @@ class ScriptCalls:
 
     def __init__(self, ctx: ToolContext, tools: frozenset[str], limit: int, answer: Callable[[bytes], None]) -> None:
         self._cancel = CancelToken(ctx.cancel)
-        self._ctx = replace(ctx, cancel=self._cancel, handler_kwargs=None, effects=None)
+        self._ctx = replace(ctx, cancel=self._cancel, handler_kwargs=None, effects=None, memo=None)
         self._tools = tools
         self._limit = limit
         self._answer = answer

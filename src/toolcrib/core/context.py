@@ -15,6 +15,7 @@ from toolcrib.core.attempt import attempt
 from toolcrib.core.types import Effect
 
 if TYPE_CHECKING:
+    from toolcrib.core.environments import ExecutionTarget
     from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,25 @@ def _follow(child: CancelToken, parent: CancelToken) -> None:
     weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
 
 
+class CallMemo:
+    """What was found out about one call on its way, so that each thing is computed once.
+
+    It starts empty at admission: what planning found authorises nothing.
+    """
+
+    __slots__ = ("readings", "target")
+
+    def __init__(self) -> None:
+        self.target: ExecutionTarget | None = None
+        """The environment that the call runs in."""
+        self.readings: dict[str, Any] = {}
+        """Command lines as the gate read them."""
+
+    def clear(self) -> None:
+        self.target = None
+        self.readings.clear()
+
+
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """The surroundings of one call. A handler that names a parameter `ctx` receives it."""
@@ -106,6 +126,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the handler receives by keyword, where the caller chose that; else task_id, session_id and user_task."""
     effects: tuple[Effect, ...] | None = None
     """In a handler: the effects of this call, as they were agreed to. What it does must be these and no others."""
+    memo: CallMemo | None = None
+    """From admission on: what was found out about this call; None for a call that does nothing to admit."""
 
     @property
     def cancelled(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.attempt import attempt, attempt_async
-from toolcrib.core.context import ToolContext, current_context
+from toolcrib.core.context import CallMemo, ToolContext, current_context
 from toolcrib.core.ports import FileKeeper, Gate, Recorder, ResultStore
 from toolcrib.core.types import (
     ALLOW,
@@ -30,6 +30,7 @@ from toolcrib.core.types import (
     Verdict,
 )
 from toolcrib.dispatch import outcome
+from toolcrib.dispatch.argument_errors import ArgumentError
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.dispatch.budget import within_call_budget
 from toolcrib.dispatch.effects import Effects, effects_of
@@ -67,6 +68,18 @@ class CallRefused(Exception):
         self.result = result
 
 
+class PreparedCall(msgspec.Struct, frozen=True):
+    """A call that was looked up and whose arguments were checked, once for planning and running it."""
+
+    name: str
+    """Of the tool that really runs, also behind `tool_call`."""
+    arguments: Mapping[str, Any] | str
+    """As they were given."""
+    entry: ToolEntry | None
+    args: JsonObject
+    problem: ArgumentError | None
+
+
 # Made for every call, so a msgspec Struct, as ToolContext is.
 class CallState(msgspec.Struct):
     """One call on its way, and what is known of it so far."""
@@ -79,6 +92,7 @@ class CallState(msgspec.Struct):
     original: JsonObject
     trace: tuple[JsonObject, ...] = ()
     effects: Effects = None
+    prepared: PreparedCall | None = None
     recorded: bool = False
     keeper: FileKeeper | None = None
 
@@ -113,7 +127,7 @@ class Pipeline:
     ) -> ToolResult:
         """Exactly one result for the call, whatever happens; only cancellation of the caller's task passes through.
 
-        Every call of a tool that exists is told to `post_tool_call` once, also one that was refused or stopped.
+        `post_tool_call` hears of every call of a tool that exists once, also of one that was refused or stopped.
         """
         try:
             if name == TOOL_CALL:
@@ -127,21 +141,46 @@ class Pipeline:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
 
-    def footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Effects:
-        """The effects that a call would have; None where they are not known, so that it runs by itself."""
-        footprint, error = attempt(self._footprint, name, arguments, ctx)
-        if error is not None:
-            logger.error("the effects of tool %r could not be computed", name, exc_info=error)
-        return footprint
+    async def run_prepared(self, prepared: PreparedCall, ctx: ToolContext, executor: Executor) -> ToolResult:
+        """As `run`, without checking the arguments again, unless the tool was replaced since."""
+        entry = prepared.entry
+        if entry is None or self.registry.get_entry(prepared.name) is not entry:
+            return await self.run(prepared.name, prepared.arguments, ctx, executor)
+        try:
+            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
+            return await self._finish(call, await self._result(call, prepared.arguments))
+        except Exception as error:
+            logger.exception("call of tool %r failed outside its handler", entry.name)
+            return outcome.call_failed(error, entry.name, ctx)
 
-    def _footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Effects:
+    def prepare(self, name: str, arguments: Mapping[str, Any] | str) -> PreparedCall:
+        """The call, looked up and checked; for `planned_effects` and `run_prepared`."""
         if name == TOOL_CALL:
             name, arguments = unwrap_tool_call(arguments)
-        entry = self.registry.get_entry(name)
+        try:
+            entry = self.registry.get_entry(name)
+            args, problem = ({}, None) if entry is None else self._checker(entry).prepare(arguments)
+        except (TypeError, ValueError, RecursionError):
+            # `run` tells the model about it.
+            return PreparedCall(name, arguments, None, {}, None)
+        return PreparedCall(name, arguments, entry, args, problem)
+
+    def planned_effects(self, prepared: PreparedCall, ctx: ToolContext) -> Effects:
+        """The effects that a call would have now; None where they are not known, so that it runs by itself.
+
+        For planning only: what counts is what admission finds, after the hooks and the calls before this one.
+        """
+        entry = prepared.entry
         if entry is None:
             return None
-        args, problem = self._checker(entry).prepare(arguments) if callable(entry.effects) else ({}, None)
-        return effects_of(entry, args, ctx) if problem is None else None
+        if not callable(entry.effects):
+            return entry.effects
+        if prepared.problem is not None:
+            return None
+        effects, error = attempt(effects_of, entry, prepared.args, ctx)
+        if error is not None:
+            logger.error("the effects of tool %r could not be computed", prepared.name, exc_info=error)
+        return effects
 
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
         """The result of a call that was never run, or not to its end, because its batch was cancelled."""
@@ -175,14 +214,19 @@ class Pipeline:
         if allowed is not None and entry.name not in allowed and entry.name not in SEARCH_TOOLS:
             message = f"Tool {entry.name!r} is not part of this session"
             raise CallRefused(outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx))
-        call.args = call.original = self._checked(call, arguments)
+        call.args = call.original = self._checked(call, arguments, call.prepared)
         verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
         if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
             await self._admit(call, verdict, call.executor)
         return await self._execute(call)
 
-    def _checked(self, call: CallState, arguments: Mapping[str, Any] | str) -> JsonObject:
-        args, problem = self._checker(call.entry).prepare(arguments)
+    def _checked(
+        self, call: CallState, arguments: Mapping[str, Any] | str, prepared: PreparedCall | None = None
+    ) -> JsonObject:
+        if prepared is None:
+            args, problem = self._checker(call.entry).prepare(arguments)
+        else:
+            args, problem = prepared.args, prepared.problem
         if problem is not None:
             call.args = args
             raise CallRefused(
@@ -207,11 +251,20 @@ class Pipeline:
     async def _admit(self, call: CallState, verdict: Verdict, executor: Executor) -> None:
         """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
         entry, ctx = call.entry, call.ctx
+        if callable(entry.effects) and ctx.memo is None:
+            # One context for the whole call: the snapshots before and after it meet by this object.
+            ctx = call.ctx = replace(ctx, memo=CallMemo())
+        memo = ctx.memo
+        if memo is not None:
+            memo.clear()
         effects = call.effects = effects_of(entry, call.args, ctx)
         may_act = bool(effects) or self._is_judged(entry, effects)
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
+            if memo is not None and verdict.decision == "ask":
+                # People take their time: the environment is determined again after the answer.
+                memo.target = None
             asking = self.gate.settle(entry, call.args, verdict, ctx)
             verdict = await executor.wait_bounded(asking, CallLimit(_seconds_left(ctx), ctx.cancel))
         if verdict.decision != "allow":
@@ -307,6 +360,8 @@ class Pipeline:
             content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:
                 result = replace(result, content=content)
+        if call.effects is not None:
+            result = replace(result, effects=call.effects)
         limit = entry.max_result_size_chars or self.limits.max_result_chars
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)

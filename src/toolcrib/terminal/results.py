@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from toolcrib.approval.build import read_on_first_use
+from toolcrib.approval.calls import SeenCall
 from toolcrib.core.environments import LeftBehind
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.foreground import ForegroundResult
@@ -42,7 +42,7 @@ def ended(call: TerminalCall, result: ForegroundResult, mask: Mask) -> JsonObjec
         if result.output.saved_bytes < result.output.total_bytes:
             answer["full_output_note"] = f"the file holds the first {result.output.saved_bytes} bytes"
     if exit_code and not (result.timed_out or result.interrupted):
-        said = explain_exit_code(exit_code, call.command)
+        said = explain_exit_code(exit_code, call.programs)
         if said:
             answer["exit_code_meaning"] = said
         if WANTS_INPUT.search(output[-4000:]):
@@ -179,12 +179,8 @@ BY_CODE: Mapping[int, str] = {
 }
 
 
-def explain_exit_code(exit_code: int, command: str) -> str:
-    """What the code means when this command line gave it; empty when it is just what it seems."""
-    return BY_PROGRAM.get(_last_program(command), {}).get(exit_code) or BY_CODE.get(exit_code, "")
-
-
-def _last_program(command: str) -> str:
-    """The program that a command line ends with, whose exit code is the line's; empty when it cannot be told."""
-    calls = read_on_first_use(command, cwd="/", home="/").calls
-    return calls[-1].program.rpartition("/")[2] if calls else ""
+def explain_exit_code(exit_code: int, programs: Sequence[SeenCall]) -> str:
+    """What the code means when these programs, in this order, ended with it; empty when it is what it seems."""
+    # The exit code of a command line is that of its last program.
+    last = programs[-1].program.rpartition("/")[2] if programs else ""
+    return BY_PROGRAM.get(last, {}).get(exit_code) or BY_CODE.get(exit_code, "")

@@ -86,7 +86,7 @@ class TerminalService:
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
         """Run what the `terminal` tool was called with. A call that is cancelled ends its command and says so."""
         try:
-            call = read_call(args, ctx, self.options.settings.terminal)
+            call = read_call(args, ctx, self.options.settings.terminal, self.execution_target(ctx))
         except ToolcribError as error:
             return _text(results.failed(str(error)))
         answer = await self._interruptible(call, ctx)
@@ -119,17 +119,23 @@ class TerminalService:
     # For other tools
 
     def execution_target(self, ctx: ToolContext) -> ExecutionTarget:
-        """Where a call works; quick, and opens nothing."""
+        """Where a call works; quick, opens nothing, and is determined once for each call."""
+        memo = ctx.memo
+        if memo is not None and memo.target is not None:
+            return memo.target
         made = self._on_loop()
         spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
         opened = made.pool.find(spec)
         isolated = spec.backend == "sandbox" or keeps_everything_inside(spec, self.options.settings.terminal)
-        return ExecutionTarget(
+        target = ExecutionTarget(
             spec=spec,
             folder=opened.cwd if opened is not None else spec.cwd,
             isolated=isolated,
             is_here=spec.backend in ON_THIS_MACHINE,
         )
+        if memo is not None:
+            memo.target = target
+        return target
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         """What `work` gives in the environment of that key, on the loop where it lives; cancelling stops it."""
@@ -244,11 +250,11 @@ class _LoopState:
                 raise
 
     async def _run_once(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
-        spec = self._spec_of(call)
+        spec = call.target.spec
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
-            if asks_for_password(call.command):
+            if asks_for_password(call):
                 answer = await self._run_with_sudo(environment, call, interrupt)
             else:
                 answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt))
@@ -287,7 +293,7 @@ class _LoopState:
         try:
             result = await interrupt.stops(ForegroundRun(self._limits(call), sink)).result(place, request)
         except EnvironmentFailed as error:
-            await self._lose(environment, self._spec_of(call))
+            await self._lose(environment, call.target.spec)
             raise EnvironmentLost(str(error)) from error
         return await self._tell(environment, call, result, sink)
 
@@ -308,7 +314,7 @@ class _LoopState:
             record = self._adopt(environment, call, result, sink, pids=())
             return results.waiting(result, record, mask)
         if result.ended.reason == "lost":
-            await self._lose(environment, self._spec_of(call))
+            await self._lose(environment, call.target.spec)
         answer = results.ended(call, result, mask)
         left = result.ended.left_behind
         if not left or result.timed_out or result.interrupted:
@@ -348,9 +354,6 @@ class _LoopState:
             max_saved=terminal.max_saved_output_mb * MEGABYTE,
             return_when_waiting=True,
         )
-
-    def _spec_of(self, call: TerminalCall) -> EnvironmentSpec:
-        return self.spec(call.session_key, call.task_id, call.workspace)
 
     def spec(self, session_key: str, task_id: str, workspace: str) -> EnvironmentSpec:
         """The environment that a call of this session and task would run in."""

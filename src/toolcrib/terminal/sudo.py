@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from toolcrib.approval.build import read_on_first_use
 from toolcrib.config.redact import MASK
 from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed
@@ -131,12 +130,11 @@ class Sudo:
         return SudoPlan(place=environment, answer=answer | {"sudo_auth_failed": True})
 
 
-def asks_for_password(command: str) -> bool:
-    """Whether the command line calls sudo in a way that makes it ask whoever sits before it."""
-    if "sudo" not in command:
+def asks_for_password(call: TerminalCall) -> bool:
+    """Whether the command line calls sudo in a way that makes it ask the person at the terminal."""
+    if "sudo" not in call.command:
         return False
-    calls = read_on_first_use(command, cwd="/", home="/").calls
-    return any(call.program == "sudo" and not _has_own_way(call.words) for call in calls)
+    return any(one.program == "sudo" and not _has_own_way(one.words) for one in call.programs)
 
 
 def explain_sudo_failure(answer: JsonObject, hint: str = "") -> JsonObject:
