@@ -60,9 +60,11 @@ def mask_shapes(text: str) -> str:
 
 def known_secrets() -> list[str]:
     """The values of password-like variables that are set now, longest first."""
-    # Tool files add to the table while other threads log, and add what they like.
-    declared = {
-        name for name, about in list(OPTIONAL_ENV_VARS.items()) if isinstance(about, dict) and about.get("password")
-    }
-    values = {value for name, value in os.environ.items() if name in declared or _SECRET_NAME.search(name)}
+    values = {os.environ.get(name, "") for name in list(os.environ) if _is_secret(name)}
     return sorted((value for value in values if len(value) >= MIN_SECRET_CHARS), key=len, reverse=True)
+
+
+def _is_secret(name: str) -> bool:
+    # Tool files may put anything into the table.
+    about = OPTIONAL_ENV_VARS.get(name)
+    return (isinstance(about, dict) and bool(about.get("password"))) or _SECRET_NAME.search(name) is not None

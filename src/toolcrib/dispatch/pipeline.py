@@ -262,11 +262,7 @@ class Pipeline:
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
-            if memo is not None and verdict.decision == "ask":
-                # People take their time: the environment is determined again after the answer.
-                memo.target = None
-            asking = self.gate.settle(entry, call.args, verdict, ctx)
-            verdict = await executor.wait_bounded(asking, CallLimit(_seconds_left(ctx), ctx.cancel))
+            verdict = await self._settle(call, verdict, executor)
         if verdict.decision != "allow":
             raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
@@ -276,6 +272,17 @@ class Pipeline:
                 await self._guarded(executor.wait(keeper.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
+
+    async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
+        """Asks where the verdict is to ask, and has the gate record what was decided."""
+        ctx = call.ctx
+        settling = self.gate.settle(call.entry, call.args, verdict, ctx)
+        if verdict.decision != "ask":
+            return await executor.wait(settling)
+        if ctx.memo is not None:
+            # People take their time: the environment is determined again after the answer.
+            ctx.memo.target = None
+        return await executor.wait_bounded(settling, CallLimit(_seconds_left(ctx), ctx.cancel))
 
     def _is_judged(self, entry: ToolEntry, effects: object) -> bool:
         """Whether the gate looks at a tool that declares no effects."""

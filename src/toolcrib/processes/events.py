@@ -132,6 +132,10 @@ class EventStore:
             unread.insert(0, ProcessEvent(cursor, "events_dropped", {"count": missing}))
         return unread
 
+    def has_any(self, session_key: str) -> bool:
+        """Whether anything was ever stored for a session; quick, and safe from any thread."""
+        return self._path(session_key).exists()
+
     def acknowledge(self, session_key: str, reader: str, number: int) -> None:
         """The reader has dealt with all events up to this number."""
         path = self._path(session_key)

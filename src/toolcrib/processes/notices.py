@@ -81,7 +81,7 @@ class Notices:
         """As `unread`, but waits until there is something; empty when the time is over."""
         news = self._news.setdefault(session_key, asyncio.Event())
         unread = self.unread(session_key, reader)
-        if unread:
+        if unread or timeout_seconds == 0:
             return unread
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):

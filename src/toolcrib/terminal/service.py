@@ -159,8 +159,12 @@ class TerminalService:
     def runs_on(self, session_key: str, command: str) -> bool:
         """Whether a command of a session goes on in the background."""
 
+        made = self._on_loop()
+        if not made.registry.count_running():
+            return False
+
         async def look() -> bool:
-            known = [one.record for one in self._on_loop().registry.list(session_key)]
+            known = [one.record for one in made.registry.list(session_key)]
             return any(one.is_running and one.command == command for one in known)
 
         return bool(self.run(look()))
