@@ -5,6 +5,7 @@ Prints a table and exits 1 when a figure is missed.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from run import Row, print_table
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.config.environment import environment
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Delta, ModelRequest, ModelResponse
@@ -40,9 +41,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--base", type=Path, help="another checkout; measure a terminal call of the agent in both, in turns"
+    )
+    options = parser.parse_args()
     load = f"{os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as folder:
         rows = [turn_row(Path(folder)), first_request_row(Path(folder)), crowd_row(Path(folder)), first_word_row()]
+    rows.append(terminal_row(options.base))
     print_table(rows)
     print(f"\nOther work on the machine makes figures worse; the load was {load} of {os.cpu_count()} at the start.")
     return 1 if any(row.met is False for row in rows) else 0
@@ -71,8 +78,8 @@ def make_registry() -> ToolRegistry:
 def fill(agent: Agent) -> None:
     """A long conversation, without asking a model for it."""
     for number in range(HISTORY // 2):
-        agent._conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
-        agent._conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
+        agent.conversation.add(Message(role="user", content=f"Question {number}: " + "what about this? " * 10))
+        agent.conversation.add(Message(role="assistant", content=f"Answer {number}: " + "it is like that. " * 20))
 
 
 class WithWire(ScriptedProvider):
@@ -93,8 +100,8 @@ class WithWire(ScriptedProvider):
 def turn_row(folder: Path) -> Row:
     runtime = Runtime(home=folder / "turn", registry=make_registry())
     provider = WithWire()
-    workshop = Workshop(runtime=runtime, model=provider)
-    agent = Agent(workshop=workshop, model=provider, toolsets=["bench"], max_turns=TURNS * 2, max_calls=TURNS * 2)
+    host = AgentHost(runtime=runtime, model=provider)
+    agent = Agent(host=host, model=provider, toolsets=["bench"], max_turns=TURNS * 2, max_calls=TURNS * 2)
     fill(agent)
     found = []
     for _ in range(REPEATS):
@@ -105,6 +112,27 @@ def turn_row(folder: Path) -> Row:
     runtime.close()
     what = f"own CPU of a turn: {TOOLS} tools, {HISTORY} messages and more"
     return Row(what, f"{best:.2f} ms", "", "", "≤ 3 ms", best <= 3)
+
+
+def terminal_row(base: Path | None) -> Row:
+    """A terminal call with an approved command; beside another checkout, where one is given."""
+    ours, theirs = [], []
+    for _ in range(REPEATS):
+        ours.append(terminal_call_ms(Path(__file__).parent.parent))
+        if base is not None:
+            theirs.append(terminal_call_ms(base))
+    mine, what = min(ours), "own CPU of a terminal call with an approved command (the other checkout beside it)"
+    if not theirs:
+        return Row(what, f"{mine:.2f} ms", "", "", "", None)
+    other = min(theirs)
+    return Row(what, f"{mine:.2f} ms", f"{other:.2f} ms", f"{mine / other:.2f}", "≤ 0.7", mine / other <= 0.7)
+
+
+def terminal_call_ms(checkout: Path) -> float:
+    probe = Path(__file__).parent / "probes" / "agent_terminal.py"
+    variables = {**environment(), "PYTHONPATH": str(checkout.resolve() / "src")}
+    ran = subprocess.run([sys.executable, str(probe)], env=variables, capture_output=True, text=True, check=True)
+    return float(ran.stdout)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -166,8 +194,8 @@ def crowd_row(folder: Path) -> Row:
     runtime = Runtime(home=folder / "crowd", registry=make_registry())
     steps = [*(calls(f"tool_{number % TOOLS}", {"text": str(number)}) for number in range(AGENT_TURNS - 1)), "done"]
     models = [ScriptedProvider(steps, delay_seconds=MODEL_SECONDS) for _ in range(AGENTS)]
-    workshop = Workshop(runtime=runtime, model=models[0])
-    agents = [Agent(workshop=workshop, model=model, toolsets=["bench"]) for model in models]
+    host = AgentHost(runtime=runtime, model=models[0])
+    agents = [Agent(host=host, model=model, toolsets=["bench"]) for model in models]
 
     async def run_all() -> float:
         started = time.perf_counter()

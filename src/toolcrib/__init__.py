@@ -9,7 +9,7 @@ from toolcrib.version import __version__
 
 if TYPE_CHECKING:
     from toolcrib.agent.agent import Agent
-    from toolcrib.agent.workshop import Workshop
+    from toolcrib.agent.host import AgentHost
     from toolcrib.api import get_tool_definitions, handle_function_call
     from toolcrib.core.context import ToolContext
     from toolcrib.core.types import Effect, ToolResult
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AgentHost",
     "Effect",
     "Runtime",
     "ToolContext",
     "ToolResult",
-    "Workshop",
     "__version__",
     "get_tool_definitions",
     "handle_function_call",
@@ -33,19 +33,26 @@ __all__ = [
 
 _HOMES = {
     "Agent": "toolcrib.agent.agent",
+    "AgentHost": "toolcrib.agent.host",
     "Effect": "toolcrib.core.types",
     "Runtime": "toolcrib.runtime",
     "ToolContext": "toolcrib.core.context",
     "ToolResult": "toolcrib.core.types",
-    "Workshop": "toolcrib.agent.workshop",
     "get_tool_definitions": "toolcrib.api",
     "handle_function_call": "toolcrib.api",
     "registry": "toolcrib.registry",
     "tool": "toolcrib.registry.decorator",
 }
 
+_RENAMED = {"Workshop": "AgentHost"}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        import warnings  # noqa: PLC0415 - only for code that uses an old name
+
+        warnings.warn(f"toolcrib.{name} is now toolcrib.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'toolcrib' has no attribute {name!r}")

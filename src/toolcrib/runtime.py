@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -29,13 +30,9 @@ from toolcrib.core.ports import Approver, Gate, Recorder, ResultStore
 from toolcrib.core.types import AGENT_LOOP_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolResult
 from toolcrib.definitions.build import DeferPolicy, DefinitionBuilder, ToolDefinitions
 from toolcrib.dispatch.budget import FileResultStore, within_turn_budget
-from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import AsyncEdge, SyncEdge, drive
-from toolcrib.dispatch.parallel import OnResult, OnStart, run_batch
-from toolcrib.dispatch.pipeline import Limits, Pipeline
-from toolcrib.dispatch.record import NullRecorder
-from toolcrib.dispatch.threads import DaemonPool
-from toolcrib.dispatch.turns import CallTurns
+from toolcrib.dispatch.executors import AsyncExecutor, DaemonPool, SyncExecutor, drive
+from toolcrib.dispatch.parallel import CallQueue, OnResult, OnStart, run_batch
+from toolcrib.dispatch.pipeline import NullRecorder, Pipeline, PipelineLimits, unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
 from toolcrib.plugins.load import LoadedPlugin, load_plugins
 from toolcrib.registry import discovery
@@ -45,7 +42,6 @@ from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import agent_loop_error
 from toolcrib.runtime_services import RuntimeServices
 from toolcrib.toolsets.resolve import ToolsetResolver
-from toolcrib.undo.lazy_snapshotter import snapshotter_for
 
 if TYPE_CHECKING:
     from toolcrib.core.approvals import EntryPoint
@@ -110,19 +106,19 @@ class Runtime:
                 fire=self.hooks.invoke,
             )
         )
-        self.services = RuntimeServices(self, dict(services or {}))
+        self._closing = ExitStack()
+        self.services = RuntimeServices(self, services or {}, self._closing)
         self._pipeline = self._make_pipeline(recorder or NullRecorder())
-        self._pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
-        self._async_edge, self._sync_edge = AsyncEdge(self._pool), SyncEdge(self.bridge)
-        self._terminals: list[TerminalService] = []
-        self._hubs: list[McpClientManager] = []
+        pool = DaemonPool(BLOCKING_HANDLERS_AT_ONCE)
+        self._closing.callback(pool.close)
+        self._async_executor, self._sync_executor = AsyncExecutor(pool), SyncExecutor(self.bridge)
         self.on_progress = on_progress
         self._stop_logging: Callable[[], None] = lambda: None
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
-        # For a runtime that is dropped without `close`: its commands, threads and loops would stay for ever.
-        weakref.finalize(self, _let_go, self._pool, self.bridge, self._terminals, self._hubs)
+        # Commands, threads and loops of a runtime that is dropped without `close` would stay for ever.
+        weakref.finalize(self, _release, self._closing, self.bridge)
 
     def _make_pipeline(self, recorder: Recorder) -> Pipeline:
         return Pipeline(
@@ -131,8 +127,8 @@ class Runtime:
             gate=self.gate,
             recorder=recorder,
             store=self.results,
-            limits=Limits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
-            snapshots=snapshotter_for(self.settings, self.services, self.workspace),
+            limits=PipelineLimits(self.settings.tool_output.max_result_chars, self.settings.tools.timeouts),
+            snapshots=lambda: self.services.snapshots,
             restricted=restricted_tools(self.settings.approvals.rules),
         )
 
@@ -181,11 +177,7 @@ class Runtime:
     def close(self) -> None:
         """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
-        for hub in self._hubs:
-            hub.close()
-        for terminal in self._terminals:
-            terminal.close()
-        self._pool.close()
+        self._closing.close()
         self.bridge.close()
         self._stop_logging()
 
@@ -223,13 +215,13 @@ class Runtime:
         """Call a tool through the whole pipeline. Never raises for what the tool does; look at `result.is_error`."""
         if not self._loaded:
             self.load()
-        if self._hubs and self._may_come(name):
+        if self._uses_mcp and self._may_come(name):
             await self.mcp.wait_ready(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
         if timeout_seconds is not None or cancel is not None:
             ctx = _bounded(ctx, timeout_seconds, cancel)
-        return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_edge)
+        return await self._pipeline.run(name, {} if arguments is None else arguments, ctx, self._async_executor)
 
     async def call_many(
         self,
@@ -247,7 +239,7 @@ class Runtime:
             self._pipeline,
             calls,
             ctx,
-            self._async_edge,
+            self._async_executor,
             limit=limit or self.settings.tools.max_parallel,
             on_start=on_start,
             on_result=on_result,
@@ -261,11 +253,11 @@ class Runtime:
         """Call a tool from synchronous code, from any thread, inside or outside a running loop."""
         if not self._loaded:
             self.load()
-        if self._hubs and self._may_come(name):
+        if self._uses_mcp and self._may_come(name):
             self.mcp.wait_ready_sync(SERVERS_SECONDS)
         if ctx is None:
             ctx = ToolContext(services=self.services, tool_name=name, on_progress=self.on_progress)
-        return drive(self._pipeline.run(name, arguments, ctx, self._sync_edge))
+        return drive(self._pipeline.run(name, arguments, ctx, self._sync_executor))
 
     def _may_come(self, name: str) -> bool:
         """Whether a tool that is not there may be one of an MCP server that is still starting."""
@@ -274,37 +266,21 @@ class Runtime:
     @property
     def terminal(self) -> TerminalService:
         """The environments and background processes of this runtime."""
-        if not self._terminals:
-            # Many runtimes never run a command, and all that this needs would double the start of a process.
-            from toolcrib.terminal.build import build_terminal  # noqa: PLC0415
-
-            self._terminals.append(build_terminal(self.settings, self.workspace, self.gate, self.hooks))
-        return self._terminals[0]
+        return self.services.terminal
 
     @property
     def has_terminal(self) -> bool:
-        """Whether anything of `terminal` was ever needed."""
-        return bool(self._terminals)
+        """Whether anything needed `terminal` yet."""
+        return RuntimeServices.terminal.is_built(self.services)
 
     @property
     def mcp(self) -> McpClientManager:
         """The MCP servers of this runtime."""
-        if not self._hubs:
-            # As above.
-            from toolcrib.mcp.client.manager import McpClientManager  # noqa: PLC0415
+        return self.services.mcp
 
-            forget = self.gate.forget_tool if isinstance(self.gate, DeferredGate) else None
-            self._hubs.append(
-                McpClientManager(
-                    self.settings,
-                    self.registry,
-                    workspace=self.workspace,
-                    forget_grants=forget,
-                    gate=self.gate,
-                    services=weakref.ref(self.services),
-                )
-            )
-        return self._hubs[0]
+    @property
+    def _uses_mcp(self) -> bool:
+        return RuntimeServices.mcp.is_built(self.services)
 
     def keep_records(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless somebody does that already."""
@@ -313,18 +289,26 @@ class Runtime:
 
     def serve(self, name: str, service: Any) -> None:
         """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
-        self.services.named[name] = service
+        self.services.provide(name, service)
 
-    def may_change_things(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> bool:
-        """Whether a call could have an effect: declared to, or not declared at all."""
-        footprint = self._pipeline.footprint(name, arguments, ctx)
-        return footprint is None or any(effect.kind not in ("read", "interactive") for effect in footprint)
+    def can_have_changed_things(self, result: ToolResult) -> bool:
+        """Whether the call behind a result could have an effect: by what it was admitted to do, or undeclared."""
+        effects = result.effects
+        if effects is None:
+            entry = self.registry.get_entry(result.name)
+            declared = entry.effects if entry is not None else None
+            effects = None if callable(declared) else declared
+        return effects is None or any(effect.kind not in ("read", "interactive") for effect in effects)
 
-    def turns(self) -> CallTurns:
-        """Turns for calls that come one by one, by the rule that `call_many` goes by."""
-        return CallTurns(self._pipeline.footprint, self.settings.tools.max_parallel)
+    def call_queue(self) -> CallQueue:
+        """A queue for calls that arrive one by one, under the rule of `call_many`."""
+        pipeline = self._pipeline
+        return CallQueue(
+            lambda name, arguments, ctx: pipeline.planned_effects(pipeline.prepare(name, arguments), ctx),
+            self.settings.tools.max_parallel,
+        )
 
-    def answers_with_stub(self, name: str) -> bool:
+    def has_agent_loop_stub(self, name: str) -> bool:
         """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
         if name not in AGENT_LOOP_TOOLS:
             return False
@@ -334,8 +318,8 @@ class Runtime:
     def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
         """What the sync edges answer for an agent-loop tool, also behind `tool_call`; None for all others."""
         if name == TOOL_CALL:
-            name, _ = unwrap(arguments)
-        return agent_loop_error(name) if self.answers_with_stub(name) else None
+            name, _ = unwrap_tool_call(arguments)
+        return agent_loop_error(name) if self.has_agent_loop_stub(name) else None
 
     def _invoke(self, name: str, arguments: JsonObject, keywords: Mapping[str, Any]) -> str | JsonObject:
         """What `registry.dispatch` does while this runtime is bound to the registry."""
@@ -378,12 +362,8 @@ def _said_yolo(yolo: bool) -> bool:
     return yolo
 
 
-def _let_go(pool: DaemonPool, bridge: Bridge, terminals: list[TerminalService], hubs: list[McpClientManager]) -> None:
-    for hub in hubs:
-        hub.close()
-    for terminal in terminals:
-        terminal.close()
-    pool.close()
+def _release(closing: ExitStack, bridge: Bridge) -> None:
+    closing.close()
     bridge.let_go()
 
 

@@ -1,50 +1,62 @@
-"""A runtime as the handlers of its tools see it: other tools, the person, and named services."""
+"""The services of a runtime: the only place that builds them, each on first use.
+
+Most processes need few of them, and importing one costs more than starting without it: so each module is imported
+where its service is built.
+"""
 
 from __future__ import annotations
 
-import importlib
-import threading
-from collections.abc import Mapping
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.core.ports import ResultStore
+from toolcrib.core.lazy import lazy
+from toolcrib.core.ports import Gate, ResultStore, SecretAsker
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.definitions.build import DefinitionBuilder
 from toolcrib.definitions.search import ToolIndex
-from toolcrib.dispatch.turns import CallTurns
+from toolcrib.dispatch.parallel import CallQueue
+from toolcrib.hooks.manager import HookManager
+from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
+    from toolcrib.code_execution.service import CodeExecutionService
+    from toolcrib.core.ports import FileSnapshots
+    from toolcrib.core.services import AskerPort, ConversationPort, ModelPort, ToolService
+    from toolcrib.cron.service import CronService
+    from toolcrib.files.service import FileService
+    from toolcrib.mcp.client.manager import McpClientManager
     from toolcrib.plugins.load import LoadedPlugin
+    from toolcrib.skills.service import SkillService
+    from toolcrib.terminal.call import TerminalCall
+    from toolcrib.terminal.service import TerminalService
 
-# Modules with a function `build(settings, services)`: most processes never need them, and importing them costs time.
-BUILT_ON_FIRST_USE = {
-    "files": "toolcrib.files.service",
-    "code": "toolcrib.code_execution.service",
-    "skills": "toolcrib.skills.service",
-    "cron": "toolcrib.cron.service",
-}
+RENAMED = {"code": "code_execution", "delegate_task": "delegation", "call_turns": "call_queue"}
+"""Names that plugins and programs may still use."""
 
 
-class Serving(Protocol):
+class ServedRuntime(Protocol):
     """A Runtime, as far as its services need it."""
 
     settings: Settings
+    registry: ToolRegistry
+    hooks: HookManager
+    gate: Gate
+    workspace: str
     definition_builder: DefinitionBuilder
     results: ResultStore
     loaded_plugins: list[LoadedPlugin]
 
-    @property
-    def terminal(self) -> Any: ...
-
-    @property
-    def mcp(self) -> Any: ...
-
-    def turns(self) -> CallTurns: ...
+    def call_queue(self) -> CallQueue: ...
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None
@@ -52,7 +64,7 @@ class Serving(Protocol):
 
 
 class ToolCatalog(msgspec.Struct, frozen=True):
-    """What `tool_search` looks through: the tools that the session of a call may use."""
+    """What `tool_search` searches: the tools that the session of a call may use."""
 
     builder: DefinitionBuilder
     default_limit: int
@@ -69,44 +81,202 @@ class ToolCatalog(msgspec.Struct, frozen=True):
 
 
 class RuntimeServices:
-    """The runtime as handlers see it."""
+    """The runtime as handlers see it (`ctx.services`); see `core/services.py`.
 
-    def __init__(self, runtime: Serving, named: dict[str, Any]) -> None:
-        search = runtime.settings.tools.tool_search
-        catalog = ToolCatalog(runtime.definition_builder, search.search_default_limit, search.max_search_limit)
+    Services that only an agent has are missing until `provide` adds them.
+    """
+
+    def __init__(self, runtime: ServedRuntime, provided: Mapping[str, Any], closing: ExitStack) -> None:
+        """What is built here and must be closed is pushed on `closing`, so that it closes in reverse order."""
         self._runtime = runtime
-        self.named = {"tool_catalog": catalog, "call_turns": runtime.turns, **named}
-        self._building = threading.RLock()
+        self._closing = closing
+        self._extra: dict[str, Any] = {}
+        for name, service in provided.items():
+            self.provide(name, service)
+
+    def provide(self, name: str, service: Any) -> None:
+        """Use this service under this name, in place of what would be built."""
+        name = RENAMED.get(name, name)
+        if name in SERVICE_NAMES:
+            setattr(self, name, service)
+        else:
+            self._extra[name] = service
+
+    def get(self, name: str) -> Any:
+        """A service by name; raises UsageError where this runtime lacks it."""
+        name = RENAMED.get(name, name)
+        if name in SERVICE_NAMES:
+            return getattr(self, name)
+        if name in self._extra:
+            return self._extra[name]
+        raise _missing(name)
+
+    # What handlers do through `ctx`
 
     async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         return await self._runtime.call(
-            name, arguments, ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None)
+            name,
+            arguments,
+            ctx=msgspec.structs.replace(ctx, tool_name=name, handler_kwargs=None, effects=None, memo=None),
         )
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
-        answer: str = await self.get("asker").ask(ctx, question, choices)
-        return answer
+        return await self.asker.ask(ctx, question, choices)
 
     def spill(self, ctx: ToolContext, text: str) -> str:
         return self._runtime.results.save(ctx.session_id, ctx.call_id or ctx.tool_name, text)
 
-    def get(self, name: str) -> Any:
-        if name in self.named:
-            return self.named[name]
-        if name == "terminal":
-            return self._runtime.terminal
-        if name == "mcp":
-            return self._runtime.mcp
-        if name == "processes":
-            return self._runtime.terminal.processes
-        if name == "plugins":
-            return self._runtime.loaded_plugins
-        if name in BUILT_ON_FIRST_USE:
-            with self._building:
-                if name not in self.named:
-                    module = importlib.import_module(BUILT_ON_FIRST_USE[name])
-                    self.named[name] = module.build(self._runtime.settings, self)
-            return self.named[name]
-        raise UsageError(
-            f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
+    def call_queue(self) -> CallQueue:
+        return self._runtime.call_queue()
+
+    # Built on first use
+
+    @lazy
+    def terminal(self) -> TerminalService:
+        """Environments and background processes, with a loop of their own."""
+        from toolcrib.config.environment import environment  # noqa: PLC0415
+        from toolcrib.config.redact import redact  # noqa: PLC0415
+        from toolcrib.service_loop import ServiceLoop  # noqa: PLC0415
+        from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
+
+        settings, gate, hooks = self._runtime.settings, self._runtime.gate, self._runtime.hooks
+        options = TerminalOptions(
+            settings=settings,
+            workspace=Path(self._runtime.workspace or "/"),
+            environ=environment,
+            mask=redact if settings.security.redact_secrets else str,
+            transform=lambda: _output_transform(hooks, settings.terminal.backend),
+            secret_asker=lambda: _secret_asker(gate),
         )
+        service = TerminalService(options, ServiceLoop())
+        self._closing.callback(service.close)
+        return service
+
+    @lazy
+    def processes(self) -> ToolService:
+        return self.terminal.processes
+
+    @lazy
+    def mcp(self) -> McpClientManager:
+        """The MCP servers of this runtime."""
+        from toolcrib.mcp.client.manager import McpClientManager
+
+        runtime = self._runtime
+        hub = McpClientManager(
+            runtime.settings,
+            runtime.registry,
+            workspace=runtime.workspace,
+            forget_grants=runtime.gate.forget_tool if isinstance(runtime.gate, DeferredGate) else None,
+            gate=runtime.gate,
+            services=weakref.ref(self),
+        )
+        self._closing.callback(hub.close)
+        return hub
+
+    @lazy
+    def files(self) -> FileService:
+        from toolcrib.files.service import FileService  # noqa: PLC0415
+
+        return FileService(self._runtime.settings, self)
+
+    @lazy
+    def code_execution(self) -> CodeExecutionService:
+        from toolcrib.code_execution.service import CodeExecutionService
+
+        return CodeExecutionService(self._runtime.settings, self)
+
+    @lazy
+    def skills(self) -> SkillService:
+        from toolcrib.skills.service import SkillService
+
+        return SkillService(self._runtime.settings, self)
+
+    @lazy
+    def cron(self) -> CronService:
+        from toolcrib.cron.service import CronService  # noqa: PLC0415
+
+        return CronService(self._runtime.settings, self)
+
+    @lazy
+    def snapshots(self) -> FileSnapshots | None:
+        """What snapshots files before calls change them; None where the settings or the platform say no."""
+        settings = self._runtime.settings
+        if not settings.undo.enabled or sys.platform == "win32":
+            return None
+        from toolcrib.undo.snapshotter import Snapshotter  # noqa: PLC0415
+
+        return Snapshotter(settings, self, self._runtime.workspace)
+
+    @lazy
+    def tool_catalog(self) -> ToolCatalog:
+        search = self._runtime.settings.tools.tool_search
+        return ToolCatalog(self._runtime.definition_builder, search.search_default_limit, search.max_search_limit)
+
+    @lazy
+    def plugins(self) -> list[LoadedPlugin]:
+        return self._runtime.loaded_plugins
+
+    # Provided by an agent host or a front end
+
+    @lazy
+    def todo(self) -> ToolService:
+        raise _missing("todo")
+
+    @lazy
+    def memory(self) -> ToolService:
+        raise _missing("memory")
+
+    @lazy
+    def session_search(self) -> ToolService:
+        raise _missing("session_search")
+
+    @lazy
+    def delegation(self) -> ToolService:
+        raise _missing("delegate_task")
+
+    @lazy
+    def asker(self) -> AskerPort:
+        raise _missing("asker")
+
+    @lazy
+    def llm(self) -> ModelPort:
+        raise _missing("llm")
+
+    @lazy
+    def conversation(self) -> ConversationPort:
+        raise _missing("conversation")
+
+
+SERVICE_NAMES = {name for name, value in vars(RuntimeServices).items() if isinstance(value, lazy)} | {"call_queue"}
+
+
+def _missing(name: str) -> UsageError:
+    return UsageError(
+        f"the service {name!r} is missing; pass services={{{name!r}: …}} to Runtime or run the tool in an Agent"
+    )
+
+
+def _secret_asker(gate: Gate) -> SecretAsker | None:
+    """Whom the gate asks, if they can be asked for a secret."""
+    approver = gate.options.approver if isinstance(gate, DeferredGate) else None
+    return approver if isinstance(approver, SecretAsker) else None
+
+
+def _output_transform(hooks: HookManager, backend: str) -> Callable[[TerminalCall, JsonObject], str] | None:
+    """What the hooks make of the output of a command; None where no hook wants to change it."""
+    if not hooks.has("transform_terminal_output"):
+        return None
+
+    def transform(call: TerminalCall, answer: JsonObject) -> str:
+        output: str = answer["output"]
+        answers = hooks.invoke(
+            "transform_terminal_output",
+            command=call.command,
+            output=output,
+            returncode=answer["exit_code"],
+            task_id=call.task_id,
+            env_type=backend,
+        )
+        return next((text for text in answers if isinstance(text, str)), output)
+
+    return transform

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.core.models import Provider
 from toolcrib.providers.scripted import ScriptedProvider, Step
 from toolcrib.runtime import Runtime
@@ -28,10 +28,10 @@ def make_agent(runtime: Runtime, store: SessionStore) -> MakeAgent:
 
     def make(*steps: Step, model: Provider | None = None, **options: Any) -> Agent:
         provider = model or ScriptedProvider(steps)
-        workshop = options.pop("workshop", None) or Workshop(
+        host = options.pop("host", None) or AgentHost(
             runtime=options.pop("runtime", runtime), store=options.pop("store", store), model=provider
         )
-        options.setdefault("toolsets", ["test"] if workshop.runtime.registry.get_tool_names_for_toolset("test") else [])
-        return Agent(workshop=workshop, model=provider, **options)
+        options.setdefault("toolsets", ["test"] if host.runtime.registry.get_tool_names_for_toolset("test") else [])
+        return Agent(host=host, model=provider, **options)
 
     return make

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.scripted_requests import requests_of
-from toolcrib.agent.compress import foldable
+from toolcrib.agent.compress import fit_messages, foldable
+from toolcrib.agent.conversation import estimate_message_tokens
 from toolcrib.agent.events import Compressed
-from toolcrib.agent.fit import within
-from toolcrib.agent.tokens import tokens_of
 from toolcrib.core.messages import Message, RequestedCall
 from toolcrib.core.models import ModelError, ModelProfile, ModelRequest
 from toolcrib.providers.scripted import ScriptedProvider, calls
@@ -54,12 +53,12 @@ def test_folding_never_parts_a_call_from_its_result(messages: list[Message], kee
 @given(conversations(), st.integers(50, 2_000))
 def test_what_fits_a_small_model_is_a_whole_conversation(messages: list[Message], budget: int) -> None:
     """Cut down to a budget, a conversation still has a result for each call and holds the newest question."""
-    kept = within(messages, budget)
+    kept = fit_messages(messages, budget)
 
     newest = [message for message in messages if message.role == "user"][-1]
     assert newest in kept
     assert check_transcript(kept) == []
-    assert sum(tokens_of(message) for message in kept) <= budget + tokens_of(newest) + 300
+    assert sum(estimate_message_tokens(message) for message in kept) <= budget + estimate_message_tokens(newest) + 300
 
 
 def scripted(summaries: list[str], steps: list[Any]) -> ScriptedProvider:
@@ -145,7 +144,7 @@ async def test_compress_by_hand_takes_a_topic_and_puts_the_plan_back(
     steps: list[Any] = [f"answer {n}" for n in range(15)]
     provider = scripted(["Talked about tea."], steps)
     agent = make_agent(model=provider)
-    agent.workshop.todo.store(agent.session_id).write([{"id": "1", "content": "Buy tea", "status": "pending"}])
+    agent.host.todo.store(agent.session_id).write([{"id": "1", "content": "Buy tea", "status": "pending"}])
     for number in range(15):
         await agent.run(f"question {number}")
 

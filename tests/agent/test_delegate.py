@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.events import ChildProgressed
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.events import SubagentProgressed
+from toolcrib.agent.host import AgentHost
 from toolcrib.core.models import ModelRequest
 from toolcrib.core.types import Effect
 from toolcrib.providers.scripted import ScriptedProvider, Step, calls
@@ -49,8 +49,8 @@ def runtime(make_runtime: Callable[..., Runtime]) -> Runtime:
 
 
 def make(runtime: Runtime, cast: Cast, **options: Any) -> Agent:
-    workshop = Workshop(runtime=runtime, store=SessionStore.in_memory(), model=cast.provider)
-    return Agent(workshop=workshop, model=cast.provider, toolsets=["delegation", "memory", *_own(runtime)], **options)
+    host = AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=cast.provider)
+    return Agent(host=host, model=cast.provider, toolsets=["delegation", "memory", *_own(runtime)], **options)
 
 
 def _own(runtime: Runtime) -> list[str]:
@@ -92,10 +92,10 @@ async def test_helpers_work_side_by_side_and_report(runtime: Runtime, add_tool: 
     assert [(one["status"], one["summary"]) for one in report(agent)["results"]] == [
         ("completed", f"Report on part {n}") for n in range(3)
     ]
-    states = [event.state for event in events if isinstance(event, ChildProgressed)]
+    states = [event.state for event in events if isinstance(event, SubagentProgressed)]
     assert (states.count("started"), states.count("completed")) == (3, 3)
-    assert agent.workshop.delegation is not None
-    assert agent.workshop.delegation.active() == []
+    assert agent.host.delegation is not None
+    assert agent.host.delegation.active() == []
 
 
 async def test_helpers_have_fewer_tools_and_cannot_send_helpers(runtime: Runtime, add_tool: AddTool) -> None:
@@ -154,7 +154,7 @@ async def test_interrupting_the_agent_stops_its_helpers_and_keeps_what_they_foun
     agent = make(runtime, Cast([calls("delegate_task", {"goal": "wait"}), "later"], lambda _: calls("wait")))
     task = asyncio.ensure_future(agent.run("go"))
     await asyncio.wait_for(running.wait(), 10)
-    delegation = agent.workshop.delegation
+    delegation = agent.host.delegation
     assert delegation is not None
     child = delegation.active(agent.session_id)[0]
 
@@ -164,7 +164,7 @@ async def test_interrupting_the_agent_stops_its_helpers_and_keeps_what_they_foun
     assert result.outcome == "interrupted"
     assert delegation.active() == []
     assert check_transcript(agent.messages) == []
-    helper_messages = [one.message for one in agent.workshop.store.messages(child.helper.session_id)]
+    helper_messages = [one.message for one in agent.host.store.messages(child.helper.session_id)]
     assert check_transcript(helper_messages) == []
 
 
@@ -280,11 +280,11 @@ async def test_an_interrupted_agent_tells_the_end_of_its_helpers(runtime: Runtim
 
     agent.interrupt()
     result = await asyncio.wait_for(task, 20)
-    assert agent.workshop.delegation is not None
-    await agent.workshop.delegation.close()
+    assert agent.host.delegation is not None
+    await agent.host.delegation.close()
 
     assert result.outcome == "interrupted"
     assert [what for what, _ in heard].count("start") == [what for what, _ in heard].count("stop") <= 3
     assert {status for what, status in heard if what == "stop"} == {"interrupted"}
-    helpers = [one for one in agent.workshop.store.list(include_hidden=True) if one.source == "subagent"]
+    helpers = [one for one in agent.host.store.list(include_hidden=True) if one.source == "subagent"]
     assert all(one.end_reason == "interrupted" for one in helpers)

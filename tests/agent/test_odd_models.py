@@ -23,7 +23,7 @@ MakeAgent = Callable[..., Any]
 
 
 def stored(agent: Any) -> list[Any]:
-    return [one.message for one in agent.workshop.store.messages(agent.session_id)]
+    return [one.message for one in agent.host.store.messages(agent.session_id)]
 
 
 async def test_calls_in_the_last_word_have_results_too(
@@ -157,7 +157,7 @@ async def test_an_agent_hears_what_another_one_said_in_its_session(make_agent: M
     """Two agents that take turns in one session see each other's questions and answers."""
     first = make_agent("one", "three")
     await first.run("1")
-    second = make_agent("two", session_id=first.session_id, workshop=first.workshop)
+    second = make_agent("two", session_id=first.session_id, host=first.host)
     await second.run("2")
 
     await first.run("3")
@@ -173,7 +173,7 @@ async def test_two_agents_do_not_work_on_one_session_at_once(
     other: Any = None
 
     async def intrude(args: Any, **_: Any) -> str:
-        for attempt in (lambda: make_agent(session_id=agent.session_id, workshop=agent.workshop), None):
+        for attempt in (lambda: make_agent(session_id=agent.session_id, host=agent.host), None):
             try:
                 await other.run("me too") if attempt is None else attempt()
             except (SessionError, UsageError) as error:
@@ -182,7 +182,7 @@ async def test_two_agents_do_not_work_on_one_session_at_once(
 
     add_tool(runtime, "intrude", intrude, is_async=True)
     agent = make_agent(calls("intrude"), "done")
-    other = make_agent(session_id=agent.session_id, workshop=agent.workshop)
+    other = make_agent(session_id=agent.session_id, host=agent.host)
 
     await agent.run("go")
 

@@ -14,8 +14,8 @@ import pytest
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, TurnStarted
-from toolcrib.agent.scheduled import ScheduledRuns
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
+from toolcrib.agent.scheduled import JobRunner
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.context import CancelToken
@@ -80,7 +80,7 @@ def run(jobs: JobStore, home: Path) -> Callable[..., Any]:
 
     async def execute(job: Job, cancel: CancelToken | None = None) -> RunOutcome:
         claim = jobs.claim_now(job, NOW)
-        runs = ScheduledRuns(jobs, lambda: load_settings(Home(home)))
+        runs = JobRunner(jobs, lambda: load_settings(Home(home)))
         report = await runs.execute(claim, cancel or CancelToken())
         jobs.finish(claim.run, report, NOW + 1, keep_runs=10)
         return report
@@ -284,7 +284,7 @@ async def test_a_run_that_was_stopped_is_delivered(
     """A run whose time is over says so where its result would have gone, also to a command."""
     script()
     job = make_job(script="sleep 60", no_agent=True, prompt="", deliver="command:cat > told")
-    runs, cancel = ScheduledRuns(jobs, lambda: load_settings(Home(home))), CancelToken()
+    runs, cancel = JobRunner(jobs, lambda: load_settings(Home(home))), CancelToken()
 
     report = await run_with_timeout(runs.execute, jobs.claim_now(job, NOW), cancel, 0.5)
 
@@ -343,7 +343,7 @@ async def test_a_run_at_work_can_be_stopped(jobs: JobStore, home: Path, make_job
         if isinstance(event, TurnStarted):
             cancel.cancel("its time is over")
 
-    runs = ScheduledRuns(jobs, lambda: load_settings(Home(home)), stop_at_first_turn)
+    runs = JobRunner(jobs, lambda: load_settings(Home(home)), stop_at_first_turn)
     report = await runs.execute(jobs.claim_now(make_job(), NOW), cancel)
 
     assert (report.state, report.error) == ("failed", "its time is over")
@@ -422,8 +422,8 @@ async def test_results_reach_the_session_that_made_the_job(
     assert report.note == f"left for session {origin.id}"
 
     provider = ScriptedProvider([says("I see."), says("Yes.")])
-    async with Workshop(home=home, model=provider) as workshop:
-        agent = Agent(workshop=workshop, model=provider, session_id=origin.id)
+    async with AgentHost(home=home, model=provider) as host:
+        agent = Agent(host=host, model=provider, session_id=origin.id)
         await agent.run("Anything new?")
         await agent.run("Really?")
         await agent.close()

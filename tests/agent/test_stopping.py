@@ -173,7 +173,7 @@ async def test_whenever_a_run_is_stopped_memory_and_disk_hold_the_same_whole_con
 def test_waiting_for_oneself_is_refused(make_agent: MakeAgent, runtime: Runtime) -> None:
     """run_sync inside of what run_sync waits for says so, instead of standing still for ever."""
     agent, inner = make_agent("outer"), None
-    inner = make_agent("inner", workshop=agent.workshop)
+    inner = make_agent("inner", host=agent.host)
     problems: list[Exception] = []
 
     def ask_again(**_: Any) -> None:
@@ -210,7 +210,7 @@ async def test_closing_the_workshop_waits_for_the_agents_at_work(
     task = asyncio.ensure_future(agent.run("go"))
     await asyncio.wait_for(running.wait(), 10)
 
-    await agent.workshop.close()
+    await agent.host.close()
 
     assert task.done()
     assert task.result().outcome == "interrupted"

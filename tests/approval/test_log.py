@@ -130,7 +130,7 @@ def test_nothing_in_the_file_or_in_a_command_breaks_the_log(tmp_path_factory, ru
     """Whatever stands in the file, records can be added and read."""
     path = tmp_path_factory.mktemp("log") / "approvals.jsonl"
     path.write_bytes(b"\n".join(rubbish))
-    log = ApprovalLog(path, mask=lambda text: text)
+    log = ApprovalLog(path, masker=lambda: lambda text: text)
     log.requested(request(1, command=command))
     assert [record.request.command for record in log.records()] == [command]
 

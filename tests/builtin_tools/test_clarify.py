@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toolcrib.core.context import ToolContext
-from toolcrib.dispatch.effects import effects_of, reach_of
+from toolcrib.dispatch.effects import access_set, effects_of
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
@@ -92,5 +92,5 @@ async def test_a_question_runs_beside_nothing(make_runtime: MakeRuntime) -> None
 
     footprint = effects_of(entry, {"question": "?"}, runtime.context())
 
-    assert reach_of(footprint, "").alone
+    assert access_set(footprint, "").alone
     assert entry.toolset == "clarify"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.builtin_tools.edit_calls import EditCalls, edit_calls
 from toolcrib.core.types import Effect
-from toolcrib.dispatch.effects import Group, Reach, effects_of, reach_of
+from toolcrib.dispatch.effects import AccessSet, CallGroup, access_set, effects_of
 
 
 @pytest.fixture
@@ -361,12 +361,12 @@ def test_effects_name_every_path(calls: EditCalls) -> None:
 def test_calls_that_touch_one_path_do_not_run_together(calls: EditCalls) -> None:
     """A batch runs edits of different files beside each other, and edits of one file in order."""
 
-    def reach(name: str, **arguments: Any) -> Reach:
+    def reach(name: str, **arguments: Any) -> AccessSet:
         entry = calls.runtime.registry.get_entry(name)
         assert entry is not None
-        return reach_of(effects_of(entry, arguments, calls.runtime.context()), str(calls.folder))
+        return access_set(effects_of(entry, arguments, calls.runtime.context()), str(calls.folder))
 
-    group = Group()
+    group = CallGroup()
     group.add(
         reach("patch", mode="patch", patch="*** Begin Patch\n*** Delete File: a\n*** Add File: s/b\n+x\n*** End Patch")
     )

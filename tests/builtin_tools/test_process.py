@@ -18,7 +18,7 @@ from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedApprover
-from toolcrib.testing.environments import FakeEnvironment, Reply
+from toolcrib.testing.environments import FakeEnvironment, ScriptedReply
 from toolcrib.tools.process import effects_of
 
 MakeRuntime = Callable[..., Runtime]
@@ -43,7 +43,7 @@ async def call(runtime: Runtime, session: str = "s", **args: Any) -> Any:
 
 async def test_a_process_is_polled_and_killed(make_runtime: MakeRuntime, processes: ProcessRegistry) -> None:
     """The tool reaches the processes of its session through the runtime's service."""
-    fake = FakeEnvironment(default=Reply(output="up\n", exit_code=None))
+    fake = FakeEnvironment(default=ScriptedReply(output="up\n", exit_code=None))
     record = await processes.start(fake, CommandRequest(command="serve"), session_key="s")
     runtime = runtime_with(make_runtime, processes)
 
@@ -58,7 +58,7 @@ async def test_another_session_gets_the_error_for_an_unknown_process(
     make_runtime: MakeRuntime, processes: ProcessRegistry
 ) -> None:
     """Whose process it is cannot be found out."""
-    fake = FakeEnvironment(default=Reply(exit_code=None))
+    fake = FakeEnvironment(default=ScriptedReply(exit_code=None))
     record = await processes.start(fake, CommandRequest(command="serve"), session_key="s")
     runtime = runtime_with(make_runtime, processes)
 
@@ -74,7 +74,7 @@ async def test_a_dangerous_line_for_a_running_shell_is_asked_about(
     make_runtime: MakeRuntime, processes: ProcessRegistry
 ) -> None:
     """What is typed into a process passes the same gate as a command; denied, it never arrives."""
-    fake = FakeEnvironment(default=Reply(exit_code=None))
+    fake = FakeEnvironment(default=ScriptedReply(exit_code=None))
     record = await processes.start(fake, CommandRequest(command="bash"), session_key="s")
     approver = ScriptedApprover("deny", "once")
     runtime = runtime_with(make_runtime, processes, approver=approver)

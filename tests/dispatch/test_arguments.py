@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.core.types import Source, SourceKind, ToolEntry
-from toolcrib.dispatch.arguments import ArgumentChecker, ArgumentProblem
+from toolcrib.dispatch.arguments import ArgumentChecker, ArgumentError
 
 TAG = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 READ_FILE = {
@@ -35,7 +35,7 @@ def checker(parameters: Any, source: SourceKind = "code") -> ArgumentChecker:
     return ArgumentChecker(ToolEntry("read_file", "file", schema, lambda args: "ok", source=Source(source, "test")))
 
 
-def problem_of(arguments: Any, parameters: Any = READ_FILE, source: SourceKind = "code") -> ArgumentProblem:
+def problem_of(arguments: Any, parameters: Any = READ_FILE, source: SourceKind = "code") -> ArgumentError:
     _, problem = checker(parameters, source).prepare(arguments)
     assert problem is not None
     return problem

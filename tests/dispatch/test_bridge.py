@@ -286,7 +286,7 @@ async def test_close_works_inside_a_running_loop():
 FORKED = """
 import asyncio, os, sys, threading, time
 from toolcrib.bridge import Bridge
-from toolcrib.dispatch.threads import DaemonPool
+from toolcrib.dispatch.executors import DaemonPool
 
 bridge, pool = Bridge(nested_call_timeout_seconds=20), DaemonPool(2)
 

@@ -155,7 +155,11 @@ async def test_batches_plan_by_the_effects_of_the_inner_call(crowded, add_tool):
             ToolCall(id=str(i), name="tool_call", arguments={"name": n, "arguments": {}}) for i, n in enumerate(names)
         ]
 
-    assert plan(runtime._pipeline, wrapped("writer", "writer"), runtime.context()) == [[0], [1]]
-    assert plan(runtime._pipeline, wrapped("rain_0", "rain_0", "writer"), runtime.context()) == [[0, 1, 2]]
+    def groups(*names):
+        pipeline = runtime._pipeline
+        return plan(pipeline, [pipeline.prepare(one.name, one.arguments) for one in wrapped(*names)], runtime.context())
+
+    assert groups("writer", "writer") == [[0], [1]]
+    assert groups("rain_0", "rain_0", "writer") == [[0, 1, 2]]
     results = await runtime.call_many(wrapped("writer", "rain_0"))
     assert [result.name for result in results] == ["writer", "rain_0"]

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.core.types import Effect
-from toolcrib.dispatch.effects import Group, reach_of
+from toolcrib.dispatch.effects import CallGroup, access_set
 
 
 def together(first, second, cwd=""):
     """Whether two calls with these effects may run at the same time, in either order."""
     answers = set()
     for one, other in ((first, second), (second, first)):
-        group = Group()
-        group.add(reach_of(one, cwd))
-        answers.add(group.admits(reach_of(other, cwd)))
+        group = CallGroup()
+        group.add(access_set(one, cwd))
+        answers.add(group.admits(access_set(other, cwd)))
     assert len(answers) == 1
     return answers.pop()
 
@@ -88,9 +88,9 @@ def test_a_tilde_is_the_home(tmp_path: Path, monkeypatch):
 
 def test_a_group_that_holds_a_lone_call_stays_closed():
     """Nothing joins a call that must be alone."""
-    group = Group()
-    group.add(reach_of(None, ""))
-    assert not group.admits(reach_of((), ""))
+    group = CallGroup()
+    group.add(access_set(None, ""))
+    assert not group.admits(access_set((), ""))
 
 
 PATHS = st.lists(st.sampled_from("ab"), max_size=4).map(lambda parts: "/" + "/".join(parts))

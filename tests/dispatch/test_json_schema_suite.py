@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.core.types import ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.dispatch.validation import CompiledSchema, validate
+from toolcrib.dispatch.schema import CompiledSchema, validate
 
 SUITE = Path(__file__).parent.parent / "data" / "json_schema_suite_2020_12.json"
 

@@ -577,13 +577,13 @@ async def test_a_token_cancelled_from_another_thread_stops_a_running_call(runtim
         await asyncio.Event().wait()
 
     add_tool(runtime, "waits", waits, is_async=True)
-    for edge in ("async", "sync"):
+    for executor in ("async", "sync"):
         running.clear()
         token = CancelToken()
         ctx = runtime.context(cancel=token)
         stopper = threading.Thread(target=lambda: running.wait(5) and token.cancel("stop"))  # noqa: B023
         stopper.start()
-        if edge == "async":
+        if executor == "async":
             result = await runtime.call("waits", {}, ctx=ctx)
         else:
             result = await asyncio.to_thread(runtime.call_sync, "waits", {}, ctx)
@@ -659,7 +659,7 @@ async def test_a_call_that_is_cancelled_at_once_leaves_no_coroutine_behind(runti
 
 async def test_a_queued_blocking_call_that_was_given_up_never_runs(make_runtime, add_tool):
     """A call that timed out while it waited for a thread must not have its effect later."""
-    from toolcrib.dispatch.threads import DaemonPool
+    from toolcrib.dispatch.executors import DaemonPool
 
     pool = DaemonPool(limit=1)
     release, ran = threading.Event(), []
@@ -698,7 +698,7 @@ async def test_many_nested_calls_do_not_wait_for_each_other(runtime, add_tool):
 
 async def test_the_pool_works_on_after_it_was_closed():
     """A late call finds a thread instead of waiting for ever."""
-    from toolcrib.dispatch.threads import DaemonPool
+    from toolcrib.dispatch.executors import DaemonPool
 
     pool = DaemonPool(limit=2)
     assert await pool.run(lambda: 1) == 1

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from toolcrib.core.types import Effect
-from toolcrib.dispatch.effects import Footprint
-from toolcrib.dispatch.turns import CallTurns
+from toolcrib.dispatch.effects import Effects
+from toolcrib.dispatch.parallel import CallQueue
 from toolcrib.runtime import Runtime
 
-EFFECTS: dict[str, Footprint] = {
+EFFECTS: dict[str, Effects] = {
     "free": (),
     "read a": (Effect("read", "/w/a"),),
     "write a": (Effect("write", "/w/a"),),
@@ -41,7 +41,7 @@ async def test_two_calls_run_together_exactly_where_their_effects_allow_it(
     runtime: Runtime, first: str, second: str, together: bool
 ) -> None:
     """The second begins while the first still runs, or after it."""
-    turns = CallTurns(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
+    turns = CallQueue(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
 
     order = await _run(turns, runtime, first, second)
 
@@ -51,7 +51,7 @@ async def test_two_calls_run_together_exactly_where_their_effects_allow_it(
 
 async def test_a_call_that_waits_is_not_overtaken_by_one_that_stands_against_it(runtime: Runtime) -> None:
     """Else a stream of readers could keep a writer waiting for ever."""
-    turns = CallTurns(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
+    turns = CallQueue(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
 
     order = await _run(turns, runtime, "read a", "write a", "read a")
 
@@ -60,7 +60,7 @@ async def test_a_call_that_waits_is_not_overtaken_by_one_that_stands_against_it(
 
 async def test_no_more_calls_than_the_limit_run_together(runtime: Runtime) -> None:
     """Those beyond it wait."""
-    turns = CallTurns(lambda name, _arguments, _ctx: EFFECTS[name], limit=2)
+    turns = CallQueue(lambda name, _arguments, _ctx: EFFECTS[name], limit=2)
 
     order = await _run(turns, runtime, "free", "free", "free")
 
@@ -69,7 +69,7 @@ async def test_no_more_calls_than_the_limit_run_together(runtime: Runtime) -> No
 
 async def test_a_call_that_is_given_up_while_it_waits_holds_nobody_up(runtime: Runtime) -> None:
     """Its place is free at once."""
-    turns = CallTurns(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
+    turns = CallQueue(lambda name, _arguments, _ctx: EFFECTS[name], limit=8)
     ctx = runtime.context()
     async with turns.turn("write a", {}, ctx):
         waiting = asyncio.ensure_future(_enter(turns, "write a", ctx))
@@ -80,12 +80,12 @@ async def test_a_call_that_is_given_up_while_it_waits_holds_nobody_up(runtime: R
     await asyncio.wait_for(_enter(turns, "write a", ctx), 5)
 
 
-async def _enter(turns: CallTurns, name: str, ctx: Any) -> None:
+async def _enter(turns: CallQueue, name: str, ctx: Any) -> None:
     async with turns.turn(name, {}, ctx):
         pass
 
 
-async def _run(turns: CallTurns, runtime: Runtime, *names: str) -> list[str]:
+async def _run(turns: CallQueue, runtime: Runtime, *names: str) -> list[str]:
     """What began and ended when all are called at once; each takes a few turns of the loop."""
     order: list[str] = []
     ctx = runtime.context()

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.docs.docs_blocks import Block, PageError
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.core.approvals import Answer, ApprovalRequest
 from toolcrib.core.models import ModelRequest
 from toolcrib.providers.scripted import ScriptedProvider
@@ -83,8 +83,8 @@ class ToolPage:
         home = self._user / ".toolcrib"
         options: dict[str, Any] = {"approver": self._people, "asker": self._people, "workspace": self._folder}
         async with (
-            Workshop(home=home, model=provider, **options) as workshop,
-            Agent(workshop=workshop, model=provider, toolsets=["all"], cwd=self._folder) as agent,
+            AgentHost(home=home, model=provider, **options) as host,
+            Agent(host=host, model=provider, toolsets=["all"], cwd=self._folder) as agent,
         ):
             for number, block in enumerate(blocks):
                 await self._do(block, agent, f"call_{number}")
@@ -96,7 +96,7 @@ class ToolPage:
                 self._save(block, self._folder / block.value)
         elif block.mark == "earlier conversation":
             model = ScriptedProvider([block.body.strip()])
-            async with Agent(workshop=agent.workshop, model=model, toolsets=[]) as earlier:
+            async with Agent(host=agent.host, model=model, toolsets=[]) as earlier:
                 await earlier.run(block.value)
         elif block.language == "python":
             await self._make_calls(block, agent, call_id)
@@ -110,7 +110,7 @@ class ToolPage:
         path.write_text(block.body, encoding="utf-8")
 
     async def _make_calls(self, block: Block, agent: Agent, call_id: str) -> None:
-        runtime, loop = agent.workshop.runtime, asyncio.get_running_loop()
+        runtime, loop = agent.host.runtime, asyncio.get_running_loop()
         offered = frozenset(runtime.registry.get_all_tool_names())
         around = {"session_id": agent.session_id, "call_id": call_id, "cwd": agent.cwd, "allowed_tools": offered}
 

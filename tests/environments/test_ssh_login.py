@@ -298,19 +298,19 @@ async def test_the_ssh_config_file_is_honoured(options: SshOptions, server: OwnS
     known = tmp_path / "config known hosts"
     config = tmp_path / "config"
     config.write_text(
-        f"Host workshop\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
-        f'  IdentityFile {server.key}\n  HostKeyAlias the-workshop\n  UserKnownHostsFile "{known}"\n'
+        f"Host host\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
+        f'  IdentityFile {server.key}\n  HostKeyAlias the-host\n  UserKnownHostsFile "{known}"\n'
         "  ForwardAgent yes\n  RemoteCommand false\n  RequestTTY force\n  SendEnv *\n"
     )
 
-    async with opened(SshOptions(host="workshop", config=str(config))) as engine:
+    async with opened(SshOptions(host="host", config=str(config))) as engine:
         said = await output_of(engine, "echo $0; tty; env")
         address = engine.address()
 
     assert said.startswith("bash\nnot a tty\n")
     assert "TOOLCRIB_HOME" not in said
-    assert (address["host"], address["port"], address["user"]) == ("workshop", str(server.port), server.user)
-    assert known.read_text().startswith("the-workshop ssh-ed25519 ")
+    assert (address["host"], address["port"], address["user"]) == ("host", str(server.port), server.user)
+    assert known.read_text().startswith("the-host ssh-ed25519 ")
 
 
 async def test_a_changed_key_of_an_aliased_host_is_refused(
@@ -318,13 +318,13 @@ async def test_a_changed_key_of_an_aliased_host_is_refused(
 ) -> None:
     """The alias is what the key is looked up by, whatever the port."""
     make_key(tmp_path / "other")
-    known_hosts.write_text(f"the-workshop {(tmp_path / 'other.pub').read_text()}")
+    known_hosts.write_text(f"the-host {(tmp_path / 'other.pub').read_text()}")
     config = tmp_path / "config"
-    config.write_text("Host *\n  HostKeyAlias the-workshop\n")
+    config.write_text("Host *\n  HostKeyAlias the-host\n")
 
     message = await failure(replace(options, config=str(config)))
 
-    assert "the host key of 'the-workshop' has changed" in message
+    assert "the host key of 'the-host' has changed" in message
 
 
 async def test_an_unknown_host_name_is_said(options: SshOptions) -> None:

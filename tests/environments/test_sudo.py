@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.environments import engines
+from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import JsonObject
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
-from toolcrib.terminal.sudo import asks_for_password, explained
+from toolcrib.terminal.call import TerminalCall
+from toolcrib.terminal.sudo import asks_for_password, explain_sudo_failure
 from toolcrib.testing import ScriptedApprover
 
 
@@ -283,15 +285,21 @@ async def test_without_sudo_or_somebody_to_ask_the_command_runs_as_it_is(make_ru
 )
 def test_only_a_call_of_sudo_leads_to_a_question(command: str, asks: bool):
     """The words of a command line do not matter, what it would run does."""
-    assert asks_for_password(command) is asks
+    target = ExecutionTarget(
+        spec=EnvironmentSpec(backend="local", session="s"), folder="/", isolated=False, is_here=True
+    )
+    assert asks_for_password(TerminalCall(command=command, session_key="s", target=target)) is asks
 
 
 def test_a_missing_sudo_is_explained():
     """The hint of whoever looked for it stands in the answer, and only when it failed."""
     answer = {"output": "bash: line 1: sudo: command not found", "exit_code": 127, "error": None}
 
-    assert explained(answer, "there is no sudo here")["hint"] == "there is no sudo here"
-    assert explained({"output": "fine", "exit_code": 0}, "there is no sudo here") == {"output": "fine", "exit_code": 0}
+    assert explain_sudo_failure(answer, "there is no sudo here")["hint"] == "there is no sudo here"
+    assert explain_sudo_failure({"output": "fine", "exit_code": 0}, "there is no sudo here") == {
+        "output": "fine",
+        "exit_code": 0,
+    }
 
 
 def test_a_scripted_approver_is_nobody_to_tell_a_secret():

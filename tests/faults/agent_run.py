@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.core.messages import Message
 from toolcrib.core.models import ModelRequest, ModelResponse
 from toolcrib.core.types import Effect
@@ -135,12 +135,12 @@ async def work(folder: Path, count: int) -> dict[str, Any]:
     provider = ScriptedProvider(otherwise=Secretary().answer)
     made = kill_at(count)
     known = store.list(limit=1)
-    workshop = Workshop(runtime=runtime, store=store, model=provider)
+    host = AgentHost(runtime=runtime, store=store, model=provider)
     resumed = known[0].id if known else None
-    agent = Agent(workshop=workshop, model=provider, toolsets=["notes"], session_id=resumed)
+    agent = Agent(host=host, model=provider, toolsets=["notes"], session_id=resumed)
     result = await agent.run("Go on." if known else "Write all notes.")
     await agent.close()
-    await workshop.close()
+    await host.close()
     sys.setprofile(None)
     threading.setprofile(None)
     return {"outcome": result.outcome, "answer": result.answer, "calls": next(made)}

@@ -9,7 +9,7 @@ import pytest
 
 from toolcrib.core.environments import BackendPath
 from toolcrib.core.errors import PathChanged
-from toolcrib.testing.environments import FakeEnvironment, Reply
+from toolcrib.testing.environments import FakeEnvironment, ScriptedReply
 
 FILE, LINK = BackendPath("/work/a/file"), BackendPath("/work/link")
 
@@ -73,7 +73,7 @@ async def test_lines_are_cut_as_in_a_real_place() -> None:
 
 async def test_programs_answer_from_the_script() -> None:
     """A program prints and ends as its arguments, written as a shell line, are told to."""
-    place = FakeEnvironment({shlex.join(["rg", "a b"]): Reply(output="found\n", exit_code=3)})
+    place = FakeEnvironment({shlex.join(["rg", "a b"]): ScriptedReply(output="found\n", exit_code=3)})
     heard: list[bytes] = []
 
     process = await place.spawn(["rg", "a b"], on_output=heard.append)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.core.environments import BackendPath, EnvironmentSpec
+from toolcrib.core.environments import BackendPath, EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import PathChanged, UsageError
 from toolcrib.core.types import Effect
 from toolcrib.environments.backends.local import LocalEngine
 from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.files.paths import target_of, target_path
-from toolcrib.terminal.whereabouts import Whereabouts
 
 
 class OtherMachine(LocalEngine):
@@ -34,13 +33,14 @@ async def place(tmp_path: Path) -> AsyncIterator[ShellEnvironment]:
     await environment.close()
 
 
-def here(folder: Path | str) -> Whereabouts:
-    return Whereabouts(spec=EnvironmentSpec(backend="local", session="s"), folder=str(folder), isolated=False)
+def here(folder: Path | str) -> ExecutionTarget:
+    spec = EnvironmentSpec(backend="local", session="s")
+    return ExecutionTarget(spec=spec, folder=str(folder), isolated=False, is_here=True)
 
 
-def elsewhere(folder: str = "") -> Whereabouts:
+def elsewhere(folder: str = "") -> ExecutionTarget:
     spec = EnvironmentSpec(backend="ssh", session="s", cwd=folder)
-    return Whereabouts(spec=spec, folder=folder, isolated=False)
+    return ExecutionTarget(spec=spec, folder=folder, isolated=False, is_here=False)
 
 
 @pytest.mark.parametrize("path", ["", "   ", "a\0b", "half \ud800"])

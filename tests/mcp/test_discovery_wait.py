@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.mcp.real_servers import eventually, raw
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, Notified
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.providers.scripted import ScriptedProvider, Step, calls
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
@@ -35,8 +35,8 @@ def write_config(runtime: Runtime, text: str) -> None:
 
 def agent_of(runtime: Runtime, *steps: Step, **options: Any) -> Agent:
     provider = ScriptedProvider(steps, otherwise="fine")
-    workshop = Workshop(runtime=runtime, store=SessionStore.in_memory(), model=provider)
-    return Agent(workshop=workshop, model=provider, **options)
+    host = AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=provider)
+    return Agent(host=host, model=provider, **options)
 
 
 def offered(agent: Agent) -> list[list[str]]:
@@ -250,7 +250,7 @@ async def test_a_variable_that_was_set_since_counts_at_a_reload(make_runtime: Ma
 
     runtime.settings.home.env_file.write_text("SOME_KEY_OF_A_SERVER=1\n")
     runtime.settings.home.env_file.chmod(0o600)
-    await agent.workshop.servers.reload()
+    await agent.host.servers.reload()
     await agent.run("Two")
 
     assert [ECHO in names for names in offered(agent)] == [False, True]

@@ -10,7 +10,7 @@ import pytest
 from tests.mcp.real_servers import raw, sdk
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import CallProgressed
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.testing import ScriptedProvider, call, says
 
 WithServers = Callable[..., Any]
@@ -21,13 +21,13 @@ async def test_progress_is_told_with_the_call_it_belongs_to(with_servers: WithSe
     """Who watches an agent sees the progress of each call under its id, also of calls that run at once."""
     runtime = await with_servers({"one": server, "two": server})
     both = says("", call("mcp__one__progress", {}, id="c1"), call("mcp__two__progress", {}, id="c2"))
-    workshop = Workshop(runtime=runtime, model=ScriptedProvider([both, "Done."]))
-    agent = Agent(workshop=workshop, toolsets=["mcp-one", "mcp-two"])
+    host = AgentHost(runtime=runtime, model=ScriptedProvider([both, "Done."]))
+    agent = Agent(host=host, toolsets=["mcp-one", "mcp-two"])
     told: list[CallProgressed] = []
 
     await agent.run("Go", on_event=lambda event: told.append(event) if isinstance(event, CallProgressed) else None)
     await agent.close()
-    await workshop.close()
+    await host.close()
 
     assert {event.call_id for event in told} == {"c1", "c2"}
     assert all(event.message for event in told)

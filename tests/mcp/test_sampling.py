@@ -17,7 +17,7 @@ from mcp_types import CreateMessageRequestParams
 from pydantic import ValidationError
 
 from tests.mcp.real_servers import EVERY_ERA, answer_to, asking, eventually
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.core.messages import Audio, Image, Text
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Usage
@@ -44,7 +44,7 @@ def request(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.fixture
 async def with_model(with_servers: Callable[..., Any]) -> AsyncIterator[Open]:
     """A runtime with a server `s`, and a model that plays these steps; sampling needs no question unless it is told."""
-    workshops: list[Workshop] = []
+    workshops: list[AgentHost] = []
 
     async def make(
         era: str, *steps: Any, sampling: dict[str, Any] | None = None, provider: Any = None, **options: Any
@@ -52,12 +52,12 @@ async def with_model(with_servers: Callable[..., Any]) -> AsyncIterator[Open]:
         settings = {"ask": False, **(sampling or {})}
         runtime = await with_servers({"s": asking(era, sampling=settings)}, **options)
         model = provider or ScriptedProvider(steps)
-        workshops.append(Workshop(runtime=runtime, model=model))
+        workshops.append(AgentHost(runtime=runtime, model=model))
         return runtime, model
 
     yield make
-    for workshop in workshops:
-        await workshop.close()
+    for host in workshops:
+        await host.close()
 
 
 @EVERY_ERA
@@ -374,8 +374,8 @@ async def test_the_session_of_the_call_decides_about_the_model(with_model: Open)
     own = ScriptedProvider(
         [says("", call("mcp__s__ask", {"method": "sampling/createMessage", "params": request()})), "My own.", "Done."]
     )
-    workshop = Workshop(runtime=runtime, model=other)
-    agent = Agent(workshop=workshop, model=own, toolsets=["mcp-s"])
+    host = AgentHost(runtime=runtime, model=other)
+    agent = Agent(host=host, model=own, toolsets=["mcp-s"])
 
     result = await agent.run("Ask it")
     await agent.close()

@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.environments.backends.local import LocalEnvironment
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.testing.environments import FakeEnvironment, Reply
+from toolcrib.testing.environments import FakeEnvironment, ScriptedReply
 
 MakeRegistry = Callable[..., ProcessRegistry]
 
@@ -38,7 +38,7 @@ def registry(make_registry: MakeRegistry) -> ProcessRegistry:
 @pytest.fixture
 def fake() -> FakeEnvironment:
     """A place whose commands run until the test ends them."""
-    return FakeEnvironment(default=Reply(exit_code=None))
+    return FakeEnvironment(default=ScriptedReply(exit_code=None))
 
 
 @pytest.fixture

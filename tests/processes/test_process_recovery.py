@@ -20,7 +20,7 @@ from toolcrib.process_identity import Identity, identity_of, is_alive, own_ident
 from toolcrib.processes.host_tree import end_tree, processes_of
 from toolcrib.processes.recovery import recover
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.testing.environments import FakeEnvironment, Reply
+from toolcrib.testing.environments import FakeEnvironment, ScriptedReply
 
 WAIT_SECONDS = 20.0
 MakeRegistry = Callable[..., ProcessRegistry]
@@ -140,7 +140,7 @@ async def test_orphans_are_ended_even_if_their_place_is_gone(make_registry: Make
 async def test_what_a_living_owner_has_is_not_touched(make_registry: MakeRegistry, tmp_path: Path) -> None:
     """Several processes of ours share the folder."""
     earlier, later = make_registry(), make_registry(owner=Identity(os.getppid(), ""))
-    environment = FakeEnvironment(default=Reply(exit_code=None))
+    environment = FakeEnvironment(default=ScriptedReply(exit_code=None))
     record = await earlier.start(environment, CommandRequest(command="serve"), session_key="s")
 
     recovered = await recover(later, open_nothing, "end")
@@ -152,7 +152,7 @@ async def test_what_a_living_owner_has_is_not_touched(make_registry: MakeRegistr
 
 async def test_two_that_recover_at_once_never_get_the_same_orphan(make_registry: MakeRegistry, tmp_path: Path) -> None:
     """Whoever comes first has it; to the other it belongs to a living owner."""
-    await left_by_the_dead(tmp_path / "processes", FakeEnvironment(default=Reply(exit_code=None)))
+    await left_by_the_dead(tmp_path / "processes", FakeEnvironment(default=ScriptedReply(exit_code=None)))
     one, other = make_registry(), make_registry(owner=Identity(os.getppid(), ""))
 
     first, second = one.ledger.take_orphans(), other.ledger.take_orphans()

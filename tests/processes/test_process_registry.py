@@ -18,7 +18,7 @@ from toolcrib.processes.host_tree import processes_of
 from toolcrib.processes.output import WatchLimits
 from toolcrib.processes.process import AdoptedCommand, InputRefused, ProcessLimits, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry
-from toolcrib.testing.environments import FakeEnvironment, FakeExecution, Reply
+from toolcrib.testing.environments import FakeEnvironment, FakeExecution, ScriptedReply
 
 WAIT_SECONDS = 20.0
 
@@ -182,7 +182,7 @@ async def test_kill_all_ends_only_the_session(registry: ProcessRegistry, fake: F
 
 async def test_a_command_that_cannot_be_started_leaves_nothing(registry: ProcessRegistry, tmp_path: Path) -> None:
     """The caller gets the reason; no record stays."""
-    environment = FakeEnvironment(default=Reply(fails_with=EnvironmentFailed("no such host")))
+    environment = FakeEnvironment(default=ScriptedReply(fails_with=EnvironmentFailed("no such host")))
 
     with pytest.raises(EnvironmentFailed, match="no such host"):
         await registry.start(environment, CommandRequest(command="x"), session_key="s")
@@ -211,7 +211,7 @@ class SlowEnvironment(FakeEnvironment):
     """Starts a command when it is told to."""
 
     def __init__(self) -> None:
-        super().__init__(default=Reply(exit_code=None))
+        super().__init__(default=ScriptedReply(exit_code=None))
         self.reached, self.may_go_on = asyncio.Event(), asyncio.Event()
 
     async def start(self, request, on_output):  # type: ignore[no-untyped-def]
@@ -259,7 +259,7 @@ async def test_finished_processes_are_kept_for_a_while_and_bounded(
 async def test_running_processes_are_not_bounded(make_registry: Callable[..., ProcessRegistry]) -> None:
     """The bound on finished ones refuses and forgets no running one."""
     registry = make_registry(limits=ProcessLimits(finished_kept=2))
-    environment = FakeEnvironment(default=Reply(exit_code=None))
+    environment = FakeEnvironment(default=ScriptedReply(exit_code=None))
 
     for _ in range(70):
         await started(registry, environment)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from toolcrib.agent.compress import compress
 from toolcrib.agent.conversation import Conversation
-from toolcrib.agent.delegate import Order
-from toolcrib.agent.event_stream import OnEvent, streamed
-from toolcrib.agent.events import AnyEvent, Compressed, RunResult
-from toolcrib.agent.hook_calls import tell
+from toolcrib.agent.delegate import DelegatedTask
+from toolcrib.agent.events import AnyEvent, Compressed, OnEvent, RunResult, stream_events
+from toolcrib.agent.hooks import fire
+from toolcrib.agent.host import AgentHost, Asker
 from toolcrib.agent.loop import run_question
-from toolcrib.agent.offer import Offer
 from toolcrib.agent.prompt import PromptSources, build_prompt
-from toolcrib.agent.surroundings import Surroundings
-from toolcrib.agent.workshop import Asker, Workshop
+from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.core.approvals import EntryPoint
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message, user_message
-from toolcrib.core.models import Provider, Usage
+from toolcrib.core.models import ModelProfile, Provider, Usage
 from toolcrib.core.ports import Approver
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.recovery import is_outcome_unknown
@@ -58,7 +58,8 @@ class Agent:
         asker: Asker | None = None,
         home: Path | str | None = None,
         store: SessionStore | None = None,
-        workshop: Workshop | None = None,
+        host: AgentHost | None = None,
+        workshop: AgentHost | None = None,
         session_id: str | None = None,
         system_prompt: str | None = None,
         max_turns: int | None = None,
@@ -71,8 +72,11 @@ class Agent:
         source: str = "",
         parent_id: str = "",
     ) -> None:
-        self._owns_workshop = workshop is None
-        self.workshop = workshop or Workshop(
+        if workshop is not None:
+            warnings.warn("Agent(workshop=…) is now Agent(host=…)", DeprecationWarning, stacklevel=2)
+            host = host or workshop
+        self._owns_host = host is None
+        self.host = host or AgentHost(
             home=home,
             entry_point=entry_point,
             approver=approver,
@@ -83,47 +87,62 @@ class Agent:
             model=model,
             provider=provider,
         )
-        if workshop is not None and (approver is not None or asker is not None or home is not None):
-            raise UsageError("approver, asker and home belong to the workshop; pass them to Workshop(…)")
-        runtime, settings = self.workshop.runtime, self.workshop.settings
+        if host is not None and (approver is not None or asker is not None or home is not None):
+            raise UsageError("approver, asker and home belong to the host; pass them to AgentHost(…)")
+        runtime, settings = self.host.runtime, self.host.settings
         runtime.load()
         runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
         disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
-        self._offer = Offer(runtime, self.workshop.renderings, toolsets, disabled, without_tools)
+        self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
         self._provider, self.model = self._chosen(model, provider)
-        self._steering: deque[str] = deque()
+        self.steering: deque[str] = deque()
         self._queue: deque[str] = deque()
         self._cancel: CancelToken | None = None
         self._at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._at_rest.set_result(None)
         self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else runtime.workspace
-        session = self._open_session(session_id, source or self.workshop.platform, parent_id)
+        session = self._open_session(session_id, source or self.host.platform, parent_id)
         self._own_prompt, self._ended = system_prompt, False
-        self._conversation = Conversation(self.workshop.store, session)
-        self.repaired = self._conversation.load()
+        self.conversation = Conversation(self.host.store, session)
+        self.repaired = self.conversation.load()
         """The results that had to be added because a process died while it worked on this session."""
         self._restore_plan()
-        self._around = self._surroundings(session, max_turns, max_calls, dry_run)
-        self.workshop.send_helpers_with(self._helper)
+        self.max_turns = settings.agent.max_turns if max_turns is None else max_turns
+        self.max_calls = settings.agent.max_calls if max_calls is None else max_calls
+        if self.max_turns < 1 or self.max_calls < 0:
+            raise UsageError(
+                f"a budget of {self.max_turns} turns and {self.max_calls} calls leaves nothing to do; "
+                "give at least one turn"
+            )
+        self.dry_run = dry_run
+        self.is_first_run = not self.conversation.messages
+        self.system_prompt = self._prompt(session)
+        self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
+        self.host.start_subagents_with(self._helper)
 
     # What it is
 
     @property
     def session_id(self) -> str:
-        return self._conversation.session_id
+        return self.conversation.session_id
 
     @property
     def provider(self) -> Provider:
         return self._provider
 
     @property
+    def profile(self) -> ModelProfile:
+        """What the model can take."""
+        return self._provider.profile(self.model)
+
+    @property
     def messages(self) -> list[Message]:
         """The conversation as the model sees it."""
-        return list(self._conversation.messages)
+        return list(self.conversation.messages)
 
     @property
     def session(self) -> Session:
-        return self.workshop.store.get(self.session_id)
+        return self.host.store.get(self.session_id)
 
     @property
     def usage(self) -> Usage:
@@ -138,21 +157,25 @@ class Agent:
     @property
     def tools(self) -> list[str]:
         """The tools that would be offered now, by name."""
-        profile = self._provider.profile(self.model)
-        return self._offer.current(profile, self._provider.dialect, "").names
+        profile = self.profile
+        return self.tool_selection.current(profile, self._provider.dialect, "").names
 
     @property
     def context_share(self) -> float:
         """How much of the model's window the conversation takes, from 0 to 1."""
-        window = self._provider.profile(self.model).context_window
-        return self._conversation.tokens(0) / window if window else 0.0
+        window = self.profile.context_window
+        return self.conversation.tokens(0) / window if window else 0.0
 
     @property
     def warnings(self) -> list[str]:
         """What a person should know about this session before he goes on, as sentences."""
         unknown = [message.name for message in self.repaired if is_outcome_unknown(message)]
         told = [f"the outcome of a call of {name} is unknown: the process that made it was ended" for name in unknown]
-        return [*told, *(str(one) for one in self.workshop.memory.left_out(self.session_id))]
+        return [*told, *(str(one) for one in self.host.memory.left_out(self.session_id))]
+
+    def changed_paths(self) -> list[str]:
+        """The files that the tools of this session changed."""
+        return [one.path for one in self.host.file_history.changed(self.session_id)]
 
     @property
     def is_running(self) -> bool:
@@ -164,24 +187,24 @@ class Agent:
         """Work on one question until it is answered, fails, is interrupted or its budget is used up."""
         if self._cancel is not None:
             raise UsageError("this agent is at work; steer it, queue the question, or make another agent")
-        if self.session_id in self.workshop.running:
+        if self.session_id in self.host.running:
             raise UsageError(f"another agent is working on session {self.session_id!r}; wait until it is done")
         question = user_message(prompt) if isinstance(prompt, str) else prompt
         self._cancel, self._at_rest = CancelToken(), concurrent.futures.Future()
-        self.workshop.running[self.session_id] = self
+        self.host.running[self.session_id] = self
         self.on_event = on_event
         try:
-            return await run_question(self._around, question, self.tell_watcher, self._cancel)
+            return await run_question(self, question, self.notify_watcher, self._cancel)
         finally:
             self._cancel = None
             self.on_event = None
-            self.workshop.running.pop(self.session_id, None)
+            self.host.running.pop(self.session_id, None)
             self._at_rest.set_result(None)
 
     on_event: OnEvent | None = None
     """Who hears what this agent does, while it runs."""
 
-    def tell_watcher(self, event: AnyEvent) -> None:
+    def notify_watcher(self, event: AnyEvent) -> None:
         """Pass on what this agent, or a helper of it, did."""
         _, error = attempt(self.on_event, event) if self.on_event is not None else (None, None)
         if error is not None:
@@ -190,9 +213,9 @@ class Agent:
 
     def run_sync(self, prompt: str | Message, *, on_event: OnEvent | None = None) -> RunResult:
         """As `run`, from code without an event loop. Ctrl-C stops the work, and is raised when all is in order."""
-        if self.workshop.loop.is_current:
+        if self.host.loop.is_current:
             raise UsageError("run_sync would wait for itself here; use `await agent.run(…)`")
-        future = self.workshop.loop.submit(self.run(prompt, on_event=on_event))
+        future = self.host.loop.submit(self.run(prompt, on_event=on_event))
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -202,7 +225,7 @@ class Agent:
 
     def stream(self, prompt: str | Message) -> AsyncGenerator[AnyEvent, None]:
         """What happens while a question is worked on; the last event is RunEnded. Leaving the loop ends the run."""
-        return streamed(lambda watch: self.run(prompt, on_event=watch))
+        return stream_events(lambda watch: self.run(prompt, on_event=watch))
 
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the work, from any thread. The session stays usable; every call has a result."""
@@ -217,7 +240,7 @@ class Agent:
     def steer(self, text: str) -> None:
         """Say something to the agent while it works: it hears it before its next request. From any thread."""
         if text.strip():
-            self._steering.append(text)
+            self.steering.append(text)
 
     def queue(self, text: str) -> None:
         """Put a question behind the one that is worked on; the front end takes it with `next_queued`."""
@@ -231,20 +254,30 @@ class Agent:
     async def compress(self, topic: str = "") -> Compressed | None:
         """Replace the older part of the conversation by a summary now; None when it is too short for that."""
         self._require_rest("compressing its conversation")
-        return await self._around.compress(topic)
+        return await self.summarise(topic)
+
+    async def summarise(self, topic: str = "") -> Compressed | None:
+        """As `compress`, while the agent works."""
+        return await compress(
+            self.conversation,
+            self._auxiliary,
+            keep_messages=self.host.settings.compression.keep_messages,
+            topic=topic,
+            plan=self.host.todo.store(self.session_id).format_for_injection() or "",
+            transcript_chars=self.profile.context_window * 2,
+        )
 
     def use_model(self, model: str, provider: str = "") -> None:
         """Let another model answer from the next request on."""
-        self._provider, self.model = self.workshop.provider_for(model, provider)
-        self._around.provider, self._around.model = self._provider, self.model
-        self._around.system = self._prompt(self.session)
-        self._around.auxiliary = self.workshop.auxiliary((self._provider, self.model), self._spent)
-        self.workshop.store.update(self.session_id, model=self.model, provider=self._provider.name)
+        self._provider, self.model = self.host.provider_for(model, provider)
+        self.system_prompt = self._prompt(self.session)
+        self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
+        self.host.store.update(self.session_id, model=self.model, provider=self._provider.name)
 
     def undo(self) -> int:
         """Take back the latest question and all that followed; returns how many messages. Files stay as they are."""
         self._require_rest("taking something back")
-        taken_back = self._conversation.undo()
+        taken_back = self.conversation.undo()
         self._restore_plan()
         return taken_back
 
@@ -254,44 +287,44 @@ class Agent:
 
     def _restore_plan(self) -> None:
         # A plan outlives the summary that its call was folded into.
-        stored = self.workshop.store.messages(self.session_id, states=("live", "folded"))
-        self.workshop.todo.restore(self.session_id, [one.message for one in stored])
+        stored = self.host.store.messages(self.session_id, states=("live", "folded"))
+        self.host.todo.restore(self.session_id, [one.message for one in stored])
 
     def branch(self) -> Agent:
         """A new agent that goes on from a copy of this conversation."""
-        copy = self.workshop.store.branch(self.session_id)
+        copy = self.host.store.branch(self.session_id)
         return Agent(
-            workshop=self.workshop,
+            host=self.host,
             session_id=copy.id,
-            toolsets=self._offer.chosen,
-            disabled_toolsets=self._offer.disabled,
+            toolsets=self.tool_selection.chosen,
+            disabled_toolsets=self.tool_selection.disabled,
             model=self._provider if not self.model else self.model,
             provider=self._provider.name if self.model else "",
             cwd=self._cwd,
             system_prompt=self._own_prompt,
-            max_turns=self._around.max_turns,
-            max_calls=self._around.max_calls,
-            dry_run=self._around.dry_run,
-            without_tools=self._offer.without,
+            max_turns=self.max_turns,
+            max_calls=self.max_calls,
+            dry_run=self.dry_run,
+            without_tools=self.tool_selection.without,
         )
 
     async def close(self, reason: str = "closed") -> None:
-        """End the session for now; it can be resumed. An agent that made its own workshop closes that too."""
+        """End the session for now; it can be resumed. An agent that made its own host closes that too."""
         if self._ended:
             return
         self._ended = True
         await self.stop()
-        about = {"session_id": self.session_id, "platform": self.workshop.platform, "reason": reason}
-        await tell(self.workshop.runtime.hooks, "on_session_finalize", **about)
-        self.workshop.store.end(self.session_id, reason)
-        if self._owns_workshop:
-            await self.workshop.close()
+        about = {"session_id": self.session_id, "platform": self.host.platform, "reason": reason}
+        await fire(self.host.runtime.hooks, "on_session_finalize", **about)
+        self.host.store.end(self.session_id, reason)
+        if self._owns_host:
+            await self.host.close()
 
     def close_sync(self) -> None:
         """As `close`, from code without an event loop."""
-        self.workshop.loop.run_sync(self.close())
-        if self._owns_workshop:
-            self.workshop.loop.close()
+        self.host.loop.run_sync(self.close())
+        if self._owns_host:
+            self.host.loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -308,90 +341,65 @@ class Agent:
     def _chosen(self, model: str | Provider | None, provider: str) -> tuple[Provider, str]:
         if model is not None and not isinstance(model, str):
             return model, ""
-        if self._owns_workshop:
-            return self.workshop.provider_for()
-        return self.workshop.provider_for(model or "", provider)
-
-    def _surroundings(
-        self, session: Session, max_turns: int | None, max_calls: int | None, dry_run: bool
-    ) -> Surroundings:
-        settings = self.workshop.settings
-        return Surroundings(
-            runtime=self.workshop.runtime,
-            settings=settings,
-            conversation=self._conversation,
-            offer=self._offer,
-            servers=self.workshop.servers,
-            provider=self._provider,
-            model=self.model,
-            auxiliary=self.workshop.auxiliary((self._provider, self.model), self._spent),
-            system=self._prompt(session),
-            platform=self.workshop.platform,
-            cwd=self._cwd,
-            max_turns=settings.agent.max_turns if max_turns is None else max_turns,
-            max_calls=settings.agent.max_calls if max_calls is None else max_calls,
-            dry_run=dry_run,
-            steering=self._steering,
-            plan=lambda: self.workshop.todo.store(session.id).format_for_injection() or "",
-            changed_paths=lambda: [one.path for one in self.workshop.file_history.changed(session.id)],
-            is_first_run=not self._conversation.messages,
-        )
+        if self._owns_host:
+            return self.host.provider_for()
+        return self.host.provider_for(model or "", provider)
 
     def _open_session(self, session_id: str | None, source: str, parent_id: str) -> Session:
-        store = self.workshop.store
+        store = self.host.store
         if session_id is not None:
-            return self.workshop.resting_session(session_id)
+            return self.host.idle_session(session_id)
         return store.create(
             source=source,
             model=self.model,
             provider=self._provider.name,
             cwd=self._cwd,
-            toolsets=tuple(self._offer.toolsets),
+            toolsets=tuple(self.tool_selection.toolsets),
             parent_id=parent_id,
             parent_kind="delegate" if parent_id else "",
         )
 
-    def _helper(self, order: Order) -> Agent:
+    def _helper(self, order: DelegatedTask) -> Agent:
         """An agent for one piece of work, with the tools and the model of the one that sends it."""
-        sender = self.workshop.running.get(order.parent_id)
+        sender = self.host.running.get(order.parent_id)
         parent = sender if isinstance(sender, Agent) else self
         helper = Agent(
-            workshop=self.workshop,
+            host=self.host,
             model=order.model or (parent.model if parent.model else parent.provider),
             provider="" if order.model or not parent.model else parent.provider.name,
-            toolsets=parent._offer.chosen,
-            disabled_toolsets=parent._offer.disabled,
-            without_tools=order.without_tools | parent._offer.without,
+            toolsets=parent.tool_selection.chosen,
+            disabled_toolsets=parent.tool_selection.disabled,
+            without_tools=order.without_tools | parent.tool_selection.without,
             max_turns=order.max_turns,
             cwd=order.cwd or None,
             source="subagent",
             parent_id=order.parent_id,
         )
-        self.workshop.helper_sessions.add(helper.session_id)
+        self.host.subagent_sessions.add(helper.session_id)
         return helper
 
     def _prompt(self, session: Session) -> str:
         """The system prompt: the given one, or the stored one, except for a model that could not take that."""
-        settings, profile = self.workshop.settings, self._provider.profile(self.model)
+        settings, profile = self.host.settings, self.profile
         if self._own_prompt:
-            self.workshop.store.update(session.id, system_prompt=self._own_prompt)
+            self.host.store.update(session.id, system_prompt=self._own_prompt)
             return self._own_prompt
         if session.system_prompt and profile.project_files:
             return session.system_prompt
         sources = PromptSources(
             home=settings.home,
             cwd=self._cwd,
-            memory=self.workshop.memory.snapshot(session.id) if settings.memory.enabled else "",
+            memory=self.host.memory.snapshot(session.id) if settings.memory.enabled else "",
             tool_names=frozenset(self.tools),
-            plugins=self.workshop.runtime.loaded_plugins,
+            plugins=self.host.runtime.loaded_plugins,
         )
         prompt = build_prompt(settings, profile, sources)
         if profile.project_files:
-            self.workshop.store.update(session.id, system_prompt=prompt)
+            self.host.store.update(session.id, system_prompt=prompt)
         return prompt
 
     def _spent(self, usage: Usage, purpose: str) -> None:
-        self.workshop.store.add_usage(self.session_id, usage, purpose=purpose)
+        self.host.store.add_usage(self.session_id, usage, purpose=purpose)
 
 
 def run_sync(prompt: str, **options: Any) -> RunResult:

@@ -10,13 +10,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from toolcrib.agent.conversation import Conversation, whole_groups
+from toolcrib.agent.auxiliary import AuxiliaryModel
+from toolcrib.agent.conversation import ASCII_CHARS_PER_TOKEN, Conversation, estimate_message_tokens, message_groups
 from toolcrib.agent.events import Compressed
-from toolcrib.agent.judge import Auxiliary
-from toolcrib.agent.shortening import shortened
-from toolcrib.agent.tokens import tokens_of
 from toolcrib.core.messages import Message
 from toolcrib.core.models import ModelError
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, or two thirds of the limit from its beginning and one third from its end."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit * 2 // 3], text[-(limit // 3) :]
+    return f"{head}\n… [{len(text) - len(head) - len(tail)} characters left out] …\n{tail}"
+
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +49,7 @@ Write the summary as short plain paragraphs or lists, at most {words} words."""
 
 async def compress(
     conversation: Conversation,
-    auxiliary: Auxiliary,
+    auxiliary: AuxiliaryModel,
     *,
     keep_messages: int,
     topic: str = "",
@@ -70,7 +77,7 @@ def foldable(messages: Sequence[Message], keep_messages: int, task: int | None =
     questions = [position for position, message in enumerate(messages) if message.role == "user"]
     kept = {*questions[:1], *questions[-1:], task}
     end = len(messages) - keep_messages
-    groups = [range(*group) for group in whole_groups(messages) if group[1] <= end]
+    groups = [range(*group) for group in message_groups(messages) if group[1] <= end]
     positions = [position for group in groups for position in group if position not in kept]
     return positions if len(positions) >= MIN_FOLDED else []
 
@@ -86,14 +93,14 @@ def cut_results(conversation: Conversation, keep_latest: int = 4) -> int:
         shorter = msgspec.structs.replace(
             message, content=f"{head}\n… [{left_out} characters were left out to make room] …\n{tail}"
         )
-        saved += tokens_of(message) - tokens_of(shorter)
+        saved += estimate_message_tokens(message) - estimate_message_tokens(shorter)
         conversation.replace(position, shorter)
     return saved
 
 
-async def _summary(folded: Sequence[Message], auxiliary: Auxiliary, topic: str, transcript_chars: int) -> str:
+async def _summary(folded: Sequence[Message], auxiliary: AuxiliaryModel, topic: str, transcript_chars: int) -> str:
     about = f" Pay special attention to: {topic}." if topic else ""
-    text = shortened(transcript(folded), transcript_chars)
+    text = shorten(transcript(folded), transcript_chars)
     words = 200 if transcript_chars < 20_000 else 800
     prompt = PROMPT.format(topic=about, transcript=text, words=words)
     try:
@@ -112,11 +119,11 @@ def transcript(messages: Sequence[Message]) -> str:
 
 def _paragraph(message: Message) -> str:
     limit = SHOWN_RESULT_CHARS if message.role == "tool" else SHOWN_MESSAGE_CHARS
-    lines = [f"{message.role}{f' ({message.name})' if message.name else ''}: {shortened(message.text, limit)}"]
+    lines = [f"{message.role}{f' ({message.name})' if message.name else ''}: {shorten(message.text, limit)}"]
     if not isinstance(message.content, str):
         lines += [f"[{len(message.images)} images]"] if message.images else []
         lines += [f"[{len(message.recordings)} recordings]"] if message.recordings else []
-    lines += [f"calls {call.name}({shortened(call.arguments, SHOWN_RESULT_CHARS)})" for call in message.tool_calls]
+    lines += [f"calls {call.name}({shorten(call.arguments, SHOWN_RESULT_CHARS)})" for call in message.tool_calls]
     return "\n".join(lines)
 
 
@@ -124,6 +131,36 @@ def _outline(messages: Sequence[Message]) -> str:
     lines = ["The messages could not be summarised. What was asked and done:"]
     for message in messages:
         if message.role == "user":
-            lines.append(f"- the user said: {shortened(' '.join(message.text.split()), 500)}")
-        lines += [f"- {call.name}({shortened(call.arguments, 200)})" for call in message.tool_calls]
-    return shortened("\n".join(lines), 12_000)
+            lines.append(f"- the user said: {shorten(' '.join(message.text.split()), 500)}")
+        lines += [f"- {call.name}({shorten(call.arguments, 200)})" for call in message.tool_calls]
+    return shorten("\n".join(lines), 12_000)
+
+
+SMALLEST_RESULT_CHARS = 400
+
+
+def fit_messages(messages: Sequence[Message], budget_tokens: int) -> list[Message]:
+    """The latest messages that fit, calls and results together; the newest question always stays, results are cut."""
+    newest = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
+    share = max(SMALLEST_RESULT_CHARS, budget_tokens * ASCII_CHARS_PER_TOKEN // 2)
+    left = budget_tokens - sum(estimate_message_tokens(message) for message in messages[newest : newest + 1])
+    kept: list[Message] = []
+    for start, end in reversed(message_groups(messages)):
+        if start == newest:
+            kept = [messages[newest], *kept]
+            continue
+        group = [_cut_result(message, share) for message in messages[start:end]]
+        left -= sum(estimate_message_tokens(message) for message in group)
+        if left < 0:
+            # The question comes before everything that follows it, whether or not all of that fits.
+            kept = [messages[newest], *kept] if start > newest else kept
+            break
+        kept = [*group, *kept]
+    first = next((at for at, message in enumerate(kept) if message.role == "user"), 0)
+    return kept[first:]
+
+
+def _cut_result(message: Message, limit: int) -> Message:
+    if message.role != "tool" or len(message.text) <= limit:
+        return message
+    return msgspec.structs.replace(message, content=shorten(message.text, limit))

@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from toolcrib.agent.tokens import tokens_of
 from toolcrib.core.errors import SessionError
-from toolcrib.core.messages import Message
+from toolcrib.core.messages import Message, Text
 from toolcrib.core.models import Usage
 from toolcrib.core.types import JsonObject
+from toolcrib.definitions.search import estimate_tokens as tokens_of_tools
 from toolcrib.sessions.records import Session, storable
 from toolcrib.sessions.recovery import repair, working_process
 from toolcrib.sessions.store import SessionStore
+
+MESSAGE_FRAME_TOKENS = 4
+IMAGE_TOKENS = 1_000
+ASCII_CHARS_PER_TOKEN = 4
+
+__all__ = ["estimate_message_tokens", "estimate_prompt_tokens", "estimate_text_tokens", "tokens_of_tools"]
+
+
+def estimate_text_tokens(text: str) -> int:
+    """A quarter of the characters; where the script is not Latin, a token for each character."""
+    if text.isascii():
+        return len(text) // ASCII_CHARS_PER_TOKEN + 1
+    wide = sum(1 for char in text if char > "\u2e80")
+    return wide + (len(text) - wide) // 3 + 1
+
+
+def estimate_message_tokens(message: Message) -> int:
+    """What one message takes, its calls and images included."""
+    if isinstance(message.content, str):
+        total = estimate_text_tokens(message.content)
+    else:
+        total = sum(
+            estimate_text_tokens(part.text) if isinstance(part, Text) else IMAGE_TOKENS for part in message.content
+        )
+    total += sum(estimate_text_tokens(call.name) + estimate_text_tokens(call.arguments) for call in message.tool_calls)
+    return total + MESSAGE_FRAME_TOKENS
+
+
+def estimate_prompt_tokens(system: str, tools: Sequence[JsonObject], messages: Iterable[Message]) -> int:
+    """What a whole request takes."""
+    return (
+        estimate_text_tokens(system)
+        + tokens_of_tools(tools)
+        + sum(estimate_message_tokens(message) for message in messages)
+    )
+
 
 TITLE_CHARS = 60
 
@@ -58,7 +94,7 @@ class Conversation:
         self.messages = [one.message for one in stored]
         self._ids = [one.id for one in stored]
         self._turns = [one.turn_id for one in stored]
-        self._tokens = [tokens_of(message) for message in self.messages]
+        self._tokens = [estimate_message_tokens(message) for message in self.messages]
         self._measured = (0, 0)
         self._newest = self._store.newest_message(self.session_id)
         self._call_ids |= {call.id for message in self.messages for call in message.tool_calls}
@@ -73,7 +109,7 @@ class Conversation:
         self._ids.append(self._newest)
         self.messages.append(message)
         self._turns.append(turn_id)
-        self._tokens.append(tokens_of(message))
+        self._tokens.append(estimate_message_tokens(message))
         if usage is not None and usage.input_tokens:
             self._measured = (len(self.messages), usage.input_tokens + usage.output_tokens)
         self._call_ids.update(call.id for call in message.tool_calls)
@@ -99,7 +135,7 @@ class Conversation:
         message = storable(message)
         self._ids[position] = self._store.fold(self.session_id, [self._ids[position]], message)
         self.messages[position] = message
-        self._tokens[position] = tokens_of(message)
+        self._tokens[position] = estimate_message_tokens(message)
 
     def fold(self, positions: Sequence[int], summary: Message) -> None:
         """Let a summary stand for these messages, in the place of the first of them."""
@@ -142,7 +178,7 @@ def _is_whole(messages: Sequence[Message]) -> bool:
     return not messages or len(messages) - asker - 1 == len(messages[asker].tool_calls)
 
 
-def whole_groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
+def message_groups(messages: Sequence[Message]) -> list[tuple[int, int]]:
     """The messages in groups that must stay together: an answer with calls and the results of these calls."""
     groups: list[tuple[int, int]] = []
     for position, message in enumerate(messages):

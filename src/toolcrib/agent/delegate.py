@@ -14,9 +14,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from toolcrib.agent.events import AnyEvent, CallStarted, ChildProgressed, RunResult
-from toolcrib.agent.hook_calls import tell
-from toolcrib.agent.shortening import shortened
+from toolcrib.agent.compress import shorten
+from toolcrib.agent.events import AnyEvent, CallStarted, RunResult, SubagentProgressed
+from toolcrib.agent.hooks import fire
 from toolcrib.config.agent_settings import DelegationSettings
 from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import CancelToken, ToolContext
@@ -42,7 +42,7 @@ Role = Literal["leaf", "orchestrator"]
 State = Literal["started", "working", "completed", "failed", "interrupted", "timeout", "budget"]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class DelegatedTask(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of work for one helper."""
 
     goal: str
@@ -59,7 +59,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return TASK.format(goal=self.goal, context=f"What you need to know: {self.context}\n" if self.context else "")
 
 
-class Helper(Protocol):
+class SubagentRunner(Protocol):
     """An agent, as far as the one who sent it needs it."""
 
     @property
@@ -75,12 +75,12 @@ class Helper(Protocol):
     async def close(self, reason: str = "closed") -> None: ...
 
 
-class Child(msgspec.Struct):
+class Subagent(msgspec.Struct):
     """One helper at work, for whoever wants to see or stop it."""
 
     id: str
-    order: Order
-    helper: Helper
+    order: DelegatedTask
+    helper: SubagentRunner
     depth: int
     started_at: float = msgspec.field(default_factory=time.time)
     state: State = "started"
@@ -101,27 +101,27 @@ class Child(msgspec.Struct):
 
 
 class Delegation:
-    """The helpers of all agents of a workshop, and the service behind `delegate_task`."""
+    """The helpers of all agents of a host, and the service behind `delegate_task`."""
 
     def __init__(
         self,
         settings: DelegationSettings,
         hooks: HookManager,
-        start: Callable[[Order], Helper],
-        tell_parent: Callable[[str, ChildProgressed], None],
+        start: Callable[[DelegatedTask], SubagentRunner],
+        tell_parent: Callable[[str, SubagentProgressed], None],
     ) -> None:
         self._settings = settings
         self._hooks = hooks
         self._start = start
         self._tell_parent = tell_parent
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, Subagent] = {}
         self._depths: dict[str, int] = {}
         self._at_work: set[asyncio.Future[list[JsonObject]]] = set()
         self._made = 0
         self.paused = False
         """While true, no helper is sent out."""
 
-    def active(self, session_id: str = "") -> list[Child]:
+    def active(self, session_id: str = "") -> list[Subagent]:
         """The helpers at work, of one agent or of all."""
         return [child for child in self._children.values() if session_id in ("", child.order.parent_id)]
 
@@ -151,7 +151,7 @@ class Delegation:
         if ending:
             await asyncio.wait(ending, timeout=STOP_SECONDS)
 
-    async def _all_reports(self, orders: Sequence[Order], ctx: ToolContext) -> list[JsonObject]:
+    async def _all_reports(self, orders: Sequence[DelegatedTask], ctx: ToolContext) -> list[JsonObject]:
         """One report for each order. Told to stop, the helpers are, too, and what they have by then is reported."""
         cancel = CancelToken(ctx.cancel)
         at_once = asyncio.Semaphore(self._settings.max_concurrent_children)
@@ -167,7 +167,7 @@ class Delegation:
                 raise
             return work.result()
 
-    def _orders(self, args: JsonObject, ctx: ToolContext) -> tuple[list[Order], str]:
+    def _orders(self, args: JsonObject, ctx: ToolContext) -> tuple[list[DelegatedTask], str]:
         """What is to be done, or why nothing is."""
         depth = self._depths.get(ctx.session_id, 0)
         if self.paused:
@@ -181,10 +181,10 @@ class Delegation:
             return [], "every task needs a goal"
         return [self._order(task, str(args.get("role") or "leaf"), depth, ctx) for task in tasks], ""
 
-    def _order(self, task: JsonObject, role: str, depth: int, ctx: ToolContext) -> Order:
+    def _order(self, task: JsonObject, role: str, depth: int, ctx: ToolContext) -> DelegatedTask:
         role = str(task.get("role") or role)
         may_delegate = role == "orchestrator" and depth + 1 < self._settings.max_spawn_depth
-        return Order(
+        return DelegatedTask(
             goal=str(task["goal"]).strip(),
             context=str(task.get("context") or "").strip(),
             role="orchestrator" if may_delegate else "leaf",
@@ -196,7 +196,7 @@ class Delegation:
         )
 
     async def _in_turn(
-        self, at_once: asyncio.Semaphore, order: Order, ctx: ToolContext, cancel: CancelToken
+        self, at_once: asyncio.Semaphore, order: DelegatedTask, ctx: ToolContext, cancel: CancelToken
     ) -> JsonObject:
         async with at_once:
             if cancel.cancelled:
@@ -205,15 +205,15 @@ class Delegation:
             if helper is None:
                 return _not_begun(order, "failed", str(error))
             self._made += 1
-            child = Child(f"helper_{self._made}", order, helper, self._depths.get(order.parent_id, 0) + 1)
+            child = Subagent(f"helper_{self._made}", order, helper, self._depths.get(order.parent_id, 0) + 1)
             return await self._watched(child, ctx, cancel)
 
-    async def _watched(self, child: Child, ctx: ToolContext, cancel: CancelToken) -> JsonObject:
+    async def _watched(self, child: Subagent, ctx: ToolContext, cancel: CancelToken) -> JsonObject:
         """The report of one helper, from its start to its end."""
         self._children[child.id] = child
         self._depths[child.helper.session_id] = child.depth
         started = time.monotonic()
-        await tell(self._hooks, "subagent_start", **self._start_keywords(child, ctx))
+        await fire(self._hooks, "subagent_start", **self._start_keywords(child, ctx))
         self._say(child, "started")
         unregister = cancel.on_cancel(lambda: child.helper.interrupt("the agent that sent it was stopped"))
         try:
@@ -227,11 +227,11 @@ class Delegation:
         seconds = time.monotonic() - started
         report["seconds"] = round(seconds, 1)
         self._say(child, child.state)
-        await tell(self._hooks, "subagent_stop", **self._stop_keywords(child, ctx, report, seconds))
+        await fire(self._hooks, "subagent_stop", **self._stop_keywords(child, ctx, report, seconds))
         await child.helper.close(child.state)
         return report
 
-    async def _run(self, child: Child) -> RunResult | None:
+    async def _run(self, child: Subagent) -> RunResult | None:
         """How its run ended; None when its time was over."""
         seconds = self._settings.child_timeout_seconds
         running = asyncio.ensure_future(
@@ -248,19 +248,19 @@ class Delegation:
             if not running.done():
                 running.cancel()
 
-    def _heard(self, child: Child, event: AnyEvent) -> None:
+    def _heard(self, child: Subagent, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
             child.calls += 1
             child.doing = f"{event.shown_name} {event.summary}".strip()
             self._say(child, "working")
 
-    def _say(self, child: Child, state: State) -> None:
+    def _say(self, child: Subagent, state: State) -> None:
         child.state = state
         goal = " ".join(child.order.goal.split())[:GOAL_CHARS]
-        event = ChildProgressed(child_id=child.id, goal=goal, state=state, what=child.doing)
+        event = SubagentProgressed(child_id=child.id, goal=goal, state=state, what=child.doing)
         self._tell_parent(child.order.parent_id, event)
 
-    def _report(self, child: Child, result: RunResult | None, error: BaseException | None) -> JsonObject:
+    def _report(self, child: Subagent, result: RunResult | None, error: BaseException | None) -> JsonObject:
         child.state = "failed" if error is not None else _state(result)
         summary = result.answer if result is not None else ""
         if child.state != "completed":
@@ -268,7 +268,7 @@ class Delegation:
         report: JsonObject = {
             "goal": child.order.goal,
             "status": child.state,
-            "summary": shortened(summary, self._settings.max_summary_chars),
+            "summary": shorten(summary, self._settings.max_summary_chars),
             "session_id": child.helper.session_id,
             "calls": child.calls,
         }
@@ -283,7 +283,7 @@ class Delegation:
             report["error"] = f"it was stopped after {self._settings.child_timeout_seconds:g} seconds"
         return report
 
-    def _start_keywords(self, child: Child, ctx: ToolContext) -> JsonObject:
+    def _start_keywords(self, child: Subagent, ctx: ToolContext) -> JsonObject:
         return {
             "parent_session_id": ctx.session_id,
             "parent_turn_id": ctx.turn_id,
@@ -296,7 +296,7 @@ class Delegation:
             "child_goal": child.order.goal,
         }
 
-    def _stop_keywords(self, child: Child, ctx: ToolContext, report: JsonObject, seconds: float) -> JsonObject:
+    def _stop_keywords(self, child: Subagent, ctx: ToolContext, report: JsonObject, seconds: float) -> JsonObject:
         return {
             "parent_session_id": ctx.session_id,
             "parent_turn_id": ctx.turn_id,
@@ -308,7 +308,7 @@ class Delegation:
         }
 
 
-def _not_begun(order: Order, status: State, why: str) -> JsonObject:
+def _not_begun(order: DelegatedTask, status: State, why: str) -> JsonObject:
     return {"goal": order.goal, "status": status, "summary": "", "error": why}
 
 
@@ -323,6 +323,6 @@ def _state(result: RunResult | None) -> State:
 def _partial(messages: Sequence[Message]) -> str:
     """What a helper said and did last, for when it did not come to its report."""
     said = [message.text for message in messages if message.role == "assistant" and message.text][-PARTIAL_MESSAGES:]
-    called = [f"{call.name}({shortened(call.arguments, 100)})" for message in messages for call in message.tool_calls]
+    called = [f"{call.name}({shorten(call.arguments, 100)})" for message in messages for call in message.tool_calls]
     parts = [*said, f"Calls so far: {'; '.join(called[-10:])}" if called else ""]
     return "\n".join(part for part in parts if part)

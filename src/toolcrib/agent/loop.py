@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from toolcrib.agent.batch import Batch, BatchSurroundings
-from toolcrib.agent.compress import cut_results
+from toolcrib.agent.compress import cut_results, fit_messages
+from toolcrib.agent.conversation import Conversation, estimate_text_tokens
 from toolcrib.agent.events import (
     AnyEvent,
+    Compressed,
     MessageAdded,
     Notified,
     Outcome,
@@ -24,17 +26,15 @@ from toolcrib.agent.events import (
     Steered,
     TurnStarted,
 )
-from toolcrib.agent.fit import within
-from toolcrib.agent.guardrails import Guardrails
-from toolcrib.agent.offer import Offered
-from toolcrib.agent.query import Interrupted, Query, RequestIds
-from toolcrib.agent.run_hooks import RunHooks
-from toolcrib.agent.surroundings import Surroundings
-from toolcrib.agent.tokens import tokens_in
+from toolcrib.agent.hooks import RunHooks
+from toolcrib.agent.host import AgentHost
+from toolcrib.agent.model_request import Interrupted, ModelQuery, RequestIds
+from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
+from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, RequestedCall, user_message
-from toolcrib.core.models import ModelError, ModelRequest, ModelResponse, Usage
+from toolcrib.core.models import ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
 from toolcrib.core.types import ToolResult
 from toolcrib.cron.delivery import Inbox
 
@@ -53,17 +53,47 @@ CLOSING_SECONDS = 5.0
 """How long the hooks may take that hear of the end of a run that was interrupted."""
 
 
-class Run:
+class RunnableAgent(Protocol):
+    """An agent, as far as one of its runs needs it."""
+
+    host: AgentHost
+    conversation: Conversation
+    tool_selection: ToolSelection
+    model: str
+    system_prompt: str
+    max_turns: int
+    max_calls: int
+    dry_run: bool
+    steering: deque[str]
+    is_first_run: bool
+
+    @property
+    def provider(self) -> Provider: ...
+
+    @property
+    def profile(self) -> ModelProfile: ...
+
+    @property
+    def cwd(self) -> str: ...
+
+    def changed_paths(self) -> list[str]: ...
+
+    async def summarise(self, topic: str = "") -> Compressed | None: ...
+
+
+class AgentRun:
     """One question on its way to an answer. Whatever ends it, every call in the conversation has one result."""
 
     def __init__(
-        self, around: Surroundings, question: Message, emit: Callable[[AnyEvent], None], cancel: CancelToken
+        self, agent: RunnableAgent, question: Message, watch: Callable[[AnyEvent], None], cancel: CancelToken
     ) -> None:
-        self._around = around
+        self._agent = agent
+        self._host = agent.host
+        self._conversation = agent.conversation
         self._question = question
-        self._emit = emit
+        self.emit = watch
         self._cancel = cancel
-        self._guardrails = Guardrails(around.settings.tool_loop_guardrails)
+        self._guardrails = Guardrails(self._host.settings.tool_loop_guardrails)
         self._turn_id = secrets.token_hex(6)
         self._turns = 0
         self._calls = 0
@@ -73,12 +103,12 @@ class Run:
         self._called: dict[str, None] = {}
         self._announced: set[str] = set()
         self._hooks = RunHooks(
-            hooks=around.runtime.hooks,
-            conversation=around.conversation,
-            model=around.model,
-            platform=around.platform,
+            hooks=self._host.runtime.hooks,
+            conversation=self._conversation,
+            model=self._agent.model,
+            platform=self._host.platform,
             turn_id=self._turn_id,
-            changed_paths=around.changed_paths,
+            changed_paths=self._agent.changed_paths,
         )
         self._allowed: frozenset[str] = frozenset()
 
@@ -101,7 +131,7 @@ class Run:
             return self._result("interrupted", answer=interrupted.text, problem="it was interrupted")
 
     async def _until_done(self) -> RunResult:
-        while self._turns < self._around.max_turns and not self._out_of_calls:
+        while self._turns < self._agent.max_turns and not self._out_of_calls:
             ended = await self.step()
             if ended is not None:
                 return ended
@@ -122,10 +152,10 @@ class Run:
             return await self.execute(response.message.tool_calls)
         return await self._answered(response)
 
-    async def query(self, offered: Offered) -> ModelResponse:
+    async def query(self, offered: SelectedTools) -> ModelResponse:
         """Ask the model, once more with less where the request was too long."""
         self._turns += 1
-        self._emit(TurnStarted(turn=self._turns))
+        self.emit(TurnStarted(turn=self._turns))
         try:
             return await self._ask(offered)
         except ModelError as error:
@@ -133,76 +163,64 @@ class Run:
                 raise
             return await self._ask(offered)
 
-    async def _ask(self, offered: Offered | None) -> ModelResponse:
-        around = self._around
+    async def _ask(self, offered: SelectedTools | None) -> ModelResponse:
         request = ModelRequest(
-            model=around.model,
+            model=self._agent.model,
             messages=self._fitting_messages(offered),
-            system=around.system,
+            system=self._agent.system_prompt,
             tools=offered.tools if offered else (),
             definitions=offered.definitions if offered else (),
-            max_output_tokens=around.settings.model.max_output_tokens or None,
-            temperature=around.settings.model.temperature,
-            reasoning_effort=around.settings.model.reasoning_effort,
-            timeout_seconds=around.settings.model.timeout,
-            cache_key=around.conversation.session_id,
+            max_output_tokens=self._host.settings.model.max_output_tokens or None,
+            temperature=self._host.settings.model.temperature,
+            reasoning_effort=self._host.settings.model.reasoning_effort,
+            timeout_seconds=self._host.settings.model.timeout,
+            cache_key=self._conversation.session_id,
         )
         ids = RequestIds(
-            session_id=around.conversation.session_id,
+            session_id=self._conversation.session_id,
             turn_id=self._turn_id,
             api_request_id=self._request_id,
             api_call_count=self._turns,
         )
-        query = Query(around.provider, around.runtime.hooks, ids, self._emit, self._cancel)
+        query = ModelQuery(self._agent.provider, self._host.runtime.hooks, ids, self.emit, self._cancel)
         response = await query.send(request)
-        message = around.conversation.with_fresh_call_ids(response.message)
+        message = self._conversation.with_fresh_call_ids(response.message)
         self._usage += response.usage
         if message.text.strip() or message.tool_calls or message.images:
-            self._add(message, usage=response.usage)
+            self.add(message, usage=response.usage)
         return ModelResponse(
             message=message, usage=response.usage, stop=response.stop, model=response.model, provider=response.provider
         )
 
     async def execute(self, calls: Sequence[RequestedCall]) -> RunResult | None:
         """Run the calls of one answer; every one of them gets its result, whatever happens."""
-        around = self._around
-        batch = self._batch(calls, calls_left=around.max_calls - self._calls)
+        batch = self._batch(calls, calls_left=self._agent.max_calls - self._calls)
         self._last_results = await batch.run()
         self._calls += batch.run_count
         self._out_of_calls = batch.out_of_budget
         self._called |= dict.fromkeys(call.name for call in calls)
         if self._cancel.cancelled:
             raise Interrupted
-        if around.dry_run:
+        if self._agent.dry_run:
             return self._result("answered", answer="")
         if self._guardrails.is_hopeless(all_stopped=batch.all_stopped):
             return self._result("failed", problem="the model kept repeating calls that do not help, so it was stopped")
         return None
 
-    def _batch(self, calls: Sequence[RequestedCall], calls_left: int) -> Batch:
-        around = self._around
-        return Batch(
-            BatchSurroundings(
-                runtime=around.runtime,
-                ctx=around.runtime.context(
-                    session_id=around.conversation.session_id,
-                    task_id=around.conversation.session_id,
-                    turn_id=self._turn_id,
-                    api_request_id=self._request_id,
-                    user_task=self._question.text,
-                    cwd=around.cwd,
-                    cancel=self._cancel,
-                    allowed_tools=self._allowed,
-                ),
-                guardrails=self._guardrails,
-                emit=self._emit,
-                add=self._add,
-                replace=around.conversation.replace,
-                calls_left=calls_left,
-                dry_run=around.dry_run,
-            ),
-            calls,
+    def _batch(self, calls: Sequence[RequestedCall], calls_left: int) -> CallBatch:
+        session_id = self._conversation.session_id
+        ctx = self._host.runtime.context(
+            session_id=session_id,
+            task_id=session_id,
+            turn_id=self._turn_id,
+            api_request_id=self._request_id,
+            user_task=self._question.text,
+            cwd=self._agent.cwd,
+            cancel=self._cancel,
+            allowed_tools=self._allowed,
         )
+        request = BatchRequest(calls=calls, ctx=ctx, calls_left=calls_left, dry_run=self._agent.dry_run)
+        return CallBatch(self._host.runtime, self._guardrails, self, request)
 
     async def _answered(self, response: ModelResponse) -> RunResult | None:
         text = response.message.text
@@ -214,11 +232,11 @@ class Run:
             if outcome == "answered":
                 return self._result("failed", problem=EMPTY_ANSWER)
             return self._result(outcome, problem=problem)
-        if self._around.steering:
+        if self._agent.steering:
             return None  # Somebody spoke while the model was answering.
         wanted = await self._stoppable(self._hooks.verified(text))
         if wanted:
-            self._add(user_message(wanted))
+            self.add(user_message(wanted))
             return None
         outcome, problem = self._ending()
         told = await self._stoppable(self._hooks.transformed(text))
@@ -235,11 +253,10 @@ class Run:
 
     async def _wrap_up(self) -> RunResult:
         """Out of budget: a last answer without tools says how far it came."""
-        around = self._around
-        what = f"{around.max_calls} calls" if self._out_of_calls else f"{around.max_turns} turns"
+        what = f"{self._agent.max_calls} calls" if self._out_of_calls else f"{self._agent.max_turns} turns"
         problem = f"the budget of {what} is used up; go on in the same session, or raise it (max_turns, max_calls)"
-        self._emit(Notified(kind="budget", message=problem))
-        self._add(user_message(WRAP_UP))
+        self.emit(Notified(kind="budget", message=problem))
+        self.add(user_message(WRAP_UP))
         self._turns += 1
         try:
             response = await self._ask(None)
@@ -252,68 +269,73 @@ class Run:
 
     async def _hear(self) -> None:
         """Add what was said, what background processes did and what scheduled jobs found, since the last request."""
-        while self._around.steering:
-            text = self._around.steering.popleft()
-            self._add(user_message(text))
-            self._emit(Steered(text=text))
-        session_id = self._around.conversation.session_id
-        inbox = Inbox(self._around.settings.home.cron_file, session_id)
+        while self._agent.steering:
+            text = self._agent.steering.popleft()
+            self.add(user_message(text))
+            self.emit(Steered(text=text))
+        session_id = self._conversation.session_id
+        inbox = Inbox(self._host.settings.home.cron_file, session_id)
         if notices := inbox.waiting():
-            self._add(user_message("\n\n".join(notice.text for notice in notices)))
+            self.add(user_message("\n\n".join(notice.text for notice in notices)))
             inbox.fetched(notices)
-        if not self._around.runtime.has_terminal:
+        if not self._host.runtime.has_terminal:
             return
-        processes = self._around.runtime.terminal.processes
+        processes = self._host.runtime.terminal.processes
         events = await processes.unread_events(session_id, "agent")
         if events:
-            self._add(user_message("\n\n".join(f"[{event.describe()}]" for event in events)))
+            self.add(user_message("\n\n".join(f"[{event.describe()}]" for event in events)))
             await processes.acknowledge(session_id, "agent", events)
 
     async def _heed_servers(self) -> None:
         """Let MCP servers follow the config file, and the first request wait a moment for their tools."""
-        problem = await self._stoppable(self._around.servers.before_request())
+        problem = await self._stoppable(self._host.servers.before_request())
         if problem:
-            self._emit(Notified(kind="config", message=problem))
+            self.emit(Notified(kind="config", message=problem))
 
-    async def _make_room(self, offered: Offered, *, forced: bool = False) -> bool:
+    async def _make_room(self, offered: SelectedTools, *, forced: bool = False) -> bool:
         """Compress the conversation when it would not fit any more; True when that made room."""
-        around, profile = self._around, self._around.profile
-        if profile.max_prompt_tokens is not None or not (around.settings.compression.enabled or forced):
+        profile = self._agent.profile
+        if profile.max_prompt_tokens is not None or not (self._host.settings.compression.enabled or forced):
             return False
-        fixed = tokens_in(around.system) + offered.tokens
-        limit = int(profile.context_window * around.settings.compression.threshold_pct / 100)
-        if not forced and around.conversation.tokens(fixed) <= limit:
+        fixed = estimate_text_tokens(self._agent.system_prompt) + offered.tokens
+        limit = int(profile.context_window * self._host.settings.compression.threshold_pct / 100)
+        if not forced and self._conversation.tokens(fixed) <= limit:
             return False
-        event = await self._stoppable(around.compress())
+        event = await self._stoppable(self._agent.summarise())
         if event is not None:
-            self._emit(event)
-        if event is None or around.conversation.tokens(fixed) > limit:
-            return bool(cut_results(around.conversation)) or event is not None
+            self.emit(event)
+        if event is None or self._conversation.tokens(fixed) > limit:
+            return bool(cut_results(self._conversation)) or event is not None
         return True
 
-    def _offered(self) -> Offered:
-        around = self._around
+    def _offered(self) -> SelectedTools:
         # Asked for anew: servers may have become ready, or changed what they offer.
-        self._allowed = around.offer.allowed
-        offered = around.offer.current(around.profile, around.provider.dialect, self._question.text, self._called)
+        self._allowed = self._agent.tool_selection.allowed
+        offered = self._agent.tool_selection.current(
+            self._agent.profile, self._agent.provider.dialect, self._question.text, self._called
+        )
         for tool in offered.set_aside:
             if tool.name not in self._announced:
                 self._announced.add(tool.name)
                 message = f"the tool {tool.name} is set aside: {tool.reason}"
-                self._emit(Notified(kind="tool_set_aside", tool=tool.name, message=message))
+                self.emit(Notified(kind="tool_set_aside", tool=tool.name, message=message))
         return offered
 
-    def _fitting_messages(self, offered: Offered | None) -> Sequence[Message]:
-        around, profile = self._around, self._around.profile
+    def _fitting_messages(self, offered: SelectedTools | None) -> Sequence[Message]:
+        profile = self._agent.profile
         if profile.max_prompt_tokens is None:
-            return tuple(around.conversation.messages)
-        used = tokens_in(around.system) + (offered.tokens if offered else 0)
-        return within(around.conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
+            return tuple(self._conversation.messages)
+        used = estimate_text_tokens(self._agent.system_prompt) + (offered.tokens if offered else 0)
+        return fit_messages(self._conversation.messages, max(MIN_ANSWER_TOKENS, profile.max_prompt_tokens - used))
 
-    def _add(self, message: Message, usage: Usage | None = None) -> int:
-        position = self._around.conversation.add(message, turn_id=self._turn_id, usage=usage)
-        self._emit(MessageAdded(message=message, usage=usage))
+    def add(self, message: Message, usage: Usage | None = None) -> int:
+        position = self._conversation.add(message, turn_id=self._turn_id, usage=usage)
+        self.emit(MessageAdded(message=message, usage=usage))
         return position
+
+    def replace(self, position: int, message: Message) -> None:
+        """Put a shorter version of a message in its place."""
+        self._conversation.replace(position, message)
 
     @property
     def _request_id(self) -> str:
@@ -322,22 +344,21 @@ class Run:
     def _keep_partial(self, text: str) -> None:
         """An answer that was cut short is part of the conversation as far as it came."""
         if text.strip():
-            self._add(Message(role="assistant", content=text))
+            self.add(Message(role="assistant", content=text))
 
     async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        return await Query.stoppable(work, self._cancel)
+        return await ModelQuery.stoppable(work, self._cancel)
 
     async def _open(self) -> None:
-        around = self._around
-        session_id, provider = around.conversation.session_id, around.provider.name
-        self._emit(RunStarted(session_id=session_id, model=around.model, provider=provider))
-        around.conversation.refresh()
-        opening = self._hooks.opened(self._question, is_first=around.is_first_run)
-        around.is_first_run = False
+        session_id, provider = self._conversation.session_id, self._agent.provider.name
+        self.emit(RunStarted(session_id=session_id, model=self._agent.model, provider=provider))
+        self._conversation.refresh()
+        opening = self._hooks.opened(self._question, is_first=self._agent.is_first_run)
+        self._agent.is_first_run = False
         try:
             self._question = await self._stoppable(opening)
         finally:
-            self._add(self._question)
+            self.add(self._question)
 
     async def _close(self, result: RunResult) -> None:
         closing = self._hooks.closed(result, self._request_id)
@@ -348,7 +369,7 @@ class Run:
                 await self._stoppable(closing)
         except (Interrupted, TimeoutError):
             logger.warning("a hook that hears of the end of a run took too long and was left behind")
-        self._emit(RunEnded(result=result))
+        self.emit(RunEnded(result=result))
 
     def _result(
         self, outcome: Outcome, *, answer: str = "", problem: str = "", last: ModelResponse | None = None
@@ -358,7 +379,7 @@ class Run:
             answer=answer,
             problem=problem,
             images=last.message.images if last is not None else (),
-            session_id=self._around.conversation.session_id,
+            session_id=self._conversation.session_id,
             turns=self._turns,
             calls=self._calls,
             usage=self._usage,
@@ -366,11 +387,11 @@ class Run:
 
 
 async def run_question(
-    around: Surroundings, question: Message, emit: Callable[[AnyEvent], None], cancel: CancelToken
+    agent: RunnableAgent, question: Message, watch: Callable[[AnyEvent], None], cancel: CancelToken
 ) -> RunResult:
     """Work on one question. Cancelling the task that awaits this leaves a conversation that can be gone on with."""
     try:
-        return await Run(around, question, emit, cancel).run()
+        return await AgentRun(agent, question, watch, cancel).run()
     except asyncio.CancelledError:
         cancel.cancel("the run was cancelled")
         raise

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import os
+import secrets
+import stat
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.deliveries import Delivery, deliver
-from toolcrib.agent.event_stream import OnEvent
-from toolcrib.agent.events import RunResult
-from toolcrib.agent.offer import default_toolsets
-from toolcrib.agent.shell_call import ShellOutcome, run_in_shell
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.events import OnEvent, RunResult
+from toolcrib.agent.host import AgentHost
+from toolcrib.agent.tool_selection import default_toolsets
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.messages import Message, user_message
+from toolcrib.cron.delivery import Destination, leave_notice, stored_destination
 from toolcrib.cron.jobs import Job, JobError, RunOutcome, format_moment
 from toolcrib.cron.store import Claim, JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import untrusted
+from toolcrib.runtime import Runtime
 
 FORBIDDEN_TOOLS = frozenset({"cronjob", "clarify"})
 """Jobs make no jobs, and there is nobody to ask."""
@@ -38,7 +40,7 @@ FRAME = (
 )
 
 
-class ScheduledRuns:
+class JobRunner:
     """Does the work of runs, for a scheduler or for a person who runs a job now."""
 
     def __init__(self, store: JobStore, load: Callable[[], Settings], on_event: OnEvent | None = None) -> None:
@@ -48,12 +50,12 @@ class ScheduledRuns:
 
     async def execute(self, claim: Claim, cancel: CancelToken) -> RunOutcome:
         """How the run went, and what became of its delivery."""
-        workshop: Workshop | None = None
+        host: AgentHost | None = None
         try:
             try:
                 # Tool files may do anything while they are loaded.
-                workshop = await asyncio.to_thread(self._open_workshop, claim.job)
-                work = _Work(workshop, self._store, claim, cancel, self._on_event)
+                host = await asyncio.to_thread(self._open_workshop, claim.job)
+                work = _Work(host, self._store, claim, cancel, self._on_event)
                 report = await (work.with_script_alone() if claim.job.no_agent else work.with_agent())
             except ToolcribError as error:
                 # Whoever waits for a result is told that there is none.
@@ -62,14 +64,14 @@ class ScheduledRuns:
                 # That it was stopped is a result, too, and its delivery is not stopped with it.
                 report = msgspec.structs.replace(report, state="failed", error=cancel.reason or report.error)
                 cancel = CancelToken()
-            runtime = workshop.runtime if workshop is not None else None
+            runtime = host.runtime if host is not None else None
             note = await deliver(Delivery(runtime, self._store, claim, report, cancel))
             return msgspec.structs.replace(report, note=note)
         finally:
-            if workshop is not None:
-                await workshop.close()
+            if host is not None:
+                await host.close()
 
-    def _open_workshop(self, job: Job) -> Workshop:
+    def _open_workshop(self, job: Job) -> AgentHost:
         # Read for every run, so that a scheduler that runs for weeks goes by the settings of today.
         settings = self._load()
         if job.workdir and settings.terminal.backend in ON_THIS_MACHINE and not Path(job.workdir).is_dir():
@@ -77,7 +79,7 @@ class ScheduledRuns:
                 f"the folder {job.workdir!r} of the job is gone; name another one with "
                 f"`toolcrib cron update {job.id} --workdir FOLDER`"
             )
-        workshop = Workshop(
+        host = AgentHost(
             settings=settings,
             entry_point="cron",
             workspace=job.workdir or None,
@@ -85,17 +87,17 @@ class ScheduledRuns:
             model=job.model or None,
             provider=job.provider,
         )
-        workshop.runtime.load()
-        return workshop
+        host.runtime.load()
+        return host
 
 
 class _Work:
     """The work of one run."""
 
     def __init__(
-        self, workshop: Workshop, store: JobStore, claim: Claim, cancel: CancelToken, on_event: OnEvent | None
+        self, host: AgentHost, store: JobStore, claim: Claim, cancel: CancelToken, on_event: OnEvent | None
     ) -> None:
-        self._workshop = workshop
+        self._workshop = host
         self._store = store
         self._job, self._run = claim.job, claim.run
         self._cancel = cancel
@@ -120,7 +122,7 @@ class _Work:
         """What the agent says last is the result."""
         job = self._job
         agent = Agent(
-            workshop=self._workshop,
+            host=self._workshop,
             toolsets=None if job.toolsets is None else list(job.toolsets),
             disabled_toolsets=await self._late_toolsets(),
             without_tools=self._withheld(),
@@ -179,7 +181,7 @@ class _Work:
             parts.append(f"Output of `{job.script}`{code}:\n{_data(outcome.output, 'script')}")
         return "\n\n".join([*parts, job.prompt])
 
-    async def _script(self, session_id: str) -> ShellOutcome:
+    async def _script(self, session_id: str) -> ShellResult:
         runtime = self._workshop.runtime
         call_id = f"script_{self._run.number}"
         return await run_in_shell(runtime, self._job.script, session_id, call_id, self._cancel)
@@ -217,3 +219,133 @@ def _report(result: RunResult) -> RunOutcome:
         error="" if went_well else result.problem,
         session_id=result.session_id,
     )
+
+
+MAX_NOTICE_CHARS = 4_000
+OWNER_FILE = 0o600
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A result on its way."""
+
+    runtime: Runtime | None
+    """None where the run could not begin."""
+    store: JobStore
+    claim: Claim
+    report: RunOutcome
+    cancel: CancelToken
+
+    @property
+    def text(self) -> str:
+        """What is delivered: the result, and what went wrong."""
+        report = self.report
+        parts = [report.output, f"It failed: {report.error}" if report.state != "ok" else ""]
+        return "\n".join(part for part in parts if part) or "It ended without a result."
+
+    @property
+    def heading(self) -> str:
+        run = self.claim.run
+        return f"{self.claim.job.name}, {format_moment(run.started_at)}, {self.report.state}"
+
+
+async def deliver(delivery: Delivery) -> str:
+    """What became of the delivery, as a note for the run; a failure does not make the run fail."""
+    try:
+        destination = stored_destination(delivery.claim.job.deliver)
+        return await DELIVERIES[destination.kind](delivery, destination)
+    except (ToolcribError, OSError) as error:
+        said = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        return f"not delivered to {delivery.claim.job.deliver}: {said}"
+
+
+async def _keep(_delivery: Delivery, _destination: Destination) -> str:
+    return ""
+
+
+async def _tell_origin(delivery: Delivery, _destination: Destination) -> str:
+    job, run = delivery.claim.job, delivery.claim.run
+    text = delivery.text[:MAX_NOTICE_CHARS]
+    if len(delivery.text) > MAX_NOTICE_CHARS:
+        text += f"\n… (`toolcrib cron show {job.id}` shows all of it)"
+    notice = f"[Result of the scheduled job {delivery.heading}]\n{untrusted(text, 'job')}"
+    leave_notice(delivery.store.database, job.origin, run.number, notice)
+    return f"left for session {job.origin}"
+
+
+async def _append_to_file(delivery: Delivery, destination: Destination) -> str:
+    await asyncio.to_thread(_append, destination.target, f"--- {delivery.heading}\n{delivery.text}\n")
+    return f"added to {destination.target}"
+
+
+def _append(path: str, text: str) -> None:
+    """Put a text at the end of a regular file; a link in the way was not there when the job was agreed to."""
+    if os.path.realpath(path) != path:
+        raise JobError(f"there is a link in the way to {path!r} that was not there when the job was made")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, OWNER_FILE)
+    with os.fdopen(descriptor, "ab") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise JobError(f"{path!r} is no regular file")
+        stream.write(text.encode("utf-8", "replace"))
+
+
+async def _give_to_command(delivery: Delivery, destination: Destination) -> str:
+    """Run the command with the result on its input, where commands run; the gate judges all of it."""
+    if delivery.runtime is None:
+        raise JobError("there is nowhere to run the command, because the run could not begin")
+    mark = f"RESULT_{secrets.token_hex(8)}"
+    command = f"{{ {destination.target}\n}} <<'{mark}'\n{delivery.text}\n{mark}"
+    session, call_id = delivery.report.session_id, f"delivery_{delivery.claim.run.number}"
+    outcome = await run_in_shell(delivery.runtime, command, session, call_id, delivery.cancel)
+    if outcome.problem:
+        raise JobError(outcome.problem)
+    return f"given to `{destination.target}`"
+
+
+DELIVERIES: dict[str, Callable[[Delivery, Destination], Awaitable[str]]] = {
+    "local": _keep,
+    "origin": _tell_origin,
+    "file": _append_to_file,
+    "command": _give_to_command,
+}
+
+
+MAX_SECONDS = 600
+"""The longest that the terminal tool lets a command run in the foreground."""
+
+
+class ShellResult(msgspec.Struct, frozen=True):
+    """What a command printed, and what went wrong with it."""
+
+    output: str = ""
+    exit_code: int = 0
+    problem: str = ""
+    """Why it did not run, or that it failed; empty when all went well."""
+    denied: bool = False
+    """It was not run at all."""
+
+
+async def run_in_shell(
+    runtime: Runtime, command: str, session_id: str, call_id: str, cancel: CancelToken
+) -> ShellResult:
+    """Run a command in the workspace of a runtime, in a session that is on record."""
+    ctx = runtime.context(
+        tool_name="terminal",
+        session_id=session_id,
+        task_id=session_id,
+        call_id=call_id,
+        cwd=runtime.workspace,
+        cancel=cancel,
+        allowed_tools=frozenset({"terminal"}),
+    )
+    result = await runtime.call("terminal", {"command": command, "timeout": MAX_SECONDS}, ctx=ctx)
+    try:
+        answer = json.loads(result.text)
+    except ValueError:
+        answer = {}
+    if not isinstance(answer, dict) or "exit_code" not in answer:
+        return ShellResult(problem=result.error_message or result.text, denied=True, exit_code=-1)
+    output, code = str(answer.get("output") or ""), int(answer["exit_code"] or 0)
+    said = str(answer.get("error") or "")
+    problem = said or (f"it ended with exit code {code}" if code else "")
+    return ShellResult(output, code, problem, denied=bool(result.is_error and not output and code < 0))

@@ -21,12 +21,13 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, make_folder
-from toolcrib.config.redact import redact
+from toolcrib.config.redact import redactor
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger, EntryPoint
 
 if sys.platform != "win32":
     import fcntl
 
+Mask = Callable[[str], str]
 MAX_COMMAND_CHARS = 8_000
 MAX_MASKED_CHARS = 64_000
 MAX_TEXT_CHARS = 300
@@ -56,9 +57,9 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ApprovalLog:
     """The log of one home; several processes may write to it at once."""
 
-    def __init__(self, path: Path, *, mask: Callable[[str], str] = redact, clock: Callable[[], float] = time.time):
+    def __init__(self, path: Path, *, masker: Callable[[], Mask] = redactor, clock: Callable[[], float] = time.time):
         self.path = path
-        self._mask = mask
+        self._masker = masker
         self._clock = clock
         self._lock = threading.RLock()
         self._records: dict[str, ApprovalRecord] = {}
@@ -70,7 +71,7 @@ class ApprovalLog:
         with self._lock:
             self._read_on()
             if request.id not in self._records:
-                self._append({"event": "requested", **self._request_fields(request)})
+                self._append({"event": "requested", **self._request_fields(request, self._masker())})
 
     def answered(self, request_id: str, answer: Answer) -> bool:
         """Put an answer on record, once; False if the request was answered before, or never asked."""
@@ -79,14 +80,16 @@ class ApprovalLog:
             record = self._records.get(request_id)
             if record is None or record.answer is not None:
                 return False
-            self._append({"event": "answered", "id": request_id, **self._answer_fields(answer)})
+            self._append({"event": "answered", "id": request_id, **self._answer_fields(answer, self._masker())})
             self._read_on()
             return True
 
     def decided(self, request: ApprovalRequest, answer: Answer) -> None:
         """Put on record what was decided without a question."""
         with self._lock:
-            self._append({"event": "decided", **self._request_fields(request), **self._answer_fields(answer)})
+            mask = self._masker()
+            fields = self._request_fields(request, mask) | self._answer_fields(answer, mask)
+            self._append({"event": "decided", **fields})
 
     def records(self) -> list[ApprovalRecord]:
         """Everything on record, oldest first."""
@@ -106,45 +109,30 @@ class ApprovalLog:
         """What was asked and not answered, oldest first."""
         return [record.request for record in self.records() if record.answer is None]
 
-    def _request_fields(self, request: ApprovalRequest) -> dict[str, Any]:
+    def _request_fields(self, request: ApprovalRequest, mask: Mask) -> dict[str, Any]:
         shown = replace(
             request,
-            command=self._short(request.command, MAX_COMMAND_CHARS),
-            dangers=tuple(self._shown(danger) for danger in request.dangers[:MAX_DANGERS]),
-            tool=self._short(request.tool),
-            title=self._short(request.title),
+            command=_short(request.command, mask, MAX_COMMAND_CHARS),
+            dangers=tuple(_shown(danger, mask) for danger in request.dangers[:MAX_DANGERS]),
+            tool=_short(request.tool, mask),
+            title=_short(request.title, mask),
             # Verbatim: an answer that comes after a restart finds its session by it.
             session_key=request.session_key,
-            call_id=self._short(request.call_id),
-            turn_id=self._short(request.turn_id),
-            cwd=self._short(request.cwd),
+            call_id=_short(request.call_id, mask),
+            turn_id=_short(request.turn_id, mask),
+            cwd=_short(request.cwd, mask),
         )
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
         return {**msgspec.to_builtins(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
 
-    def _shown(self, danger: Danger) -> Danger:
-        return replace(
-            danger,
-            description=self._short(danger.description),
-            reason=self._short(danger.reason),
-            scope=self._short(danger.scope),
-            rule=self._short(danger.rule),
-            paths=tuple(self._short(path) for path in danger.paths[:MAX_PATHS]),
-        )
-
-    def _answer_fields(self, answer: Answer) -> dict[str, Any]:
+    def _answer_fields(self, answer: Answer, mask: Mask) -> dict[str, Any]:
         return {
             "choice": answer.choice,
-            "reason": self._short(answer.reason),
+            "reason": _short(answer.reason, mask),
             "decided_by": answer.decided_by,
             "every_scope": answer.every_scope,
             "answered_at": self._clock(),
         }
-
-    def _short(self, text: str, limit: int = MAX_TEXT_CHARS) -> str:
-        # Masked before it is cut: half a key would no longer look like one.
-        masked = self._mask(text[:MAX_MASKED_CHARS])
-        return masked if len(masked) <= limit else f"{masked[:limit]}… ({len(text)} characters)"
 
     def _append(self, fields: dict[str, Any]) -> None:
         line = json.dumps({"v": 1, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
@@ -266,3 +254,20 @@ def _answer(fields: dict[str, Any]) -> Answer:
         decided_by=str(fields["decided_by"]),
         every_scope=bool(fields["every_scope"]),
     )
+
+
+def _shown(danger: Danger, mask: Mask) -> Danger:
+    return replace(
+        danger,
+        description=_short(danger.description, mask),
+        reason=_short(danger.reason, mask),
+        scope=_short(danger.scope, mask),
+        rule=_short(danger.rule, mask),
+        paths=tuple(_short(path, mask) for path in danger.paths[:MAX_PATHS]),
+    )
+
+
+def _short(text: str, mask: Mask, limit: int = MAX_TEXT_CHARS) -> str:
+    # Masked before it is cut: half a key would no longer look like one.
+    masked = mask(text[:MAX_MASKED_CHARS]) if text else ""
+    return masked if len(masked) <= limit else f"{masked[:limit]}… ({len(text)} characters)"

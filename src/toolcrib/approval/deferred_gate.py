@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from toolcrib.approval.options import GateOptions
 from toolcrib.core.context import ToolContext
+from toolcrib.core.lazy import lazy
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
@@ -21,20 +22,15 @@ class DeferredGate:
 
     def __init__(self, options: GateOptions) -> None:
         self.options = options
-        self._made: ApprovalGate | None = None
         self._lock = threading.Lock()
 
-    @property
+    @lazy
     def made(self) -> ApprovalGate:
         """The gate itself, with its policy, grants and log."""
-        if self._made is None:
-            with self._lock:
-                if self._made is None:
-                    # Loaded here: the analyser and its rules cost more than the whole start of a process may.
-                    from toolcrib.approval.build import build_gate  # noqa: PLC0415
+        # Loaded here: the analyser and its rules cost more than the whole start of a process may.
+        from toolcrib.approval.build import build_gate  # noqa: PLC0415
 
-                    self._made = build_gate(self.options)
-        return self._made
+        return build_gate(self.options)
 
     def attend(self, approver: Approver) -> bool:
         """Ask this approver where nobody could be asked so far; False where somebody can be asked already."""
@@ -42,11 +38,11 @@ class DeferredGate:
             if self.options.approver is not None:
                 return False
             self.options = replace(self.options, approver=approver)
-            if self._made is not None:
+            if DeferredGate.made.is_built(self):
                 # As above.
                 from toolcrib.approval.build import build_policy  # noqa: PLC0415
 
-                self._made.attend(approver, build_policy(self.options))
+                self.made.attend(approver, build_policy(self.options))
         return True
 
     def forget_tool(self, tool: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolcrib.approval.shell.syntax import Script
+
 import asyncio
 import logging
 import os
@@ -14,12 +19,12 @@ from msgspec.structs import replace
 
 from toolcrib.approval.approvers import keeps_time
 from toolcrib.approval.audit_log import ApprovalLog
-from toolcrib.approval.calls import ReadCommand
+from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.options import FireHook
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, in_words
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
@@ -82,7 +87,8 @@ class ApprovalGate:
             title=entry.title,
             cwd=ctx.cwd,
         )
-        return decide(self.policy, action, self.grants.in_force(session_key(ctx)), self._read).verdict()
+        read = self._read if ctx.memo is None else _remembered(self._read, ctx.memo)
+        return decide(self.policy, action, self.grants.in_force(session_key(ctx)), read).verdict()
 
     async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
         dangers = _dangers_of(verdict)
@@ -274,3 +280,14 @@ def _hook_choice(answer: Answer) -> str:
     if answer.decided_by == "smart":
         return "smart_approve" if answer.allows else "smart_deny"
     return "deny" if answer.choice == "cancelled" else answer.choice
+
+
+def _remembered(read: ReadCommand, memo: CallMemo) -> ReadCommand:
+    """Reads commands, and leaves what was read to whoever runs the call."""
+
+    def read_and_keep(command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
+        reading = read(command, cwd=cwd, home=home, own=own)
+        memo.readings[command if isinstance(command, str) else command.source] = reading
+        return reading
+
+    return read_and_keep

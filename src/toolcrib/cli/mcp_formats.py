@@ -22,7 +22,7 @@ import msgspec
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.yaml_text import parse
 from toolcrib.core.errors import ConfigError, UnknownName, UsageError
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 
 _FENCE = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _STRING = r'("(?:\\.|[^"\\])*")'
@@ -90,7 +90,7 @@ def _json(text: str) -> Any:
         text = text[begin : end + 1 if end > begin else None]
     try:
         return read_json(text)
-    except BadJson as error:
+    except InvalidJson as error:
         # Keys without quotes, and single quotes, are YAML.
         with contextlib.suppress(ConfigError):
             data = parse(text, "the text").data

@@ -17,10 +17,17 @@ from msgspec.structs import replace
 from toolcrib.code_execution.channel import ChannelBroken, Frame, FrameReader, HelloFrame
 from toolcrib.code_execution.protected_files import secret_files
 from toolcrib.config.settings import CodeExecutionSettings
-from toolcrib.core.environments import BackendPath, CommandExit, CommandRequest, Environment, EnvironmentSpec, Execution
+from toolcrib.core.environments import (
+    BackendPath,
+    CommandExit,
+    CommandRequest,
+    Environment,
+    EnvironmentSpec,
+    Execution,
+    ExecutionTarget,
+)
 from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.sandbox import COVERED_SEPARATOR
-from toolcrib.terminal.whereabouts import Whereabouts
 
 BEGINNING = b"\0%b\0"
 """Surrounds the nonce that an interpreter prints first: a program that merely echoes its arguments prints no NUL."""
@@ -213,7 +220,9 @@ class ScriptEnvironment(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def sandbox_environment(where: Whereabouts, settings: CodeExecutionSettings, *, isolated: bool) -> ScriptEnvironment:
+def sandbox_environment(
+    where: ExecutionTarget, settings: CodeExecutionSettings, *, isolated: bool
+) -> ScriptEnvironment:
     """A sandbox around the folder of a session on this machine."""
     workspace = Path(where.spec.cwd).resolve()
     folder = Path(where.folder or workspace).resolve()
@@ -233,7 +242,7 @@ def sandbox_environment(where: Whereabouts, settings: CodeExecutionSettings, *, 
     )
 
 
-def session_environment(where: Whereabouts) -> ScriptEnvironment:
+def session_environment(where: ExecutionTarget) -> ScriptEnvironment:
     """The environment in which the session's commands run."""
     return ScriptEnvironment(spec=where.spec, folder=None, alone=False, isolated=where.isolated)
 
@@ -251,7 +260,7 @@ def in_slot(target: ScriptEnvironment, slot: int) -> ScriptEnvironment:
 
 
 def interpreter_request(
-    settings: CodeExecutionSettings, where: Whereabouts, target: ScriptEnvironment
+    settings: CodeExecutionSettings, where: ExecutionTarget, target: ScriptEnvironment
 ) -> InterpreterRequest:
     """The interpreter for a script of this session."""
     folders = (target.folder or "", where.spec.cwd)
@@ -264,7 +273,7 @@ def interpreter_request(
 
 
 def interpreter_command(
-    settings: CodeExecutionSettings, where: Whereabouts, nonce: str, shim: InterpreterShim | None = None
+    settings: CodeExecutionSettings, where: ExecutionTarget, nonce: str, shim: InterpreterShim | None = None
 ) -> str:
     """The command line that finds an interpreter in the environment and starts a script's supervisor in it."""
     strict = settings.mode == "strict"
@@ -286,7 +295,7 @@ def interpreter_command(
     )
 
 
-def _candidates(settings: CodeExecutionSettings, where: Whereabouts) -> str:
+def _candidates(settings: CodeExecutionSettings, where: ExecutionTarget) -> str:
     """The interpreters to try, as shell words."""
     # This machine always has a Python: the base of ours.
     fallback = [shlex.quote(_base_interpreter())] if where.is_here else []

@@ -313,11 +313,11 @@ class ScriptCalls:
 
     def __init__(self, ctx: ToolContext, tools: frozenset[str], limit: int, answer: Callable[[bytes], None]) -> None:
         self._cancel = CancelToken(ctx.cancel)
-        self._ctx = replace(ctx, cancel=self._cancel, handler_kwargs=None, effects=None)
+        self._ctx = replace(ctx, cancel=self._cancel, handler_kwargs=None, effects=None, memo=None)
         self._tools = tools
         self._limit = limit
         self._answer = answer
-        self._turns: Any = ctx.services.get("call_turns")()
+        self._turns = ctx.services.call_queue()
         self._running: set[asyncio.Task[None]] = set()
         self.asked = 0
         self.made = 0

@@ -32,15 +32,14 @@ from toolcrib.code_execution.interpreter import (
 from toolcrib.code_execution.protected_files import GitGuards
 from toolcrib.code_execution.run import CallerBridge, NotIsolated, ScriptCalls, ScriptOutcome, ScriptRequest, ScriptRun
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
-from toolcrib.core.environments import EnvironmentSpec
+from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
+from toolcrib.core.services import Services, TerminalPort
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
 from toolcrib.environments.output import BoundedOutput
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.service import TerminalService
-from toolcrib.terminal.whereabouts import Whereabouts
 
 Mask = Callable[[str], str]
 STATUS = {"ended": "error", "timeout": "timeout", "interrupt": "interrupted", "broken": "error", "flood": "error"}
@@ -146,10 +145,6 @@ SandboxStrength = Literal["strong", "weak", "none"]
 """How strong the sandbox around a folder is, as far as known."""
 
 
-def build(settings: Settings, services: Services) -> CodeExecutionService:
-    return CodeExecutionService(settings, services)
-
-
 class CodeExecutionService:
     """Runs the scripts of `execute_code`. One per Runtime; may be used from any loop or thread."""
 
@@ -167,7 +162,7 @@ class CodeExecutionService:
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """The script as a command, in the environment where it would run."""
-        where = self._terminal.whereabouts(ctx)
+        where = self._terminal.execution_target(ctx)
         target, command = self._target(where), f"python3 -c {shlex.quote(_source(args))}"
         if target.alone:
             return (Effect("exec", command, str(target.folder), isolated=target.isolated),)
@@ -178,7 +173,7 @@ class CodeExecutionService:
         if enabled_tools is not None:
             named = frozenset(enabled_tools) | {EXECUTE_CODE}
             ctx = replace(ctx, allowed_tools=named if ctx.allowed_tools is None else named & ctx.allowed_tools)
-        where = self._terminal.whereabouts(ctx)
+        where = self._terminal.execution_target(ctx)
         try:
             target = self._target(where)
             if ctx.effects is not None and _comparable(ctx.effects) != _comparable(self.effects(args, ctx)):
@@ -192,9 +187,11 @@ class CodeExecutionService:
         except ToolcribError as error:
             return tool_error(str(error))
 
-    async def _run_in(self, target: ScriptEnvironment, where: Whereabouts, args: JsonObject, ctx: ToolContext) -> str:
+    async def _run_in(
+        self, target: ScriptEnvironment, where: ExecutionTarget, args: JsonObject, ctx: ToolContext
+    ) -> str:
         settings, started = self._settings.code_execution, time.monotonic()
-        definitions = self._services.get("tool_catalog").definitions(ctx)
+        definitions = self._services.tool_catalog.definitions(ctx)
         functions = {tool["function"]["name"]: tool["function"] for tool in definitions}
         tools = script_tools(functions)
         request = ScriptRequest(
@@ -213,7 +210,7 @@ class CodeExecutionService:
             deadline=ctx.deadline,
             max_error_bytes=settings.max_error_bytes,
         )
-        caller = CallerBridge(ctx, self._terminal.options.mask)
+        caller = CallerBridge(ctx, self._terminal.mask)
         run = ScriptRun(request, self._output(), caller, self._interpreters)
         calls = ScriptCalls(ctx, frozenset(tools), settings.max_tool_calls, run.send)
         project = Path(target.spec.cwd)
@@ -230,7 +227,7 @@ class CodeExecutionService:
                 seconds=time.monotonic() - started,
                 memory_mb=settings.memory_mb,
                 note="; ".join(filter(None, (target.note, restored))),
-                mask=self._terminal.options.mask,
+                mask=self._terminal.mask,
             )
         )
 
@@ -265,11 +262,10 @@ class CodeExecutionService:
     # Where
 
     @property
-    def _terminal(self) -> TerminalService:
-        found: TerminalService = self._services.get("terminal")
-        return found
+    def _terminal(self) -> TerminalPort:
+        return self._services.terminal
 
-    def _target(self, where: Whereabouts) -> ScriptEnvironment:
+    def _target(self, where: ExecutionTarget) -> ScriptEnvironment:
         """Where a script of this session runs; raises EnvironmentFailed if a required sandbox is unavailable."""
         settings = self._settings.code_execution
         if where.spec.backend != "local" or settings.sandbox == "off":
@@ -297,7 +293,7 @@ class CodeExecutionService:
         # A single failure may have been caused by a busy machine.
         return "strong" if time.monotonic() - since > TRY_AGAIN_SECONDS else strength
 
-    def _lower(self, where: Whereabouts, error: EnvironmentFailed) -> bool:
+    def _lower(self, where: ExecutionTarget, error: EnvironmentFailed) -> bool:
         """Note that the sandbox around a folder is weaker than assumed; False if that changes nothing."""
         workspace = where.spec.cwd
         with self._lock:

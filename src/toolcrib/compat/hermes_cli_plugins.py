@@ -12,9 +12,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from toolcrib.compat.plugin_context import PluginContext
+from toolcrib.compat.plugin_manager import CompatPluginContext as PluginContext
 from toolcrib.compat.plugin_manager import DefaultPluginManager, PluginManager, refusal
-from toolcrib.compat.plugin_records import LoadedPlugin, PluginManifest
+from toolcrib.compat.plugin_manager import ManifestRecord as PluginManifest
+from toolcrib.compat.plugin_manager import PluginRecord as LoadedPlugin
 from toolcrib.core.errors import PluginError, PluginToolOverrideError
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE

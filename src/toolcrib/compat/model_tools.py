@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from toolcrib import api
 from toolcrib.api import default_runtime
 from toolcrib.compat import replaced_calls
-from toolcrib.compat.replaced_calls import Call
+from toolcrib.compat.replaced_calls import LegacyCall
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import AGENT_LOOP_TOOLS, SEARCH_TOOLS, JsonObject
 from toolcrib.dispatch.coercion import coerce
@@ -100,7 +100,7 @@ def handle_function_call(
             enabled_toolsets=enabled_toolsets,
             disabled_toolsets=disabled_toolsets,
         )
-    call = Call(
+    call = LegacyCall(
         function_name=function_name,
         function_args=function_args,
         task_id=task_id,

@@ -4,20 +4,130 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
 
 from toolcrib.api import default_runtime
-from toolcrib.compat import plugin_records
-from toolcrib.compat.callback_table import CallbackTable
 from toolcrib.config.load import load_settings
+from toolcrib.config.paths import find_home
 from toolcrib.core.attempt import attempt
-from toolcrib.core.types import JsonObject, Verdict
-from toolcrib.hooks.manager import Callback, HookManager, HookRegistration
+from toolcrib.core.types import JsonObject, Source, Verdict
+from toolcrib.hooks.manager import Callback, HookManager, HookRegistration, accepted_names
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
-from toolcrib.plugins.load import LoadedPlugin, load_plugins
+from toolcrib.plugins import context, load
+from toolcrib.plugins.load import LoadedPlugin, load_plugins, slug_of
+from toolcrib.plugins.manifest import MANIFEST_NAMES, read_manifest
+from toolcrib.plugins.manifest import PluginManifest as OurManifest
+from toolcrib.registry.collisions import LoadScope
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
+
+
+@dataclass
+class ManifestRecord:
+    """What a plugin says about itself, and where it was found."""
+
+    name: str
+    version: str = ""
+    description: str = ""
+    author: str = ""
+    requires_env: list[Any] = field(default_factory=list)
+    provides_tools: list[str] = field(default_factory=list)
+    provides_hooks: list[str] = field(default_factory=list)
+    source: str = ""
+    path: str | None = None
+    kind: str = "standalone"
+    key: str = ""
+
+
+@dataclass
+class PluginRecord:
+    """What became of one plugin: what it registered, or why it is not there."""
+
+    manifest: ManifestRecord
+    module: ModuleType | None = None
+    tools_registered: list[str] = field(default_factory=list)
+    hooks_registered: list[str] = field(default_factory=list)
+    middleware_registered: list[str] = field(default_factory=list)
+    commands_registered: list[str] = field(default_factory=list)
+    enabled: bool = False
+    error: str | None = None
+    deferred: bool = False
+
+    def as_dict(self) -> JsonObject:
+        """The line of this plugin in `PluginManager.list_plugins()`."""
+        return {
+            "name": self.manifest.name,
+            "key": self.manifest.key,
+            "kind": self.manifest.kind,
+            "version": self.manifest.version,
+            "description": self.manifest.description,
+            "source": self.manifest.source,
+            "path": self.manifest.path,
+            "enabled": self.enabled,
+            "tools": len(self.tools_registered),
+            "hooks": len(self.hooks_registered),
+            "middleware": len(self.middleware_registered),
+            "commands": len(self.commands_registered),
+            "error": self.error,
+        }
+
+
+def record_of(plugin: load.LoadedPlugin) -> PluginRecord:
+    """One of our plugins in these fields."""
+    return PluginRecord(
+        manifest=_manifest_of(plugin),
+        module=sys.modules.get(f"hermes_plugins.{slug_of(plugin.name, set())}"),
+        tools_registered=list(plugin.tools),
+        hooks_registered=list(plugin.hooks),
+        middleware_registered=list(plugin.middleware),
+        commands_registered=list(plugin.commands),
+        enabled=not plugin.problem,
+        error=plugin.problem or None,
+    )
+
+
+def _manifest_of(plugin: load.LoadedPlugin) -> ManifestRecord:
+    manifest = ManifestRecord(
+        name=plugin.name, version=plugin.version, source=plugin.origin, path=plugin.path or None, key=plugin.name
+    )
+    files = (Path(plugin.path) / name for name in MANIFEST_NAMES) if plugin.path else ()
+    file = next((file for file in files if file.is_file()), None)
+    # An installed package has no manifest file; one that cannot be read is the problem that the plugin itself shows.
+    read, _ = attempt(read_manifest, file) if file is not None else (None, None)
+    if read is not None:
+        written = read[0]
+        manifest.description, manifest.author, manifest.kind = written.description, written.author, written.kind
+        manifest.requires_env = list(written.requires_env)
+        manifest.provides_tools, manifest.provides_hooks = list(written.provides_tools), list(written.provides_hooks)
+    return manifest
+
+
+class _AnyContext(type):
+    """Makes what a plugin receives from our loader an instance of the class under the reference name too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, context.PluginContext)
+
+
+class CompatPluginContext(context.PluginContext, metaclass=_AnyContext):
+    """The runtime as one plugin sees it; hooks take effect at once, since no loader finishes this context."""
+
+    def __init__(self, manifest: ManifestRecord | OurManifest, manager: PluginManager) -> None:
+        source = Source("plugin", manifest.name)
+        ours = manifest if isinstance(manifest, OurManifest) else OurManifest(name=manifest.name)
+        super().__init__(ours, LoadScope(source, registry), registry, manager.hooks, find_home())
+        # Shown as it was given; only the name counts for us.
+        self.manifest: Any = manifest
+
+    def _add(self, hooked: context._Hooked) -> None:
+        self._require_callable(f"{hooked.table} {hooked.name!r}", hooked.callback)
+        self._apply(hooked)
+
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +200,8 @@ class PluginManager:
     # Names that callers of the reference system look at
 
     @property
-    def _plugins(self) -> dict[str, plugin_records.LoadedPlugin]:
-        return {plugin.name: plugin_records.record_of(plugin) for plugin in self.plugins}
+    def _plugins(self) -> dict[str, PluginRecord]:
+        return {plugin.name: record_of(plugin) for plugin in self.plugins}
 
     @property
     def _hooks(self) -> CallbackTable:
@@ -185,3 +295,99 @@ def _with_reason(answer: Any, tool_name: str) -> Any:
     if isinstance(answer, dict) and answer.get("action") == "block" and not answer.get("message"):
         return {**answer, "message": f"A plugin blocked this call of {tool_name}"}
     return answer
+
+
+class CallbackTable(MutableMapping[str, "Callbacks"]):
+    """`manager._hooks` or `manager._middleware`: names with at least one callback, each with a live list of them."""
+
+    def __init__(self, hooks: HookManager, table: Literal["hooks", "middleware"]) -> None:
+        self._manager = hooks
+        self._table = hooks._hooks if table == "hooks" else hooks._middleware
+
+    def read(self, name: str) -> tuple[HookRegistration, ...]:
+        return self._table.get(name, ())
+
+    def write(self, name: str, callbacks: Iterable[Callback]) -> None:
+        """Let these callbacks, and no others, belong to a name; who registered the known ones is remembered."""
+        known = {id(one.callback): one for one in self.read(name)}
+        found = tuple(known.get(id(callback)) or _registered(callback) for callback in callbacks)
+        with self._manager._lock:
+            self._table[name] = found
+            self._manager.is_empty = False
+
+    def replace(self, content: Mapping[str, Iterable[Callback]]) -> None:
+        """Take over a whole dict."""
+        wanted = {name: list(callbacks) for name, callbacks in content.items()}
+        self.clear()
+        self.update(wanted)  # type: ignore[arg-type]  # lists become live ones when they are written
+
+    def setdefault(self, key: str, default: Any = ()) -> Callbacks:
+        if key not in self:
+            self[key] = default
+        return Callbacks(self, key)
+
+    def __getitem__(self, name: str) -> Callbacks:
+        if not self.read(name):
+            raise KeyError(name)
+        return Callbacks(self, name)
+
+    def __setitem__(self, name: str, callbacks: Iterable[Callback]) -> None:
+        self.write(name, list(callbacks))
+
+    def __delitem__(self, name: str) -> None:
+        if not self.read(name):
+            raise KeyError(name)
+        self.write(name, ())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name, callbacks in self._table.items() if callbacks])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr({name: list(callbacks) for name, callbacks in self.items()})
+
+
+class Callbacks(MutableSequence[Callback]):
+    """The callbacks of one name; every change takes effect at once."""
+
+    def __init__(self, table: CallbackTable, name: str) -> None:
+        self._table = table
+        self._name = name
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._list()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        changed = self._list()
+        changed[index] = value
+        self._table.write(self._name, changed)
+
+    def __delitem__(self, index: Any) -> None:
+        changed = self._list()
+        del changed[index]
+        self._table.write(self._name, changed)
+
+    def __len__(self) -> int:
+        return len(self._table.read(self._name))
+
+    def insert(self, index: int, value: Callback) -> None:
+        changed = self._list()
+        changed.insert(index, value)
+        self._table.write(self._name, changed)
+
+    def __eq__(self, other: object) -> bool:
+        return self._list() == list(other) if isinstance(other, (list, Callbacks)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._list())
+
+    def _list(self) -> list[Callback]:
+        return [one.callback for one in self._table.read(self._name)]
+
+
+def _registered(callback: Callback) -> HookRegistration:
+    return HookRegistration(callback, accepted_names(callback), is_async=inspect.iscoroutinefunction(callback))

@@ -21,11 +21,10 @@ from toolcrib.compat.plugin_manager import PluginManager
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import TOOL_CALL, JsonObject
-from toolcrib.dispatch.coercion import coerce
-from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import Edge, drive
-from toolcrib.dispatch.json_text import BadJson, read_json
-from toolcrib.dispatch.tool_hooks import run_through_middleware
+from toolcrib.dispatch.coercion import InvalidJson, coerce, read_json
+from toolcrib.dispatch.executors import Executor, drive
+from toolcrib.dispatch.hooks import run_through_middleware
+from toolcrib.dispatch.pipeline import unwrap_tool_call
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -46,7 +45,7 @@ _plain_dispatch = ToolRegistry.dispatch.__get__(default_registry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class LegacyCall:
     """One call of `handle_function_call`, with the names of its parameters."""
 
     function_name: str
@@ -93,16 +92,16 @@ def nothing_is_replaced(registry: Any) -> bool:
     )
 
 
-def call_with_replacements(call: Call, registry: Any) -> Any:
+def call_with_replacements(call: LegacyCall, registry: Any) -> Any:
     """The result of a call in which `registry` and the functions of `hermes_cli.plugins` are used as they are now."""
     name = call.function_name
     try:
         if name == TOOL_CALL:
-            name, inner = unwrap(call.function_args or {})
+            name, inner = unwrap_tool_call(call.function_args or {})
             call = replace(call, function_name=name, function_args=inner)
         args = coerced(registry, name, _arguments(call))
         args, trace = _requested(call, args)
-        if default_runtime().answers_with_stub(name):
+        if default_runtime().has_agent_loop_stub(name):
             return agent_loop_error(name)
         refusal = None if call.skip_pre_tool_call_hook else _refusal(call, args, trace)
         if refusal is not None:
@@ -115,7 +114,7 @@ def call_with_replacements(call: Call, registry: Any) -> Any:
         ended = _ended(call, args, result, int((time.perf_counter() - started) * 1000)) | _outcome(result)
         tell_post_hook(**ended, middleware_trace=trace)
         return _transformed(ended)
-    except BadJson as error:
+    except InvalidJson as error:
         return tool_error(f"Invalid tool arguments: {error}")
     except Exception as error:  # the contract: a caller of this function always receives a result
         logger.exception("call of tool %r failed", name)
@@ -138,18 +137,18 @@ def coerced(registry: Any, name: str, args: JsonObject) -> JsonObject:
     return coerce(parameters, args) if isinstance(parameters, dict) else args
 
 
-def _arguments(call: Call) -> JsonObject:
+def _arguments(call: LegacyCall) -> JsonObject:
     args: Any = call.function_args
     if isinstance(args, str):
         args = read_json(args) if args.strip() else {}
     if args is None:
         return {}
     if not isinstance(args, Mapping):
-        raise BadJson(f"expected a JSON object, found a {type(args).__name__}")
+        raise InvalidJson(f"expected a JSON object, found a {type(args).__name__}")
     return dict(args)
 
 
-def _requested(call: Call, args: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
+def _requested(call: LegacyCall, args: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     """The arguments as the `tool_request` middleware leaves them, and a trace of what changed them."""
     trace = list(call.trace)
     asked = plugins.is_replaced("invoke_middleware") or plugins.has_middleware("tool_request")
@@ -172,19 +171,19 @@ def trace_entry(answer: JsonObject) -> JsonObject:
     return {"source": "plugin", **said}
 
 
-def _refusal(call: Call, args: JsonObject, trace: list[JsonObject]) -> str | None:
+def _refusal(call: LegacyCall, args: JsonObject, trace: list[JsonObject]) -> str | None:
     nobody_listens = plugins.is_replaced("has_hook") and not plugins.has_hook("pre_tool_call")
     if nobody_listens and not plugins.thread_has_whitelist():
         return None
     return plugins.resolve_pre_tool_block(call.function_name, args, **call.ids, middleware_trace=trace)
 
 
-def _executed(call: Call, args: JsonObject, registry: Any) -> Any:
+def _executed(call: LegacyCall, args: JsonObject, registry: Any) -> Any:
     """What the handler, or whatever stands in the place of `registry.dispatch`, gives through the middleware."""
     runtime = default_runtime()
     ctx = _context(call)
 
-    async def run(final: JsonObject, edge: Edge) -> Any:
+    async def run(final: JsonObject, edge: Executor) -> Any:
         if registry.dispatch != _plain_dispatch:
             return registry.dispatch(call.function_name, final, **call.handler_keywords)
         pipeline = copy.copy(runtime._pipeline)
@@ -194,8 +193,8 @@ def _executed(call: Call, args: JsonObject, registry: Any) -> Any:
     manager = plugins.get_plugin_manager()
     hooks = manager.hooks if isinstance(manager, PluginManager) else HookManager()
     if not hooks.has_middleware("tool_execution"):
-        return drive(run(args, runtime._sync_edge))
-    chain = run_through_middleware(hooks, call.function_name, args, dict(args), ctx, runtime._sync_edge, run)
+        return drive(run(args, runtime._sync_executor))
+    chain = run_through_middleware(hooks, call.function_name, args, dict(args), ctx, runtime._sync_executor, run)
     result, error = attempt(drive, chain)
     if error is not None:
         logger.error("tool %r failed", call.function_name, exc_info=error)
@@ -203,7 +202,7 @@ def _executed(call: Call, args: JsonObject, registry: Any) -> Any:
     return result
 
 
-def _context(call: Call) -> ToolContext:
+def _context(call: LegacyCall) -> ToolContext:
     runtime = default_runtime()
     allowed = None
     if call.enabled_toolsets is not None or call.disabled_toolsets is not None:
@@ -237,7 +236,7 @@ def _ask_hook(name: str, keywords: JsonObject) -> list[Any]:
     return answers or []
 
 
-def _ended(call: Call, args: JsonObject, result: Any, duration_ms: int) -> JsonObject:
+def _ended(call: LegacyCall, args: JsonObject, result: Any, duration_ms: int) -> JsonObject:
     """What hooks are told about a call that is over."""
     return {
         "tool_name": call.function_name,

@@ -7,24 +7,35 @@ grant lifts a block.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from contextvars import Token
-from typing import Any
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from toolcrib.api import default_runtime
 from toolcrib.approval.analyse import DANGEROUS_PATTERNS, detect_dangerous_command, detect_hardline_command
+from toolcrib.approval.approvers.gateway import GatewayApprover
+from toolcrib.approval.build import build_gate
 from toolcrib.approval.command_reader import read_command
+from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grant, may_be_permanent
-from toolcrib.approval.policy import Action, Decision, Policy, answer_dangers, decide
-from toolcrib.compat import approval_questions as questions
-from toolcrib.compat.approval_questions import ApprovalCallback, Observed, sessions
+from toolcrib.approval.options import GateOptions
+from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, answer_dangers, decide
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger, EntryPoint
+from toolcrib.core.attempt import attempt
+from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.ports import Approver
-from toolcrib.core.types import Effect, JsonObject, Verdict
+from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
 __all__ = ["DANGEROUS_PATTERNS", "HARDLINE_PATTERNS", "detect_dangerous_command", "detect_hardline_command"]
 
@@ -55,8 +66,8 @@ def check_all_command_guards(
     command: str, env_type: str, approval_callback: ApprovalCallback | None = None, has_host_access: bool = False
 ) -> JsonObject:
     """Whether a command may run: `approved`, `message`, and who said so. Asks where policy says so."""
-    approver = questions.who_answers(approval_callback)
-    policy = questions.session_policy(approver, env_type, has_host_access)
+    approver = who_answers(approval_callback)
+    policy = session_policy(approver, env_type, has_host_access)
     return _settled(policy, approver, "terminal", command, _decide(policy, command))
 
 
@@ -65,8 +76,8 @@ check_dangerous_command = check_all_command_guards
 
 def check_execute_code_guard(code: str, env_type: str, has_host_access: bool = False) -> JsonObject:
     """Whether a script may run. A front end elsewhere is asked about every script, a terminal about its dangers."""
-    approver = questions.who_answers(None)
-    policy = questions.session_policy(approver, env_type, has_host_access)
+    approver = who_answers(None)
+    policy = session_policy(approver, env_type, has_host_access)
     decision = _decide(policy, f"python3 -c {shlex.quote(code)}")
     if decision.outcome != "deny" and not policy.isolated and policy.entry_point != "interactive":
         whole = Danger(rule=EXECUTE_CODE, description=EXECUTE_CODE, reason="it runs a whole script")
@@ -79,10 +90,10 @@ def request_tool_approval(
     tool_name: str, reason: str, *, rule_key: str = "", approval_callback: ApprovalCallback | None = None
 ) -> JsonObject:
     """Whether a call that a plugin wants approved may go on; the grant is kept as `plugin_rule:<rule_key>`."""
-    approver = questions.who_answers(approval_callback)
-    policy = questions.session_policy(approver)
+    approver = who_answers(approval_callback)
+    policy = session_policy(approver)
     danger = Danger(rule=f"plugin_rule:{rule_key or tool_name}", description=reason, reason=reason)
-    if any(grant.covers(danger) for grant in questions.base_gate().grants.in_force(get_current_session_key())):
+    if any(grant.covers(danger) for grant in base_gate().grants.in_force(get_current_session_key())):
         return {"approved": True, "message": None}
     return _settled(policy, approver, tool_name, f"{tool_name}: {reason}", answer_dangers(policy, (danger,)))
 
@@ -91,11 +102,11 @@ def request_elicitation_consent(
     message: str, description: str, *, timeout_seconds: float | None = None, surface: str = "mcp-elicitation"
 ) -> str:
     """What the person says to a server that wants something: accept, decline or cancel. No grant answers for him."""
-    approver = questions.who_answers(None)
+    approver = who_answers(None)
     if approver is None:
         return "decline"
     danger = Danger(rule=ELICITATION, description=description, reason=message, scope=surface)
-    answer = _put(questions.request_for(surface, message, danger, permanent=False), approver, timeout_seconds)
+    answer = _put(request_for(surface, message, danger, permanent=False), approver, timeout_seconds)
     if answer.choice in ("timeout", "cancelled"):
         return "cancel"
     return "accept" if answer.allows else "decline"
@@ -111,12 +122,12 @@ def prompt_dangerous_approval(
     smart_denied: bool = False,
 ) -> str:
     """What the person says: once, session, always or deny. Nothing is remembered; without a person it is deny."""
-    approver = questions.who_answers(approval_callback)
+    approver = who_answers(approval_callback)
     if approver is None:
         return "deny"
     reason = f"{description} (a model that looked at it advises against)" if smart_denied else description
     danger = Danger(rule=description, description=description, reason=reason, span=(0, len(command)))
-    request = questions.request_for("terminal", command, danger, permanent=allow_permanent)
+    request = request_for("terminal", command, danger, permanent=allow_permanent)
     answer = _put(request, approver, timeout_seconds)
     if answer.choice == "always" and not allow_permanent:
         return "session"
@@ -128,7 +139,7 @@ def prompt_dangerous_approval(
 
 def approve_session(session_key: str, pattern_key: str) -> None:
     """Agree to a class of danger, in every scope, until the session ends."""
-    questions.base_gate().grants.add_to_session(session_key, Grant(pattern_key))
+    base_gate().grants.add_to_session(session_key, Grant(pattern_key))
 
 
 def approve_permanent(pattern_key: str) -> None:
@@ -139,12 +150,12 @@ def approve_permanent(pattern_key: str) -> None:
 def is_approved(session_key: str, pattern_key: str) -> bool:
     """Whether a class of danger was agreed to, in every scope."""
     danger = Danger(rule=pattern_key, description=pattern_key, reason="")
-    return any(grant.covers(danger) for grant in questions.base_gate().grants.in_force(session_key))
+    return any(grant.covers(danger) for grant in base_gate().grants.in_force(session_key))
 
 
 def load_permanent(patterns: Iterable[str]) -> None:
     """Let entries hold from now on, without writing them."""
-    questions.base_gate().grants.load(patterns)
+    base_gate().grants.load(patterns)
 
 
 def load_permanent_allowlist() -> set[str]:
@@ -165,7 +176,7 @@ def save_permanent_allowlist(patterns: Iterable[str]) -> None:
 def clear_session(session_key: str) -> None:
     """Forget what a session agreed to, and deny what still waits in it."""
     sessions.ask_nothing(session_key, False)
-    questions.base_gate().grants.clear_session(session_key)
+    base_gate().grants.clear_session(session_key)
     sessions.gateway.resolve(session_key, "deny", resolve_all=True, reason="the session was ended")
 
 
@@ -191,7 +202,7 @@ def is_current_session_yolo_enabled() -> bool:
 
 def is_approval_bypass_active() -> bool:
     """Whether dangerous commands run without a question here."""
-    policy = questions.base_gate().policy
+    policy = base_gate().policy
     return policy.yolo or policy.mode == "off" or is_current_session_yolo_enabled()
 
 
@@ -212,7 +223,7 @@ def resolve_gateway_approval(
 ) -> int:
     """Answer the oldest question of a session, or all of them; returns how many."""
     count = sessions.gateway.resolve(session_key, choice, resolve_all=resolve_all, reason=reason)
-    grants = questions.base_gate().grants
+    grants = base_gate().grants
     for late in sessions.gateway.late_answers(session_key):
         # Nothing waits for it any more, so it counts for the next try.
         if late.answer.choice == "session":
@@ -230,51 +241,51 @@ def submit_pending(session_key: str, approval: JsonObject) -> None:
     """Put a question on record that nobody waits for; the answer holds for the next try."""
     key = str(approval.get("pattern_key") or approval.get("description") or "")
     danger = Danger(rule=key, description=key, reason=str(approval.get("description") or key))
-    token = questions.session_key.set(session_key)
+    token = session_key_var.set(session_key)
     try:
-        request = questions.request_for("terminal", str(approval.get("command", "")), danger, permanent=True)
+        request = request_for("terminal", str(approval.get("command", "")), danger, permanent=True)
     finally:
-        questions.session_key.reset(token)
-    questions.base_gate().log.requested(request)
+        session_key_var.reset(token)
+    base_gate().log.requested(request)
 
 
 # Contexts
 
 
 def set_current_session_key(session_key: str) -> Token[str]:
-    return questions.session_key.set(session_key)
+    return session_key_var.set(session_key)
 
 
 def reset_current_session_key(token: Token[str]) -> None:
-    questions.session_key.reset(token)
+    session_key_var.reset(token)
 
 
 def get_current_session_key(default: str = "default") -> str:
-    return questions.current_session(default)
+    return current_session(default)
 
 
 def set_hermes_interactive_context(interactive: bool) -> Token[bool | None]:
-    return questions.interactive.set(interactive)
+    return interactive_var.set(interactive)
 
 
 def reset_hermes_interactive_context(token: Token[bool | None]) -> None:
-    questions.interactive.reset(token)
+    interactive_var.reset(token)
 
 
 def set_current_observability_context(turn_id: str = "", tool_call_id: str = "", **_: Any) -> Token[Observed]:
-    return questions.observed.set((turn_id, tool_call_id))
+    return observed_var.set((turn_id, tool_call_id))
 
 
 def reset_current_observability_context(token: Token[Observed]) -> None:
-    questions.observed.reset(token)
+    observed_var.reset(token)
 
 
 # How a decision becomes the dictionary that callers know
 
 
 def _decide(policy: Policy, command: str) -> Decision:
-    action = Action(tool="terminal", effects=(Effect("exec", command),), cwd=questions.call_context("terminal").cwd)
-    grants = questions.base_gate().grants.in_force(get_current_session_key())
+    action = Action(tool="terminal", effects=(Effect("exec", command),), cwd=call_context("terminal").cwd)
+    grants = base_gate().grants.in_force(get_current_session_key())
     return decide(policy, action, grants, read_command)
 
 
@@ -283,7 +294,7 @@ def _settled(policy: Policy, approver: Approver | None, tool: str, text: str, de
         return _pending(tool, text, decision)
     verdict, answer = decision.verdict(), None
     if decision.outcome == "ask" or decision.dangers:
-        verdict, answer = questions.settle(policy, approver, tool, text, verdict)
+        verdict, answer = settle(policy, approver, tool, text, verdict)
     return _result(verdict, answer, decision)
 
 
@@ -291,7 +302,7 @@ def _pending(tool: str, text: str, decision: Decision) -> JsonObject:
     """The answer comes later, in the chat: the question is on record, and nothing runs."""
     keys = _keys(decision)
     permanent = may_be_permanent(decision.dangers)
-    questions.base_gate().log.requested(questions.request_for(tool, text, *decision.dangers, permanent=permanent))
+    base_gate().log.requested(request_for(tool, text, *decision.dangers, permanent=permanent))
     return {
         "approved": False,
         "status": "pending_approval",
@@ -336,7 +347,7 @@ def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | 
     """Ask once, with the question and its answer on record."""
     runtime = default_runtime()
     seconds = runtime.settings.approvals.timeout if timeout_seconds is None else timeout_seconds
-    log = questions.base_gate().log
+    log = base_gate().log
     log.requested(request)
 
     async def ask() -> Answer:
@@ -348,3 +359,216 @@ def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | 
     answer = runtime.bridge.run(ask())
     log.answered(request.id, answer)
     return answer
+
+
+logger = logging.getLogger(__name__)
+
+ApprovalCallback = Callable[..., str]
+Observed = tuple[str, str]
+
+session_key_var: ContextVar[str] = ContextVar("approval_session_key", default="")
+interactive_var: ContextVar[bool | None] = ContextVar("approval_interactive", default=None)
+observed_var: ContextVar[Observed] = ContextVar("approval_observed", default=("", ""))
+"""The turn and the call that a question belongs to."""
+
+
+def current_session(default: str = "default") -> str:
+    """The session that was set, else that of the call being served, else that of the environment."""
+    ctx = current_context.get()
+    serving = ctx.session_id if ctx is not None else ""
+    return session_key_var.get() or serving or os.environ.get("HERMES_SESSION_KEY") or default
+
+
+class Sessions:
+    """What was said about sessions under the reference names, and the queue of their questions."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._unasked: set[str] = set()
+        self._notified: set[str] = set()
+        self._gateway: GatewayApprover | None = None
+
+    @property
+    def gateway(self) -> GatewayApprover:
+        """The queue, over the record of the default runtime."""
+        gate = base_gate()
+        with self._lock:
+            if self._gateway is None:
+                timeout = default_runtime().settings.approvals.timeout
+                self._gateway = GatewayApprover(gate.log, timeout_seconds=timeout)
+            return self._gateway
+
+    def register(self, key: str, callback: Callable[[JsonObject], None]) -> None:
+        self.gateway.register_notify(key, callback)
+        with self._lock:
+            self._notified.add(key)
+        self._answer_for_runtime()
+
+    def unregister(self, key: str) -> None:
+        with self._lock:
+            self._notified.discard(key)
+        self.gateway.unregister_notify(key)
+
+    def is_notified(self, key: str) -> bool:
+        return key in self._notified
+
+    def ask_nothing(self, key: str, active: bool) -> None:
+        """Switch the questions of a session off or on; blocks and deny rules never reach this point."""
+        with self._lock:
+            (self._unasked.add if active else self._unasked.discard)(key)
+        if active:
+            self._answer_for_runtime()
+
+    def is_unasked(self, key: str) -> bool:
+        return key in self._unasked
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        """Answer for calls that the default runtime runs, so that one switch holds for both ways."""
+        if self.is_unasked(request.session_key):
+            return Answer(choice="once", decided_by="yolo")
+        if self.is_notified(request.session_key):
+            return await self.gateway.ask(request)
+        return Answer(choice="deny", reason="nobody is here to approve it", decided_by="policy")
+
+    def _answer_for_runtime(self) -> None:
+        gate = default_runtime().gate
+        if isinstance(gate, DeferredGate):
+            gate.attend(self)
+
+
+sessions = Sessions()
+
+
+def base_gate() -> ApprovalGate:
+    """The gate of the default runtime, with its grants and its record."""
+    runtime = default_runtime()
+    if isinstance(runtime.gate, DeferredGate):
+        return runtime.gate.made
+    if isinstance(runtime.gate, ApprovalGate):
+        return runtime.gate
+    return build_gate(GateOptions(settings=runtime.settings, workspace="", fire=runtime.hooks.invoke))
+
+
+def entry_point() -> EntryPoint:
+    """Where the work of this thread comes from, as the variables and contexts of the reference system say it."""
+    environ = os.environ
+    if environ.get("HERMES_CRON_SESSION"):
+        return "cron"
+    if (
+        sessions.is_notified(current_session())
+        or environ.get("HERMES_GATEWAY_SESSION")
+        or environ.get("HERMES_SESSION_PLATFORM")
+        or environ.get("HERMES_EXEC_ASK")
+    ):
+        return "gateway"
+    said = interactive_var.get()
+    return "interactive" if said or (said is None and environ.get("HERMES_INTERACTIVE")) else "library"
+
+
+@dataclass(frozen=True)
+class CallbackApprover:
+    """Asks by a callback `(command, description, *, allow_permanent=True)`; what is no known answer is a no."""
+
+    callback: ApprovalCallback
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        # Called in place: callbacks of the reference system expect the thread that asked.
+        said, error = attempt(
+            lambda: self.callback(request.command, request.description, allow_permanent=request.may_be_permanent)
+        )
+        if error is not None:
+            logger.error("an approval callback failed, which is a no", exc_info=error)
+            return Answer(choice="deny", reason="the approval callback failed", decided_by="policy")
+        return Answer(choice=choice_of(said), decided_by="user")
+
+
+@dataclass
+class _Heard:
+    """Passes a question on and remembers the answer, which the verdict alone does not tell."""
+
+    approver: Approver
+    answer: Answer | None = None
+
+    async def ask(self, request: ApprovalRequest) -> Answer:
+        self.answer = await self.approver.ask(request)
+        return self.answer
+
+
+def choice_of(said: Any) -> Choice:
+    known: tuple[Choice, ...] = get_args(Choice)
+    return next((choice for choice in known if choice == said), "deny")
+
+
+def who_answers(callback: ApprovalCallback | None) -> Approver | None:
+    """Whom a question of this thread goes to; None where nobody can be asked."""
+    if entry_point() == "cron":
+        return None
+    if callback is not None:
+        return CallbackApprover(callback)
+    if sessions.is_notified(current_session()):
+        return sessions.gateway
+    gate = default_runtime().gate
+    own = gate.options.approver if isinstance(gate, DeferredGate) else None
+    return own if own is not sessions else None
+
+
+def session_policy(approver: Approver | None, env_type: str = "local", has_host_access: bool = False) -> Policy:
+    """The policy of the default runtime, as it is for the session, the backend and the entry point of this call."""
+    base = base_gate().policy
+    point = entry_point()
+    by_settings = getattr(default_runtime().settings.approvals.policies, point)
+    asks = approver is not None and (point == "library" or by_settings == "ask")
+    return replace(
+        base,
+        entry_point=point,
+        answer="ask" if asks else by_settings,
+        attended=approver is not None,
+        yolo=base.yolo or sessions.is_unasked(current_session()),
+        backend=env_type,
+        isolated=env_type in ISOLATED_BACKENDS and not has_host_access,
+    )
+
+
+def settle(
+    policy: Policy, approver: Approver | None, tool: str, text: str, verdict: Verdict
+) -> tuple[Verdict, Answer | None]:
+    """Have the gate ask about a verdict, with record, hooks and grants; also gives the answer, if somebody gave one."""
+    base = base_gate()
+    runtime = default_runtime()
+    heard = _Heard(approver) if approver is not None else None
+    gate = ApprovalGate(
+        policy,
+        grants=base.grants,
+        log=base.log,
+        read=read_command,
+        approver=heard,
+        timeout_seconds=runtime.settings.approvals.timeout,
+        fire=runtime.hooks.invoke,
+    )
+    entry = ToolEntry(tool, "terminal", {}, _never_called)
+    settling = gate.settle(entry, {"command": text}, verdict, call_context(tool))
+    return runtime.bridge.run(settling), heard.answer if heard else None
+
+
+def call_context(tool: str) -> ToolContext:
+    turn_id, call_id = observed_var.get()
+    return default_runtime().context(tool_name=tool, session_id=current_session(), turn_id=turn_id, call_id=call_id)
+
+
+def request_for(tool: str, text: str, *dangers: Danger, permanent: bool) -> ApprovalRequest:
+    turn_id, call_id = observed_var.get()
+    return ApprovalRequest(
+        id=os.urandom(8).hex(),
+        tool=tool,
+        command=text,
+        dangers=dangers,
+        session_key=current_session(),
+        call_id=call_id,
+        turn_id=turn_id,
+        entry_point=entry_point(),
+        may_be_permanent=permanent,
+    )
+
+
+def _never_called(*_: Any, **__: Any) -> str:
+    raise AssertionError("this entry only names the tool for the gate")

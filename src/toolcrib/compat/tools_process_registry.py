@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolcrib.api import default_runtime
+from toolcrib.approval.gate import DEFAULT_SESSION
 from toolcrib.compat.session_environment import SessionEnvironment
 from toolcrib.compat.tools_approval import check_all_command_guards
 from toolcrib.compat.tools_environments import BaseEnvironment
@@ -25,7 +26,6 @@ from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.process import TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry as OurRegistry
-from toolcrib.processes.service import DEFAULT_SESSION
 from toolcrib.terminal.service import TerminalService
 
 READER = "completion_queue"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from toolcrib.api import default_runtime
+from toolcrib.approval.gate import DEFAULT_SESSION
 from toolcrib.compat.session_environment import SessionEnvironment
 from toolcrib.compat.tools_environments import BaseEnvironment
 from toolcrib.compat.tools_environments_backends import (
@@ -26,7 +27,6 @@ from toolcrib.compat.tools_interrupt import _interrupt_event, cancelled_with_thr
 from toolcrib.core.environments import INTERRUPTED
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject, ToolResult
-from toolcrib.processes.service import DEFAULT_SESSION
 
 __all__ = ["_interrupt_event"]
 

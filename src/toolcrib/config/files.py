@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -66,7 +67,7 @@ def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> No
 
 def make_folder(path: Path) -> None:
     """Create a folder, and those above it, for the owner alone; one that exists is left as it is."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir(mode=OWNER_FOLDER, exist_ok=True)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from toolcrib.core.attempt import attempt
-from toolcrib.core.types import Effect, ToolResult
+from toolcrib.core.types import Effect
+
+if TYPE_CHECKING:
+    from toolcrib.core.environments import ExecutionTarget
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -80,20 +84,23 @@ def _follow(child: CancelToken, parent: CancelToken) -> None:
     weakref.finalize(child, parent.on_cancel(cancel_child)).atexit = False
 
 
-class Services(Protocol):
-    """What handlers may use of the runtime they run in."""
+class CallMemo:
+    """What was found out about one call on its way, so that each thing is computed once.
 
-    async def call(self, ctx: ToolContext, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call another tool through the whole pipeline, with the session of `ctx`."""
-        ...
+    It starts empty at admission: what planning found authorises nothing.
+    """
 
-    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
+    __slots__ = ("readings", "target")
 
-    def spill(self, ctx: ToolContext, text: str) -> str: ...
+    def __init__(self) -> None:
+        self.target: ExecutionTarget | None = None
+        """The environment that the call runs in."""
+        self.readings: dict[str, Any] = {}
+        """Command lines as the gate read them."""
 
-    def get(self, name: str) -> Any:
-        """A named service (`todo`, `memory` …); raises UsageError saying which one is missing."""
-        ...
+    def clear(self) -> None:
+        self.target = None
+        self.readings.clear()
 
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.
@@ -119,6 +126,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the handler receives by keyword, where the caller chose that; else task_id, session_id and user_task."""
     effects: tuple[Effect, ...] | None = None
     """In a handler: the effects of this call, as they were agreed to. What it does must be these and no others."""
+    memo: CallMemo | None = None
+    """From admission on: what was found out about this call; None for a call that does nothing to admit."""
 
     @property
     def cancelled(self) -> bool:

@@ -13,6 +13,8 @@ from typing import Literal, NewType, Protocol
 
 from msgspec import Struct
 
+from toolcrib.core.types import Effect, EffectKind
+
 BackendPath = NewType("BackendPath", str)
 """A path inside an environment. A path of this machine is a `pathlib.Path`; the types keep them apart."""
 
@@ -346,3 +348,22 @@ class Leftover(Struct, frozen=True, kw_only=True):
     """For people: the image, its age, its owner."""
     owner_alive: bool
     """Whether the process that created it still runs. Only what has lost its owner may be removed without asking."""
+
+
+class ExecutionTarget(Struct, frozen=True, kw_only=True):
+    """Where a call of a session runs, as far as that is known without opening an environment."""
+
+    spec: EnvironmentSpec
+    folder: str
+    """Where relative paths start; empty where only the environment knows it."""
+    isolated: bool
+    """What happens there cannot leave it, except through the network."""
+    is_here: bool
+    """Its paths are paths of this machine."""
+
+    def effect(self, kind: EffectKind, target: str, folder: str = "") -> Effect:
+        """An effect in this environment."""
+        folder = folder or self.folder
+        if self.is_here:
+            return Effect(kind, target, folder, isolated=self.isolated and kind != "exec")
+        return Effect(kind, target, folder, self.spec.backend, self.isolated, self.spec.cwd)

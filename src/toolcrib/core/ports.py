@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
 
 if TYPE_CHECKING:
-    # Only named here: a process that asks nothing does not load them.
     from toolcrib.core.approvals import Answer, ApprovalRequest
 
-__all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker", "Services"]
+__all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker"]
 
 
 class Invoker(Protocol):

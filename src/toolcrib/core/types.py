@@ -139,6 +139,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: float = 0.0
     handle: str = ""
     """Where the whole text can be read, if `content` is only a preview of it."""
+    effects: tuple[Effect, ...] | None = None
+    """What the call was admitted to do; None where it was not admitted, or its tool declares nothing."""
 
     @property
     def is_error(self) -> bool:

@@ -13,10 +13,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.cron.delivery import parse_destination
@@ -26,6 +26,9 @@ from toolcrib.cron.store import JobStore
 from toolcrib.environments.specs import ON_THIS_MACHINE
 from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import threat_in
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 SHOWN_JOBS = 50
 SHOWN_RUNS = 5
@@ -90,7 +93,7 @@ class CronService:
         folder = self._folder(ctx)
         # The handler refuses what cannot be a path.
         if args.get("workdir") and "\0" not in str(args["workdir"]):
-            where = self._services.get("terminal").whereabouts(ctx)
+            where = self._services.terminal.execution_target(ctx)
             folder = os.path.join(folder or "/", os.path.expanduser(str(args["workdir"])))  # noqa: PTH111, PTH118
             folder = os.path.realpath(folder) if where.is_here else os.path.normpath(folder)
             if folder != (os.path.realpath(self._folder(ctx)) if where.is_here else ctx.cwd):
@@ -108,7 +111,7 @@ class CronService:
                 effects.append(Effect("write", destination.target))
         if not commands:
             return effects
-        terminal = self._services.get("terminal")
+        terminal = self._services.terminal
         return effects + [terminal.effect_of({"command": one, "workdir": folder}, ctx) for one in commands]
 
     def _answer(self, args: JsonObject, ctx: ToolContext) -> str:
@@ -215,7 +218,7 @@ class CronService:
 
     def _refuse_foreign_toolsets(self, toolsets: Sequence[str] | None, ctx: ToolContext) -> None:
         """A session can only pass on what it has."""
-        resolver = self._services.get("tool_catalog").builder.resolver
+        resolver = self._services.tool_catalog.builder.resolver
         resolver.require(toolsets or ())
         for name in toolsets or ():
             if ctx.allowed_tools is not None and not ctx.allowed_tools.intersection(resolver.resolve_many([name])):
@@ -223,7 +226,7 @@ class CronService:
 
     def _refuse_unknown_skills(self, job: Job) -> None:
         if job.skills:
-            shelf = self._services.get("skills").shelf(job.workdir)
+            shelf = self._services.skills.shelf(job.workdir)
             for name in job.skills:
                 shelf.get(name)
 
@@ -237,8 +240,3 @@ class CronService:
 
     def _warning(self, store: JobStore) -> JsonObject:
         return {} if store.scheduler() else {"warning": NO_SCHEDULER}
-
-
-def build(settings: Settings, services: Services) -> CronService:
-    """The service of one Runtime."""
-    return CronService(settings, services)

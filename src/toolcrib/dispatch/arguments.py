@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolcrib.core.types import JsonObject, ToolEntry
-from toolcrib.dispatch.coercion import coerce_with
-from toolcrib.dispatch.expectation import shorten
-from toolcrib.dispatch.json_text import BadJson, read_json
-from toolcrib.dispatch.problems import ArgumentProblem, Complaint
-from toolcrib.dispatch.schema_document import mentions_integer
-from toolcrib.dispatch.validation import Check, CompiledSchema
+from toolcrib.dispatch.argument_errors import ArgumentError, ArgumentErrorReport
+from toolcrib.dispatch.coercion import InvalidJson, coerce_with, read_json
+from toolcrib.dispatch.schema import Check, CompiledSchema, mentions_integer, shorten
 
-__all__ = ["ArgumentChecker", "ArgumentProblem"]
+__all__ = ["ArgumentChecker", "ArgumentError"]
 
 # Values of these types hold no float that an integer is wanted for.
 _WITHOUT_FLOATS = frozenset({int, str, bool, type(None)})
@@ -33,7 +30,7 @@ class ArgumentChecker:
         # Where a whole float may stand for an integer; None: anywhere.
         self._integer_names: tuple[str, ...] | None = None
         self._compiled: CompiledSchema
-        self._complaint: Complaint
+        self._complaint: ArgumentErrorReport
 
     @property
     def schema_problem(self) -> str | None:
@@ -42,13 +39,13 @@ class ArgumentChecker:
             self._compile()
         return self._compiled.problem
 
-    def prepare(self, arguments: Mapping[str, Any] | str) -> tuple[JsonObject, ArgumentProblem | None]:
+    def prepare(self, arguments: Mapping[str, Any] | str) -> tuple[JsonObject, ArgumentError | None]:
         """The arguments to call the handler with, in a new dict; with a problem, they must not be used."""
         is_valid = self._is_valid or self._compile()
         if type(arguments) is not dict:
             try:
                 arguments = _read(arguments)
-            except BadJson as error:
+            except InvalidJson as error:
                 return {}, self._complaint.about_text(str(error))
         try:
             # Most calls are right as they stand, and asking the validator first costs less than looking for ourselves.
@@ -78,7 +75,7 @@ class ArgumentChecker:
                 self._known = compiled.document.known_names()
             self._find_integers(compiled)
             self._compiled = compiled
-            self._complaint = Complaint(self._entry.name, compiled, self._known)
+            self._complaint = ArgumentErrorReport(self._entry.name, compiled, self._known)
             # Set last: its presence tells the other threads that the rest is there.
             self._is_valid = compiled.is_valid
             return self._is_valid
@@ -99,13 +96,13 @@ def _holds_float(value: Any) -> bool:
 
 
 def _read(arguments: Any) -> JsonObject:
-    """The object that a model's raw arguments stand for; raises BadJson."""
+    """The object that a model's raw arguments stand for; raises InvalidJson."""
     if arguments is None:
         return {}
     if isinstance(arguments, Mapping):
         return dict(arguments)
     if not isinstance(arguments, str):
-        raise BadJson(f"expected a JSON object, found a Python {type(arguments).__name__}")
+        raise InvalidJson(f"expected a JSON object, found a Python {type(arguments).__name__}")
     if not arguments.strip():
         return {}
     value = read_json(arguments)
@@ -114,5 +111,5 @@ def _read(arguments: Any) -> JsonObject:
         inner = read_json(value) if value.lstrip().startswith("{") else value
         value = inner if isinstance(inner, dict) else value
     if not isinstance(value, dict):
-        raise BadJson(f"expected a JSON object, found {shorten(value)}")
+        raise InvalidJson(f"expected a JSON object, found {shorten(value)}")
     return value

@@ -6,15 +6,14 @@ asked for). What cannot be converted without loss stays as it is, and validation
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.json_text import BadJson, read_json
-from toolcrib.dispatch.schema_document import ROOT, allowed_types, child
-from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.dispatch.schema import ROOT, CompiledSchema, allowed_types, child
 
 # Bounds for schemas that refer to themselves or branch without end; a real call needs a few dozen steps.
 _MAX_DEPTH = 64
@@ -189,7 +188,7 @@ def _to_member(text: str, members: list[Any]) -> Any:
         return text
     try:
         value = read_json(text)
-    except BadJson:
+    except InvalidJson:
         return text
     same = (member for member in members if not isinstance(member, str) and _is_same_json(member, value))
     return next(same, text)
@@ -263,7 +262,7 @@ def _read_container(text: str, opening: str) -> Any:
         return _UNREAD
     try:
         return read_json(text)
-    except BadJson:
+    except InvalidJson:
         return _UNREAD
 
 
@@ -275,3 +274,57 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "array": _read_array,
     "object": _read_object,
 }
+
+
+_NEARBY_CHARS = 20
+
+
+class InvalidJson(ValueError):
+    """The text is not JSON that we accept; the message says what is wrong and where."""
+
+
+def read_json(text: str) -> Any:
+    """The value that `text` stands for; raises InvalidJson and nothing else."""
+    try:
+        return _DECODER.decode(text)
+    except InvalidJson:
+        raise
+    except json.JSONDecodeError as error:
+        raise InvalidJson(_where(text, error)) from None
+    except RecursionError:
+        raise InvalidJson("the JSON is nested too deeply") from None
+    except ValueError as error:
+        # int() refuses a number of more than 4,300 digits.
+        raise InvalidJson(f"a number in the JSON cannot be read: {error}") from None
+
+
+def _where(text: str, error: json.JSONDecodeError) -> str:
+    place = f"line {error.lineno}, column {error.colno}"
+    if not text[error.pos :].strip():
+        return f"the text ends at {place} before the JSON is complete ({error.msg})"
+    nearby = text[max(0, error.pos - _NEARBY_CHARS) : error.pos + _NEARBY_CHARS]
+    return f"{error.msg} at {place}, near {nearby!r}"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidJson(f"the key {repeated[:80]!r} is given more than once in one object")
+    return result
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise InvalidJson(f"the number {digits[:40]} is too large")
+    return value
+
+
+def _constant(name: str) -> float:
+    raise InvalidJson(f"{name} is not a JSON value")
+
+
+# Not strict about line breaks and tabs inside strings: models write them, and they have only one meaning.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant, strict=False)

@@ -12,11 +12,11 @@ from toolcrib.core.types import Effect, JsonObject, ToolEntry
 # Nothing else may run beside these: a command can touch anything, a person has one pair of eyes.
 ALONE = frozenset({"exec", "interactive", "publish", "spend", "schedule"})
 
-Footprint = tuple[Effect, ...] | None
+Effects = tuple[Effect, ...] | None
 """The effects of a call; None when its tool declares nothing, so that it keeps its place in the order."""
 
 
-class Reach(msgspec.Struct, frozen=True):
+class AccessSet(msgspec.Struct, frozen=True):
     """What a call keeps others from doing: everything, or only what touches the same paths."""
 
     alone: bool
@@ -24,10 +24,10 @@ class Reach(msgspec.Struct, frozen=True):
     written: tuple[str, ...] = ()
 
 
-NOTHING_BESIDE = Reach(alone=True)
+NOTHING_BESIDE = AccessSet(alone=True)
 
 
-def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Footprint:
+def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Effects:
     """The effects that a call would have; raises whatever the tool's own function raises."""
     declared = entry.effects
     if not callable(declared):
@@ -39,7 +39,7 @@ def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Footprin
     return effects
 
 
-def reach_of(footprint: Footprint, cwd: str) -> Reach:
+def access_set(footprint: Effects, cwd: str) -> AccessSet:
     """What calls with these effects keep others from."""
     if footprint is None or any(effect.kind in ALONE for effect in footprint):
         return NOTHING_BESIDE
@@ -52,10 +52,10 @@ def reach_of(footprint: Footprint, cwd: str) -> Reach:
             except (OSError, ValueError):
                 return NOTHING_BESIDE  # A path that cannot be read might be any path.
             (read if effect.kind == "read" else written).append(path)
-    return Reach(False, tuple(read), tuple(written))
+    return AccessSet(False, tuple(read), tuple(written))
 
 
-class Group:
+class CallGroup:
     """Calls that run together. `admits` says whether one more may join; `add` lets it in."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Group:
         self._above_read: set[str] = set()
         self._above_written: set[str] = set()
 
-    def admits(self, reach: Reach) -> bool:
+    def admits(self, reach: AccessSet) -> bool:
         if self._empty:
             return True
         if self._closed or reach.alone:
@@ -76,7 +76,7 @@ class Group:
             return False
         return not any(_overlaps(path, self._read, self._above_read) for path in reach.written)
 
-    def add(self, reach: Reach) -> None:
+    def add(self, reach: AccessSet) -> None:
         self._empty = False
         self._closed = reach.alone
         self._read.update(reach.read)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -11,9 +13,9 @@ from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ToolCall, ToolResult
-from toolcrib.dispatch.edges import Edge
-from toolcrib.dispatch.effects import Group, reach_of
-from toolcrib.dispatch.pipeline import Pipeline
+from toolcrib.dispatch.effects import AccessSet, CallGroup, Effects, access_set
+from toolcrib.dispatch.executors import Executor
+from toolcrib.dispatch.pipeline import Pipeline, PreparedCall
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,7 @@ async def run_batch(
     pipeline: Pipeline,
     calls: Sequence[ToolCall],
     ctx: ToolContext,
-    edge: Edge,
+    executor: Executor,
     *,
     limit: int,
     on_start: OnStart | None = None,
@@ -33,6 +35,7 @@ async def run_batch(
 ) -> list[ToolResult]:
     """One result for each call, in call order. `on_result` sees each as it comes, also when the batch is cancelled."""
     results: list[ToolResult | None] = [None] * len(calls)
+    prepared = [pipeline.prepare(call.name, call.arguments) for call in calls]
 
     def begin(call: ToolCall) -> None:
         if on_start is None:
@@ -53,10 +56,10 @@ async def run_batch(
         call = calls[index]
         begin(call)
         own = msgspec.structs.replace(ctx, call_id=call.id, tool_name=call.name)
-        keep(index, await pipeline.run(call.name, call.arguments, own, edge))
+        keep(index, await pipeline.run_prepared(prepared[index], own, executor))
 
     try:
-        for group in plan(pipeline, calls, ctx):
+        for group in plan(pipeline, prepared, ctx):
             await _run_group(run_one, group, limit)
     finally:
         # Whatever ends the batch, a call without a result would make the transcript unusable.
@@ -66,16 +69,18 @@ async def run_batch(
     return [result for result in results if result is not None]
 
 
-def plan(pipeline: Pipeline, calls: Sequence[ToolCall], ctx: ToolContext) -> list[list[int]]:
+def plan(pipeline: Pipeline, calls: Sequence[PreparedCall], ctx: ToolContext) -> list[list[int]]:
     """The positions of the calls in groups: the calls of a group run together, the groups one after the other."""
+    if len(calls) == 1:
+        return [[0]]
     groups: list[list[int]] = []
-    current = Group()
+    current = CallGroup()
     for index, call in enumerate(calls):
-        reach = reach_of(pipeline.footprint(call.name, call.arguments, ctx), ctx.cwd)
-        if not groups or not current.admits(reach):
+        access = access_set(pipeline.planned_effects(call, ctx), ctx.cwd)
+        if not groups or not current.admits(access):
             groups.append([])
-            current = Group()
-        current.add(reach)
+            current = CallGroup()
+        current.add(access)
         groups[-1].append(index)
     return groups
 
@@ -93,3 +98,61 @@ async def _run_group(run_one: Callable[[int], Awaitable[None]], group: list[int]
     async with asyncio.TaskGroup() as tasks:
         for _ in range(min(limit, len(group))):
             tasks.create_task(work())
+
+
+PlannedEffects = Callable[[str, Mapping[str, Any] | str, ToolContext], Effects]
+
+
+class _QueuedCall:
+    def __init__(self, find_access: Callable[[], AccessSet]) -> None:
+        self._find_access = find_access
+        self._access: AccessSet | None = None
+        self.begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def access(self) -> AccessSet:
+        """Only computed when there is another call beside this one."""
+        if self._access is None:
+            self._access = self._find_access()
+        return self._access
+
+    @property
+    def has_begun(self) -> bool:
+        return self.begins.done()
+
+    def can_run_with(self, other: _QueuedCall) -> bool:
+        group = CallGroup()
+        group.add(other.access)
+        return group.admits(self.access)
+
+
+class CallQueue:
+    """Calls that arrive one by one, such as those of a script with threads: together where their effects allow it,
+    else in the order of their arrival. Used on one event loop."""
+
+    def __init__(self, planned_effects: PlannedEffects, limit: int) -> None:
+        self._planned_effects = planned_effects
+        self._limit = limit
+        self._turns: list[_QueuedCall] = []
+
+    @asynccontextmanager
+    async def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AsyncIterator[None]:
+        """Waits until no earlier call stands in the way of this one."""
+        one = _QueuedCall(lambda: access_set(self._planned_effects(name, arguments, ctx), ctx.cwd))
+        self._turns.append(one)
+        try:
+            self._let_begin()
+            await one.begins
+            yield
+        finally:
+            self._turns.remove(one)
+            self._let_begin()
+
+    def _let_begin(self) -> None:
+        running = sum(turn.has_begun for turn in self._turns)
+        for index, turn in enumerate(self._turns):
+            if turn.has_begun:
+                continue
+            if running < self._limit and all(turn.can_run_with(earlier) for earlier in self._turns[:index]):
+                turn.begins.set_result(None)
+                running += 1

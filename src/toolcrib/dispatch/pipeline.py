@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,29 +16,43 @@ from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
 from toolcrib.core.attempt import attempt, attempt_async
-from toolcrib.core.context import ToolContext, current_context
+from toolcrib.core.context import CallMemo, ToolContext, current_context
 from toolcrib.core.ports import FileSnapshots, Gate, Recorder, ResultStore
-from toolcrib.core.types import ALLOW, SEARCH_TOOLS, TOOL_CALL, JsonObject, ToolCall, ToolEntry, ToolResult, Verdict
-from toolcrib.dispatch import outcome, tool_hooks
+from toolcrib.core.types import (
+    ALLOW,
+    SEARCH_TOOLS,
+    TOOL_CALL,
+    Effect,
+    JsonObject,
+    ToolCall,
+    ToolEntry,
+    ToolResult,
+    Verdict,
+)
+from toolcrib.dispatch import outcome
+from toolcrib.dispatch.argument_errors import ArgumentError
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.dispatch.budget import within_call_budget
-from toolcrib.dispatch.deferred import unwrap
-from toolcrib.dispatch.edges import (
+from toolcrib.dispatch.effects import Effects, effects_of
+from toolcrib.dispatch.executors import (
     CLEAN_UP_AFTER_EFFECTS_SECONDS,
     CLEAN_UP_SECONDS,
     CallCancelled,
+    CallLimit,
     CallTimedOut,
-    Edge,
-    Limit,
+    Executor,
 )
-from toolcrib.dispatch.effects import Footprint, effects_of
+from toolcrib.dispatch.hooks import ask_pre_hooks, fire_post_hooks, rewrite_request, run_through_middleware
 from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
+FILE_CHANGING_KINDS = frozenset({"write", "delete", "exec"})
+"""The effects that can change files."""
 
-class Limits(msgspec.Struct, frozen=True):
+
+class PipelineLimits(msgspec.Struct, frozen=True):
     """What bounds every call of a runtime."""
 
     max_result_chars: int | float = 100_000
@@ -45,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Seconds that a tool may take, by its name."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A stage ended the call before its handler ran; carries the result."""
 
     def __init__(self, result: ToolResult) -> None:
@@ -53,20 +68,33 @@ class Refused(Exception):
         self.result = result
 
 
+class PreparedCall(msgspec.Struct, frozen=True):
+    """A call that was looked up and whose arguments were checked, once for planning and running it."""
+
+    name: str
+    """Of the tool that really runs, also behind `tool_call`."""
+    arguments: Mapping[str, Any] | str
+    """As they were given."""
+    entry: ToolEntry | None
+    args: JsonObject
+    problem: ArgumentError | None
+
+
 # Made for every call, so a msgspec Struct, as ToolContext is.
-class _Attempt(msgspec.Struct):
+class CallState(msgspec.Struct):
     """One call on its way, and what is known of it so far."""
 
     entry: ToolEntry
     ctx: ToolContext
-    edge: Edge
+    executor: Executor
     started: float
     args: JsonObject
     original: JsonObject
     trace: tuple[JsonObject, ...] = ()
-    effects: Footprint = None
+    effects: Effects = None
+    prepared: PreparedCall | None = None
     recorded: bool = False
-    kept: bool = False
+    snapshots: FileSnapshots | None = None
 
 
 class Pipeline:
@@ -79,8 +107,8 @@ class Pipeline:
         gate: Gate,
         recorder: Recorder,
         store: ResultStore,
-        limits: Limits,
-        snapshots: FileSnapshots | None = None,
+        limits: PipelineLimits,
+        snapshots: Callable[[], FileSnapshots | None] = lambda: None,
         restricted: Sequence[str] = (),
     ) -> None:
         """`restricted` names, with wildcards, tools that the gate judges whatever they say about themselves."""
@@ -90,57 +118,86 @@ class Pipeline:
         self.recorder = recorder
         self.store = store
         self.limits = limits
-        self.snapshots = snapshots
+        self._snapshots = snapshots
         self._restricted = tuple(restricted)
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
-    async def run(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, edge: Edge) -> ToolResult:
+    async def run(
+        self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, executor: Executor
+    ) -> ToolResult:
         """Exactly one result for the call, whatever happens; only cancellation of the caller's task passes through.
 
-        Every call of a tool that exists is told to `post_tool_call` once, also one that was refused or stopped.
+        `post_tool_call` hears of every call of a tool that exists once, also of one that was refused or stopped.
         """
         try:
             if name == TOOL_CALL:
-                name, arguments = unwrap(arguments)
+                name, arguments = unwrap_tool_call(arguments)
             entry = self.registry.get_entry(name)
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
-            call = _Attempt(entry, ctx, edge, time.perf_counter(), {}, {})
+            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {})
             result = await self._result(call, arguments)
             if (
-                not (call.kept or call.recorded)
+                call.snapshots is None
+                and not call.recorded
+                and call.effects is None
                 and self.hooks.is_empty
                 and len(result.content) <= self._max_chars(entry)
             ):
-                return result  # Most calls: nobody to tell, and nothing to cut.
+                return result  # Most calls: no hooks to run, and nothing to cut.
             return await self._finish(call, result)
         except Exception as error:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
 
-    def footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Footprint:
-        """The effects that a call would have; None where they are not known, so that it runs by itself."""
-        footprint, error = attempt(self._footprint, name, arguments, ctx)
-        if error is not None:
-            logger.error("the effects of tool %r could not be computed", name, exc_info=error)
-        return footprint
+    async def run_prepared(self, prepared: PreparedCall, ctx: ToolContext, executor: Executor) -> ToolResult:
+        """As `run`, without checking the arguments again, unless the tool was replaced since."""
+        entry = prepared.entry
+        if entry is None or self.registry.get_entry(prepared.name) is not entry:
+            return await self.run(prepared.name, prepared.arguments, ctx, executor)
+        try:
+            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
+            return await self._finish(call, await self._result(call, prepared.arguments))
+        except Exception as error:
+            logger.exception("call of tool %r failed outside its handler", entry.name)
+            return outcome.call_failed(error, entry.name, ctx)
 
-    def _footprint(self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext) -> Footprint:
+    def prepare(self, name: str, arguments: Mapping[str, Any] | str) -> PreparedCall:
+        """The call, looked up and checked; for `planned_effects` and `run_prepared`."""
         if name == TOOL_CALL:
-            name, arguments = unwrap(arguments)
-        entry = self.registry.get_entry(name)
+            name, arguments = unwrap_tool_call(arguments)
+        try:
+            entry = self.registry.get_entry(name)
+            args, problem = ({}, None) if entry is None else self._checker(entry).prepare(arguments)
+        except (TypeError, ValueError, RecursionError):
+            # `run` tells the model about it.
+            return PreparedCall(name, arguments, None, {}, None)
+        return PreparedCall(name, arguments, entry, args, problem)
+
+    def planned_effects(self, prepared: PreparedCall, ctx: ToolContext) -> Effects:
+        """The effects that a call would have now; None where they are not known, so that it runs by itself.
+
+        For planning only: what counts is what admission finds, after the hooks and the calls before this one.
+        """
+        entry = prepared.entry
         if entry is None:
             return None
-        args, problem = self._checker(entry).prepare(arguments) if callable(entry.effects) else ({}, None)
-        return effects_of(entry, args, ctx) if problem is None else None
+        if not callable(entry.effects):
+            return entry.effects
+        if prepared.problem is not None:
+            return None
+        effects, error = attempt(effects_of, entry, prepared.args, ctx)
+        if error is not None:
+            logger.error("the effects of tool %r could not be computed", prepared.name, exc_info=error)
+        return effects
 
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
         """The result of a call that was never run, or not to its end, because its batch was cancelled."""
-        name = unwrap(call.arguments)[0] if call.name == TOOL_CALL else call.name
+        name = unwrap_tool_call(call.arguments)[0] if call.name == TOOL_CALL else call.name
         ctx = replace(ctx, call_id=call.id)
         return outcome.cancelled(name, ctx, reason="the batch was cancelled")
 
-    async def _result(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> ToolResult:
+    async def _result(self, call: CallState, arguments: Mapping[str, Any] | str) -> ToolResult:
         """What the call gives, before anybody is told: the second error layer is here."""
         entry, ctx = call.entry, call.ctx
         try:
@@ -148,17 +205,17 @@ class Pipeline:
             if allowed is not None and entry.name not in allowed and entry.name not in SEARCH_TOOLS:
                 message = f"Tool {entry.name!r} is not part of this session"
                 return outcome.problem(message, "blocked", "tool_scope_block", entry.name, ctx)
-            call.args = call.original = self._checked(call, arguments)
+            call.args = call.original = self._checked(call, arguments, call.prepared)
             verdict = ALLOW if self.hooks.is_empty else await self._ask_plugins(call)
             if entry.effects or verdict is not ALLOW or self._is_judged(entry, entry.effects):
-                await self._admit(call, verdict, call.edge)
+                await self._admit(call, verdict, call.executor)
             return await self._execute(call)
-        except Refused as refused:
+        except CallRefused as refused:
             return refused.result
         except GeneratorExit:
             raise
         except BaseException as error:
-            if not isinstance(error, Exception) and call.edge.passes_on(error):
+            if not isinstance(error, Exception) and call.executor.propagates(error):
                 await self._finish(call, outcome.cancelled(entry.name, ctx, call.started))
                 raise
             if isinstance(error, CallCancelled):
@@ -168,47 +225,71 @@ class Pipeline:
             logger.exception("call of tool %r failed outside its handler", entry.name)
             return outcome.call_failed(error, entry.name, ctx)
 
-    def _checked(self, call: _Attempt, arguments: Mapping[str, Any] | str) -> JsonObject:
-        args, problem = self._checker(call.entry).prepare(arguments)
+    def _checked(
+        self, call: CallState, arguments: Mapping[str, Any] | str, prepared: PreparedCall | None = None
+    ) -> JsonObject:
+        if prepared is None:
+            args, problem = self._checker(call.entry).prepare(arguments)
+        else:
+            args, problem = prepared.args, prepared.problem
         if problem is not None:
             call.args = args
-            raise Refused(
+            raise CallRefused(
                 outcome.problem(problem.message, "error", "invalid_arguments", call.entry.name, call.ctx, call.started)
             )
         return args
 
-    async def _ask_plugins(self, call: _Attempt) -> Verdict:
+    async def _ask_plugins(self, call: CallState) -> Verdict:
         """Lets middleware rewrite the arguments and hooks judge the call; what they leave is validated again."""
         hooks = self.hooks
         if hooks.has_middleware("tool_request"):
-            args, call.trace = await tool_hooks.rewrite_request(hooks, call.entry.name, call.args, call.ctx, call.edge)
+            args, call.trace = await rewrite_request(hooks, call.entry.name, call.args, call.ctx, call.executor)
             call.args = self._checked(call, args)
         if not hooks.has("pre_tool_call"):
             return ALLOW
         before = deepcopy(call.args)
-        verdict = await tool_hooks.ask_pre_hooks(hooks, call.entry, call.args, call.ctx, call.trace, call.edge)
+        verdict = await ask_pre_hooks(hooks, call.entry, call.args, call.ctx, call.trace, call.executor)
         if call.args != before:
             call.args = self._checked(call, call.args)
         return verdict
 
-    async def _admit(self, call: _Attempt, verdict: Verdict, edge: Edge) -> None:
+    async def _admit(self, call: CallState, verdict: Verdict, executor: Executor) -> None:
         """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
         entry, ctx = call.entry, call.ctx
+        if callable(entry.effects) and ctx.memo is None:
+            # One context for the whole call: the snapshots before and after it meet by this object.
+            ctx = call.ctx = replace(ctx, memo=CallMemo())
+        memo = ctx.memo
+        if memo is not None:
+            memo.clear()
         effects = call.effects = effects_of(entry, call.args, ctx)
         may_act = bool(effects) or self._is_judged(entry, effects)
         if may_act:
             verdict = verdict.joined(self.gate.judge(entry, call.args, effects, ctx))
         if verdict.decision == "ask" or verdict.dangers:
-            asking = self.gate.settle(entry, call.args, verdict, ctx)
-            verdict = await edge.wait_bounded(asking, Limit(_seconds_left(ctx), ctx.cancel))
+            verdict = await self._settle(call, verdict, executor)
         if verdict.decision != "allow":
-            raise Refused(outcome.denied(verdict, entry.name, ctx))
+            raise CallRefused(outcome.denied(verdict, entry.name, ctx))
         if may_act:
-            if effects and self.snapshots is not None and self.snapshots.wants(effects, ctx):
-                call.kept = True
-                await self._guarded(edge.wait(self.snapshots.before(entry, effects, ctx)), entry.name)
+            snapshots = (
+                self._snapshots() if effects and any(effect.kind in FILE_CHANGING_KINDS for effect in effects) else None
+            )
+            if effects and snapshots is not None and snapshots.wants(effects, ctx):
+                call.snapshots = snapshots
+                await self._guarded(executor.wait(snapshots.before(entry, effects, ctx)), entry.name)
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
+
+    async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
+        """Asks where the verdict is to ask, and has the gate record what was decided."""
+        ctx = call.ctx
+        settling = self.gate.settle(call.entry, call.args, verdict, ctx)
+        if verdict.decision != "ask":
+            return await executor.wait(settling)
+        if ctx.memo is not None:
+            # People take their time: the environment is determined again after the answer.
+            ctx.memo.target = None
+        return await executor.wait_bounded(settling, CallLimit(_seconds_left(ctx), ctx.cancel))
 
     def _is_judged(self, entry: ToolEntry, effects: object) -> bool:
         """Whether the gate looks at a tool that declares no effects."""
@@ -216,7 +297,7 @@ class Pipeline:
             return True
         return bool(self._restricted) and any(fnmatchcase(entry.name, name) for name in self._restricted)
 
-    async def _execute(self, call: _Attempt) -> ToolResult:
+    async def _execute(self, call: CallState) -> ToolResult:
         """Runs the handler and turns whatever it gave or raised into a result: the first error layer."""
         entry, ctx = call.entry, call.ctx
         if ctx.cancel is not None and ctx.cancel.cancelled:
@@ -224,17 +305,17 @@ class Pipeline:
         token = current_context.set(ctx)
         try:
             if self.hooks.is_empty or not self.hooks.has_middleware("tool_execution"):
-                value = await self._call(call, call.args, call.edge)
+                value = await self._call(call, call.args, call.executor)
             else:
                 value = await self._call_through_middleware(call)
-        except Refused:
+        except CallRefused:
             raise
         except CallCancelled:
             return outcome.cancelled(entry.name, ctx, call.started)
         except (CallTimedOut, NestedCallTimeout) as error:
             return outcome.timed_out(error, entry.name, ctx, call.started)
         except BaseException as error:
-            if not isinstance(error, Exception) and call.edge.passes_on(error):
+            if not isinstance(error, Exception) and call.executor.propagates(error):
                 raise
             logger.exception("tool %r failed", entry.name)
             return outcome.handler_failed(error, entry.name, ctx, call.started)
@@ -242,20 +323,20 @@ class Pipeline:
             current_context.reset(token)
         return outcome.from_value(value, entry.name, ctx, call.started)
 
-    async def _call_through_middleware(self, call: _Attempt) -> Any:
-        async def run_handler(args: JsonObject, edge: Edge) -> Any:
+    async def _call_through_middleware(self, call: CallState) -> Any:
+        async def run_handler(args: JsonObject, executor: Executor) -> Any:
             if args != call.args:
                 # Nobody has agreed to these arguments yet.
                 call.args = self._checked(call, args)
                 if callable(call.entry.effects):
-                    await self._admit(call, ALLOW, edge)
-            return await self._call(call, call.args, edge)
+                    await self._admit(call, ALLOW, executor)
+            return await self._call(call, call.args, executor)
 
-        return await tool_hooks.run_through_middleware(
-            self.hooks, call.entry.name, call.args, call.original, call.ctx, call.edge, run_handler
+        return await run_through_middleware(
+            self.hooks, call.entry.name, call.args, call.original, call.ctx, call.executor, run_handler
         )
 
-    async def _call(self, call: _Attempt, args: JsonObject, edge: Edge) -> Any:
+    async def _call(self, call: CallState, args: JsonObject, executor: Executor) -> Any:
         entry, ctx = call.entry, call.ctx
         keywords = ctx.handler_kwargs
         if keywords is None:
@@ -279,20 +360,22 @@ class Pipeline:
             if not inspect.isawaitable(value):
                 return value
             clean_up = CLEAN_UP_AFTER_EFFECTS_SECONDS if entry.effects else CLEAN_UP_SECONDS
-            return await edge.wait_bounded(value, Limit(seconds, ctx.cancel, clean_up))
-        if edge.blocks_inline:
+            return await executor.wait_bounded(value, CallLimit(seconds, ctx.cancel, clean_up))
+        if executor.runs_inline:
             return entry.handler(args, **keywords)
-        return await edge.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
+        return await executor.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
 
-    async def _finish(self, call: _Attempt, result: ToolResult) -> ToolResult:
+    async def _finish(self, call: CallState, result: ToolResult) -> ToolResult:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
-        if call.kept and self.snapshots is not None:
-            await self._guarded(call.edge.wait(self.snapshots.after(ctx)), entry.name)
+        if call.snapshots is not None:
+            await self._guarded(call.executor.wait(call.snapshots.after(ctx)), entry.name)
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
-            content = await tool_hooks.fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.edge)
+            content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:
                 result = replace(result, content=content)
+        if call.effects is not None:
+            result = replace(result, effects=call.effects)
         limit = self._max_chars(entry)
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)
@@ -321,3 +404,33 @@ class Pipeline:
 
 def _seconds_left(ctx: ToolContext) -> float | None:
     return None if ctx.deadline is None else max(0.0, ctx.deadline - time.monotonic())
+
+
+def unwrap_tool_call(arguments: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | str]:
+    """The name and arguments of the inner call; `tool_call` itself, unchanged, if they cannot be found."""
+    outer: Any = arguments
+    if isinstance(outer, str):
+        try:
+            outer = json.loads(outer)
+        except ValueError:
+            return TOOL_CALL, arguments
+    if not isinstance(outer, Mapping):
+        return TOOL_CALL, arguments
+    name, inner = outer.get("name"), outer.get("arguments")
+    if not isinstance(name, str) or name in SEARCH_TOOLS:
+        return TOOL_CALL, arguments
+    if inner is None:
+        inner = {}
+    return (name, inner) if isinstance(inner, (Mapping, str)) else (TOOL_CALL, arguments)
+
+
+class NullRecorder:
+    """Keeps nothing and opens nothing."""
+
+    def started(
+        self, _entry: ToolEntry, _arguments: JsonObject, _effects: tuple[Effect, ...], _ctx: ToolContext, /
+    ) -> None:
+        return None
+
+    def finished(self, _entry: ToolEntry, _result: ToolResult, _ctx: ToolContext, /) -> None:
+        return None

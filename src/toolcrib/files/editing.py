@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from toolcrib.approval.paths import PathScope, SensitivePaths
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files.diffs import DiffTooLarge, unified_diff
@@ -25,7 +25,6 @@ from toolcrib.files.text_files import NotEncodable, NotText, TextFile, decoded, 
 from toolcrib.files.views import FileView, FileViews, digest_of
 from toolcrib.processes.service import session_key_of
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.whereabouts import Whereabouts
 
 T = TypeVar("T")
 
@@ -100,8 +99,8 @@ class Editor:
     """The edits of one call: acts on the effects that were approved, in the environment of the session."""
 
     def __init__(self, ctx: ToolContext, views: FileViews) -> None:
-        self._terminal = ctx.services.get("terminal")
-        self._where: Whereabouts = self._terminal.whereabouts(ctx)
+        self._terminal = ctx.services.terminal
+        self._where: ExecutionTarget = self._terminal.execution_target(ctx)
         self._session = session_key_of(ctx)
         self._views = views
 

@@ -17,10 +17,9 @@ from typing import TypeVar
 from toolcrib.approval.paths import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
 from toolcrib.config.paths import Home
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import PathChanged, UsageError, nearest_names
 from toolcrib.core.types import Effect, EffectKind
-from toolcrib.terminal.whereabouts import Whereabouts
 
 T = TypeVar("T")
 
@@ -30,11 +29,11 @@ def file_effects(kind: EffectKind, paths: Iterable[str], ctx: ToolContext) -> tu
 
     Raises UsageError for impossible paths.
     """
-    where: Whereabouts = ctx.services.get("terminal").whereabouts(ctx)
+    where: ExecutionTarget = ctx.services.terminal.execution_target(ctx)
     return tuple(where.effect(kind, target_path(kind, path, where)) for path in paths)
 
 
-def target_path(kind: EffectKind, path: str, where: Whereabouts) -> str:
+def target_path(kind: EffectKind, path: str, where: ExecutionTarget) -> str:
     """The path that an effect names: on this machine the real one, elsewhere the absolute text if it is known.
 
     Deleting a link deletes the link itself, so only the links above it are followed.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, FileSlice, FileStatus
+from toolcrib.core.environments import BackendPath, Environment, EnvironmentSpec, ExecutionTarget, FileSlice, FileStatus
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import file_types
@@ -19,7 +19,6 @@ from toolcrib.files.text_files import NotText, decoded, in_older_encoding
 from toolcrib.files.views import FileViews, digest_of
 from toolcrib.processes.service import session_key_of
 from toolcrib.registry.results import tool_error, tool_result
-from toolcrib.terminal.whereabouts import Whereabouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +127,8 @@ class FileReader:
 
     async def read(self, args: JsonObject, ctx: ToolContext) -> str | JsonObject:
         """The result of one call, as the model gets it."""
-        terminal = ctx.services.get("terminal")
-        where: Whereabouts = terminal.whereabouts(ctx)
+        terminal = ctx.services.terminal
+        where: ExecutionTarget = terminal.execution_target(ctx)
         try:
             (effect,) = ctx.effects if ctx.effects is not None else self.effects(args, ctx)
             request = ReadRequest(

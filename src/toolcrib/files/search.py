@@ -14,14 +14,13 @@ from typing import Literal
 
 from toolcrib.approval.paths import ANY_HOME, SECRET_ANYWHERE, SECRET_IN_HOME
 from toolcrib.core.context import ToolContext
-from toolcrib.core.environments import BackendPath, Environment
+from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, PathChanged, ToolcribError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import search_python, search_ripgrep
 from toolcrib.files.paths import file_effects, target_of
 from toolcrib.files.search_query import FileSearchQuery, SearchOutcome, SearchRefused
 from toolcrib.registry.results import sendable, tool_error, tool_result
-from toolcrib.terminal.whereabouts import Whereabouts
 
 SEARCH_SECONDS = 60.0
 DEADLINE_RESERVE_SECONDS = 3.0
@@ -45,8 +44,8 @@ def search_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 
 async def search_files(args: JsonObject, ctx: ToolContext, *, engine: SearchEngine = "best") -> str:
     """The result of one call, as the model gets it."""
-    terminal = ctx.services.get("terminal")
-    where: Whereabouts = terminal.whereabouts(ctx)
+    terminal = ctx.services.terminal
+    where: ExecutionTarget = terminal.execution_target(ctx)
     effect = (ctx.effects or search_effects(args, ctx))[0]
     try:
         query = _read_query(args, _secret_paths(effect, where))
@@ -80,7 +79,7 @@ def _read_query(args: JsonObject, secret: str) -> FileSearchQuery:
     )
 
 
-def _secret_paths(effect: Effect, where: Whereabouts) -> str:
+def _secret_paths(effect: Effect, where: ExecutionTarget) -> str:
     """A regular expression for the files, in lower case, that would need an approval if they were named."""
     if effect.isolated:
         return ""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.files import editing, patching, search
 from toolcrib.files.reading import FileReader
 from toolcrib.files.views import FileViews
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 
 class FileService:
@@ -42,8 +47,3 @@ class FileService:
 
     def search_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         return search.search_effects(args, ctx)
-
-
-def build(settings: Settings, services: Services) -> FileService:
-    """Build the service `files` of a Runtime."""
-    return FileService(settings, services)

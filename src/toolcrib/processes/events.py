@@ -136,6 +136,10 @@ class EventStore:
             unread.insert(0, ProcessEvent(cursor, "events_dropped", {"count": missing}))
         return unread
 
+    def has_any(self, session_key: str) -> bool:
+        """Whether anything was ever stored for a session; quick, and safe from any thread."""
+        return self._path(session_key).exists()
+
     def acknowledge(self, session_key: str, reader: str, number: int) -> None:
         """The reader has handled all events up to this number."""
         path = self._path(session_key)
@@ -344,7 +348,7 @@ class ProcessNotifier:
         """Like `unread`, but waits until there is an event; empty after the timeout."""
         new_event = self._new_events.setdefault(session_key, asyncio.Event())
         unread = self.unread(session_key, reader)
-        if unread:
+        if unread or timeout_seconds == 0:
             return unread
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):

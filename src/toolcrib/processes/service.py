@@ -73,6 +73,9 @@ class ProcessService:
 
     async def unread_events(self, session_key: str, reader: str) -> list[ProcessEvent]:
         """The events of the session's processes that this reader has not acknowledged."""
+        if not self.registry.notifier.store.has_any(session_key):
+            # Asked before every request to a model, and most sessions have no background process.
+            return []
         return await self.next_events(session_key, reader, 0)
 
     async def next_events(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.files import writing
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.registry.results import sendable, tool_error, tool_result, untrusted
@@ -27,6 +27,9 @@ from toolcrib.skills.skill import (
     resolve_file,
     split_front_matter,
 )
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 MAX_LISTED = 300
 MAX_HIDDEN = 50
@@ -134,7 +137,7 @@ class SkillService:
         return {"name": skill.name, "file_path": path, "source": skill.source, **_shown(skill, path, text, 1)}
 
     def _where_files_are(self, skill: Skill, ctx: ToolContext) -> JsonObject:
-        where = self._services.get("terminal").whereabouts(ctx)
+        where = self._services.terminal.execution_target(ctx)
         if where.is_here:
             return {}
         return {
@@ -172,18 +175,14 @@ class SkillService:
         return plan_change(args, self._settings.home.skills_dir, lambda: self.shelf(self._folder(ctx)))
 
     def _folder(self, ctx: ToolContext) -> str:
-        return ctx.cwd or str(self._services.get("terminal").options.workspace)
+        return ctx.cwd or str(self._services.terminal.workspace)
 
     def _plugins(self) -> Sequence[SkillPlugin]:
         try:
-            plugins: Sequence[SkillPlugin] = self._services.get("plugins")
+            plugins: Sequence[SkillPlugin] = self._services.plugins
         except UsageError:
             return ()
         return plugins
-
-
-def build(settings: Settings, services: Services) -> SkillService:
-    return SkillService(settings, services)
 
 
 def _may_be_named(skill: Skill, path: str) -> bool:

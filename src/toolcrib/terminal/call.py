@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from toolcrib.approval.build import read_on_first_use
+from toolcrib.approval.calls import CommandReading, ProgramCall
 from toolcrib.config.terminal_settings import TerminalSettings
 from toolcrib.core.context import ToolContext
+from toolcrib.core.environments import ExecutionTarget
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.processes.service import session_key_of
@@ -21,18 +24,26 @@ class TerminalCall:
 
     command: str
     session_key: str
+    target: ExecutionTarget
+    """Where it runs, as it was admitted."""
     task_id: str = ""
     background: bool = False
     pty: bool = False
     workdir: str = ""
-    workspace: str = ""
-    """The folder that the session of the caller works in; empty means the Runtime's."""
+    reading: CommandReading | None = None
+    """The command as the gate read it."""
     timeout_seconds: float = 180.0
     notify_on_complete: bool = False
     watch_patterns: tuple[str, ...] = ()
 
+    @property
+    def programs(self) -> tuple[ProgramCall, ...]:
+        """The programs that the command line calls, in order, with their arguments."""
+        reading = self.reading or read_on_first_use(self.command, cwd="/", home="/")
+        return reading.calls
 
-def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings) -> TerminalCall:
+
+def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings, target: ExecutionTarget) -> TerminalCall:
     """The call that the arguments mean; raises UsageError for one that makes no sense."""
     command = args["command"]
     if not command.strip():
@@ -45,7 +56,8 @@ def read_call(args: JsonObject, ctx: ToolContext, settings: TerminalSettings) ->
         background=background,
         pty=bool(args.get("pty")),
         workdir=args.get("workdir") or "",
-        workspace=ctx.cwd,
+        target=target,
+        reading=None if ctx.memo is None else ctx.memo.readings.get(command),
         timeout_seconds=_seconds(args.get("timeout"), ctx.deadline, settings, background=background),
         notify_on_complete=bool(args.get("notify_on_complete")),
         watch_patterns=tuple(pattern for pattern in args.get("watch_patterns") or () if pattern),

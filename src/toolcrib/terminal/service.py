@@ -7,35 +7,52 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import (
     BackendPath,
     CommandRequest,
     Environment,
     EnvironmentSpec,
+    ExecutionTarget,
     Leftover,
     TerminalSize,
 )
 from toolcrib.core.errors import EnvironmentFailed, EnvironmentGone, ToolcribError
+from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import Effect, JsonObject
 from toolcrib.environments.create import create_environment, open_address, remove_leftover, resolve
 from toolcrib.environments.foreground import CommandLimits, ForegroundCommand, ForegroundResult
 from toolcrib.environments.pool import EnvironmentPool
-from toolcrib.environments.specs import is_self_contained
+from toolcrib.environments.specs import ON_THIS_MACHINE, is_self_contained
 from toolcrib.processes.process import AdoptedCommand
 from toolcrib.processes.recovery import RecoveryReport, recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.processes.service import ProcessService, session_key_of
 from toolcrib.service_loop import ServiceLoop
-from toolcrib.terminal import answers
+from toolcrib.terminal import results
 from toolcrib.terminal.call import TerminalCall, read_call
-from toolcrib.terminal.interrupt import Interrupt
-from toolcrib.terminal.options import TerminalOptions
-from toolcrib.terminal.sudo import Stopping, Sudo, asks_for_password, explained
-from toolcrib.terminal.whereabouts import Whereabouts
+from toolcrib.terminal.sudo import StopEvent, Sudo, asks_for_password, explain_sudo_failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminalOptions:
+    """What a TerminalService goes by."""
+
+    settings: Settings
+    workspace: Path
+    environ: Callable[[], Mapping[str, str]]
+    """The variables of this process, as they are now."""
+    mask: Callable[[str], str]
+    transform: Callable[[], Callable[[TerminalCall, JsonObject], str] | None]
+    """What gives the output of an answer as the hooks leave it, which may block; None where there are no hooks."""
+    secret_asker: Callable[[], SecretAsker | None] = lambda: None
+    """Whom to ask for a password, as things are now."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +64,7 @@ ANSWER_SECONDS = 10.0
 NEW_PLACE = "a new place was opened: folder, variables and functions are those of the start"
 
 
-class PlaceLost(EnvironmentFailed):
+class EnvironmentLost(EnvironmentFailed):
     """The place went away before the command began."""
 
 
@@ -62,16 +79,16 @@ class TerminalService:
         self.options = options
         self.loop = loop
         self._process = os.getpid()
-        self._made: _OnLoop | None = None
+        self._made: _LoopState | None = None
 
     # The tool
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
         """Run what the `terminal` tool was called with. A call that is cancelled ends its command and says so."""
         try:
-            call = read_call(args, ctx, self.options.settings.terminal)
+            call = read_call(args, ctx, self.options.settings.terminal, self.execution_target(ctx))
         except ToolcribError as error:
-            return _text(answers.failed(str(error)))
+            return _text(results.failed(str(error)))
         answer = await self._interruptible(call, ctx)
         transform = self.options.transform()
         if transform is not None and not call.background:
@@ -80,7 +97,7 @@ class TerminalService:
 
     async def _interruptible(self, call: TerminalCall, ctx: ToolContext) -> JsonObject:
         made = self._on_loop()
-        interrupt = Interrupt()
+        interrupt = CallInterrupt()
         future = self.loop.start(made.run(call, interrupt))
         try:
             return await asyncio.shield(future)
@@ -93,7 +110,7 @@ class TerminalService:
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
         """The command of a call, with the place and folder that it would run in; for whoever judges it."""
-        where = self.whereabouts(ctx)
+        where = self.execution_target(ctx)
         folder = where.folder
         if args.get("workdir"):
             folder = os.path.join(folder or "/", args["workdir"])  # noqa: PTH118 - of any machine
@@ -101,17 +118,37 @@ class TerminalService:
 
     # For other tools
 
-    def whereabouts(self, ctx: ToolContext) -> Whereabouts:
-        """Where a call works; quick, and opens nothing."""
+    def execution_target(self, ctx: ToolContext) -> ExecutionTarget:
+        """Where a call works; quick, opens nothing, and is determined once for each call."""
+        memo = ctx.memo
+        if memo is not None and memo.target is not None:
+            return memo.target
         made = self._on_loop()
         spec = made.spec(session_key_of(ctx), ctx.task_id, ctx.cwd)
         opened = made.pool.find(spec)
         isolated = spec.backend == "sandbox" or is_self_contained(spec, self.options.settings.terminal)
-        return Whereabouts(spec=spec, folder=opened.cwd if opened is not None else spec.cwd, isolated=isolated)
+        target = ExecutionTarget(
+            spec=spec,
+            folder=opened.cwd if opened is not None else spec.cwd,
+            isolated=isolated,
+            is_here=spec.backend in ON_THIS_MACHINE,
+        )
+        if memo is not None:
+            memo.target = target
+        return target
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         """What `work` gives in the environment of that key, on the loop where it lives; cancelling stops it."""
         return await self.loop.run(self._on_loop().work_in(spec, work))
+
+    @property
+    def workspace(self) -> Path:
+        return self.options.workspace
+
+    @property
+    def mask(self) -> Callable[[str], str]:
+        """Hides known secrets in a text."""
+        return self.options.mask
 
     # For front ends
 
@@ -122,8 +159,12 @@ class TerminalService:
     def runs_on(self, session_key: str, command: str) -> bool:
         """Whether a command of a session goes on in the background."""
 
+        made = self._on_loop()
+        if not made.registry.count_running():
+            return False
+
         async def look() -> bool:
-            known = [one.record for one in self._on_loop().registry.list(session_key)]
+            known = [one.record for one in made.registry.list(session_key)]
             return any(one.is_running and one.command == command for one in known)
 
         return bool(self.run(look()))
@@ -162,18 +203,18 @@ class TerminalService:
             self.loop.run_sync(made.close(), CLOSE_SECONDS)
         self.loop.close()
 
-    def _on_loop(self) -> _OnLoop:
+    def _on_loop(self) -> _LoopState:
         # What was inherited by a fork belongs to the parent process.
         if self._made is None or self._process != os.getpid():
             self._process = os.getpid()
             self._made = self.loop.run_sync(self._make())
         return self._made
 
-    async def _make(self) -> _OnLoop:
-        return _OnLoop(self.options)
+    async def _make(self) -> _LoopState:
+        return _LoopState(self.options)
 
 
-class _OnLoop:
+class _LoopState:
     """What lives on the service loop."""
 
     def __init__(self, options: TerminalOptions) -> None:
@@ -194,15 +235,15 @@ class _OnLoop:
         )
         self._recovery = asyncio.ensure_future(self._recover())
 
-    async def run(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
+    async def run(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
         try:
             try:
                 return await self._run_once(call, interrupt)
-            except PlaceLost:
+            except EnvironmentLost:
                 # Nothing has run: it goes to a new place.
                 return await self._run_once(call, interrupt)
         except ToolcribError as error:
-            return answers.failed(str(error))
+            return results.failed(str(error))
 
     async def work_in(self, spec: EnvironmentSpec, work: Callable[[Environment], Awaitable[T]]) -> T:
         async with self.pool.acquire(spec) as environment:
@@ -212,27 +253,29 @@ class _OnLoop:
                 await self._lose(environment, spec)
                 raise
 
-    async def _run_once(self, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
-        spec = self._spec_of(call)
+    async def _run_once(self, call: TerminalCall, interrupt: CallInterrupt) -> JsonObject:
+        spec = call.target.spec
         was_lost = spec in self._lost
         async with self.pool.acquire(spec) as environment:
             self._lost.discard(spec)
-            if asks_for_password(call.command):
+            if asks_for_password(call):
                 answer = await self._run_with_sudo(environment, call, interrupt)
             else:
-                answer = explained(await self._run_in(environment, environment, call, interrupt))
+                answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt))
         if was_lost:
             answer["note"] = f"{answer.get('note', '')} {NEW_PLACE}".strip()
         return answer
 
-    async def _run_with_sudo(self, environment: Environment, call: TerminalCall, interrupt: Interrupt) -> JsonObject:
-        prepared = await self._sudo.prepare(environment, call, interrupt.stops(Stopping()))
+    async def _run_with_sudo(
+        self, environment: Environment, call: TerminalCall, interrupt: CallInterrupt
+    ) -> JsonObject:
+        prepared = await self._sudo.prepare(environment, call, interrupt.stops(StopEvent()))
         if prepared.answer is not None:
             return prepared.answer
-        return explained(await self._run_in(environment, prepared.place, call, interrupt), prepared.hint)
+        return explain_sudo_failure(await self._run_in(environment, prepared.place, call, interrupt), prepared.hint)
 
     async def _run_in(
-        self, environment: Environment, place: Environment, call: TerminalCall, interrupt: Interrupt
+        self, environment: Environment, place: Environment, call: TerminalCall, interrupt: CallInterrupt
     ) -> JsonObject:
         """Run a call in `place`: the environment itself, or one that stands before it."""
         request = CommandRequest(
@@ -249,13 +292,13 @@ class _OnLoop:
                 notify_on_complete=call.notify_on_complete,
                 watch_patterns=call.watch_patterns,
             )
-            return answers.started(call, record)
+            return results.started(call, record)
         sink = _Sink()
         try:
             result = await interrupt.stops(ForegroundCommand(self._limits(call), sink)).result(place, request)
         except EnvironmentFailed as error:
-            await self._lose(environment, self._spec_of(call))
-            raise PlaceLost(str(error)) from error
+            await self._lose(environment, call.target.spec)
+            raise EnvironmentLost(str(error)) from error
         return await self._tell(environment, call, result, sink)
 
     async def _lose(self, environment: Environment, spec: EnvironmentSpec) -> None:
@@ -273,15 +316,15 @@ class _OnLoop:
         mask = self._options.mask
         if result.ended is None:
             record = self._adopt(environment, call, result, sink, pids=())
-            return answers.waiting(result, record, mask)
+            return results.waiting(result, record, mask)
         if result.ended.reason == "lost":
-            await self._lose(environment, self._spec_of(call))
-        answer = answers.ended(call, result, mask)
+            await self._lose(environment, call.target.spec)
+        answer = results.ended(call, result, mask)
         left = result.ended.orphans
         if not left or result.timed_out or result.interrupted:
             return answer
         record = self._adopt(environment, call, result, sink, pids=tuple(one.pid for one in left))
-        return answers.with_left_behind(answer, record, left)
+        return results.with_orphans(answer, record, left)
 
     def _adopt(
         self, environment: Environment, call: TerminalCall, result: ForegroundResult, sink: _Sink, pids: tuple[int, ...]
@@ -315,9 +358,6 @@ class _OnLoop:
             max_saved=terminal.max_saved_output_mb * MEGABYTE,
             return_when_waiting=True,
         )
-
-    def _spec_of(self, call: TerminalCall) -> EnvironmentSpec:
-        return self.spec(call.session_key, call.task_id, call.workspace)
 
     def spec(self, session_key: str, task_id: str, workspace: str) -> EnvironmentSpec:
         """The environment that a call of this session and task would run in."""
@@ -386,3 +426,30 @@ class _Sink:
 
 def _text(answer: JsonObject) -> str:
     return json.dumps(answer, ensure_ascii=False)
+
+
+class Stoppable(Protocol):
+    def interrupt(self) -> None: ...
+
+
+S = TypeVar("S", bound=Stoppable)
+
+
+class CallInterrupt:
+    """Stops the command of one call, now or as soon as it starts. Used on the service loop."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._run: Stoppable | None = None
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._run is not None:
+            self._run.interrupt()
+
+    def stops(self, run: S) -> S:
+        """From now on this is what it stops."""
+        self._run = run
+        if self._is_set:
+            run.interrupt()
+        return run

@@ -7,20 +7,23 @@ is told in `environments/scripts/sudo.sh`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
-from toolcrib.approval.build import read_on_first_use
-from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment
+from toolcrib.config.redact import MASK
+from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment, Execution, OnOutput
+from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.core.ports import SecretAsker
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.foreground import CommandLimits, ForegroundResult, run_foreground
-from toolcrib.terminal import answers
+from toolcrib.environments.scripts import script
+from toolcrib.terminal import results
 from toolcrib.terminal.call import TerminalCall
-from toolcrib.terminal.sudo_environment import SudoEnvironment
 
 T = TypeVar("T")
 
@@ -58,7 +61,7 @@ WITHOUT = "; run it without sudo, or ask the user to run it, or to allow it with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class SudoPlan:
     """How a command that may call sudo is to be run."""
 
     place: Environment
@@ -69,7 +72,7 @@ class Prepared:
     """What to answer instead of running it."""
 
 
-class Stopping(asyncio.Event):
+class StopEvent(asyncio.Event):
     """Set when the call is not wanted any more."""
 
     def interrupt(self) -> None:
@@ -86,7 +89,7 @@ class Sudo:
         self._timeout_seconds = timeout_seconds
         self._mask = mask
 
-    async def prepare(self, environment: Environment, call: TerminalCall, stopping: asyncio.Event) -> Prepared:
+    async def prepare(self, environment: Environment, call: TerminalCall, stopping: asyncio.Event) -> SudoPlan:
         """See to it that a command that calls sudo has its password, or a hint for when it fails without."""
         match (await _said(environment, PROBE)).text.splitlines()[-1:]:
             case [line] if line.startswith("ask "):
@@ -98,44 +101,43 @@ class Sudo:
                 hint = "there is no sudo here; run it without, or ask the user to install it"
             case _:
                 hint = ""
-        return Prepared(place=environment, hint=hint)
+        return SudoPlan(place=environment, hint=hint)
 
     async def _asked(
         self, environment: Environment, call: TerminalCall, stopping: asyncio.Event, program: str, whose: str
-    ) -> Prepared:
+    ) -> SudoPlan:
         asker = self._asker()
         if asker is None:
-            return Prepared(place=environment, hint=NOBODY + WITHOUT)
+            return SudoPlan(place=environment, hint=NOBODY + WITHOUT)
         prompt = f"{_shown(self._mask(call.command))}\nThe password of {whose} for sudo (Enter alone gives none): "
         for attempt in range(TRIES):
             again = "This password is wrong.\n" if attempt else ""
             password = await _unless(stopping, asker.ask_secret(again + prompt, self._timeout_seconds))
             if stopping.is_set():
-                return Prepared(place=environment, answer=INTERRUPTED_ANSWER)
+                return SudoPlan(place=environment, answer=INTERRUPTED_ANSWER)
             if not password or "\n" in password or "\0" in password:
-                return Prepared(place=environment, hint=NOT_GIVEN + WITHOUT)
+                return SudoPlan(place=environment, hint=NOT_GIVEN + WITHOUT)
             checked = await _said(
                 environment, f"LC_ALL=C {shlex.quote(program)} -k -S -p '' -v", f"{password}\n".encode()
             )
             if checked.exit_code == 0:
                 given = SudoEnvironment(environment, program, password)
-                return Prepared(place=given.as_environment(), hint=NOT_REACHED)
+                return SudoPlan(place=given.as_environment(), hint=NOT_REACHED)
             if not WRONG.search(checked.text):
                 why = checked.text.strip().splitlines()[-1:] or ["it does not say why"]
-                return Prepared(place=environment, hint=f"sudo refuses: {why[0]}")
-        answer = answers.failed(f"the password for sudo was wrong {TRIES} times; nothing was run")
-        return Prepared(place=environment, answer=answer | {"sudo_auth_failed": True})
+                return SudoPlan(place=environment, hint=f"sudo refuses: {why[0]}")
+        answer = results.failed(f"the password for sudo was wrong {TRIES} times; nothing was run")
+        return SudoPlan(place=environment, answer=answer | {"sudo_auth_failed": True})
 
 
-def asks_for_password(command: str) -> bool:
-    """Whether the command line calls sudo in a way that makes it ask whoever sits before it."""
-    if "sudo" not in command:
+def asks_for_password(call: TerminalCall) -> bool:
+    """Whether the command line calls sudo in a way that makes it ask the person at the terminal."""
+    if "sudo" not in call.command:
         return False
-    calls = read_on_first_use(command, cwd="/", home="/").calls
-    return any(call.program == "sudo" and not _has_own_way(call.words) for call in calls)
+    return any(one.program == "sudo" and not _has_own_way(one.words) for one in call.programs)
 
 
-def explained(answer: JsonObject, hint: str = "") -> JsonObject:
+def explain_sudo_failure(answer: JsonObject, hint: str = "") -> JsonObject:
     """The answer with what is to be known about sudo: that it failed for want of a password, and what helps."""
     output = str(answer.get("output") or "")
     if "sudo: " in output and FAILED.search(output):
@@ -177,3 +179,113 @@ async def _unless(stopping: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
     finally:
         asked.cancel()
         stopped.cancel()
+
+
+READY_SECONDS = 30.0
+MIN_MASKED_CHARS = 6
+"""A shorter password is too often a part of an ordinary word."""
+SHELL_QUOTED = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n"})
+
+
+class SudoEnvironment:
+    """Everything but the start of a command is the environment's own. What a command prints never shows the password.
+
+    Records and answers know the command as it was asked for: what stands before it is added here.
+    """
+
+    def __init__(self, environment: Environment, program: str, password: str) -> None:
+        self._environment = environment
+        self._program = program
+        self._secret = password.encode()
+        self._line = "".join(f"\\x{byte:02x}" for byte in self._secret).encode()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def as_environment(self) -> Environment:
+        return cast(Environment, self)
+
+    async def start(self, request: CommandRequest, on_output: OnOutput) -> Execution:
+        listen = self._masked(on_output)
+        if request.terminal is not None:
+            return await self._start_on_terminal(request, listen)
+        if request.mode == "background":
+            execution = await self._environment.start(self._behind_prelude(request), listen)
+            await self._type(execution)
+            return execution
+        prepared = self._behind_prelude(request, "; exec </dev/null" if request.stdin is None else "")
+        return await self._environment.start(
+            replace(prepared, stdin=self._line + b"\n" + (request.stdin or b"")), listen
+        )
+
+    async def _start_on_terminal(self, request: CommandRequest, on_output: OnOutput) -> Execution:
+        # What is typed before the echo is off would be shown.
+        hold = _Hold(os.urandom(12).hex().encode(), on_output)
+        prepared = self._behind_prelude(request, ready=hold.mark.decode())
+        execution = await self._environment.start(prepared, hold)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_SECONDS):
+                await _first_of(hold.told.wait(), execution.wait())
+        if hold.is_ready:
+            await self._type(execution)
+        hold.release()
+        return execution
+
+    async def _type(self, execution: Execution) -> None:
+        # One that has ended already needs none.
+        with contextlib.suppress(BrokenPipeError, ConnectionError, EnvironmentFailed):
+            await execution.write(self._line + b"\n")
+
+    def _behind_prelude(self, request: CommandRequest, afterwards: str = "", *, ready: str = "") -> CommandRequest:
+        """The command behind what reads the password, all in its first line: the shell counts lines in messages."""
+        lines = script("sudo").splitlines()
+        prelude = "\n".join(line for line in lines if not line.lstrip().startswith("#")).translate(SHELL_QUOTED)
+        given = f"__tc_sudo_program={shlex.quote(self._program)} __tc_sudo_ready={shlex.quote(ready)}"
+        return replace(request, command=f"{given}; builtin eval $'{prelude}'{afterwards}; {request.command}")
+
+    def _masked(self, on_output: OnOutput) -> OnOutput:
+        shown = [text for text in (self._secret, self._line) if len(self._secret) >= MIN_MASKED_CHARS]
+
+        def take(data: bytes) -> None:
+            for text in shown:
+                data = data.replace(text, MASK.encode())
+            on_output(data)
+
+        return take
+
+
+class _Hold:
+    """Holds output back until the mark has come, and leaves the mark out. Behind it stands whether there is no echo."""
+
+    def __init__(self, mark: bytes, on_output: OnOutput) -> None:
+        self.mark = mark
+        self.told = asyncio.Event()
+        self.is_ready = False
+        self._on_output = on_output
+        self._held: bytes | None = b""
+
+    def __call__(self, data: bytes) -> None:
+        if self._held is None:
+            self._on_output(data)
+            return
+        self._held += data
+        before, found, behind = self._held.partition(self.mark)
+        if found and behind:
+            self.is_ready = behind.startswith(b"1")
+            self._held = before + behind[1:]
+            self.release()
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._on_output(held)
+        self.told.set()
+
+
+async def _first_of(*coroutines: Any) -> None:
+    tasks = [asyncio.ensure_future(one) for one in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -12,24 +12,20 @@ from toolcrib.core.types import JsonObject
 from toolcrib.registry import registry
 
 
-async def _served(service: str, args: JsonObject, ctx: ToolContext) -> Any:
-    return await ctx.services.get(service).handle(args, ctx)
+async def todo(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    return await ctx.services.todo.handle(args, ctx)
 
 
-async def todo(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await _served("todo", args, ctx)
+async def memory(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    return await ctx.services.memory.handle(args, ctx)
 
 
-async def memory(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await _served("memory", args, ctx)
+async def session_search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    return await ctx.services.session_search.handle(args, ctx)
 
 
-async def session_search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await _served("session_search", args, ctx)
-
-
-async def delegate_task(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await _served("delegate_task", args, ctx)
+async def delegate_task(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
+    return await ctx.services.delegation.handle(args, ctx)
 
 
 TODO_ITEM: JsonObject = {

@@ -11,14 +11,12 @@ from toolcrib.registry import registry
 
 async def cronjob(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """What became of the action, as JSON."""
-    answer: str = await ctx.services.get("cron").handle(args, ctx)
-    return answer
+    return await ctx.services.cron.handle(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """Looking has none; see toolcrib/cron/service.py for the others."""
-    found: tuple[Effect, ...] = ctx.services.get("cron").effects(args, ctx)
-    return found
+    return ctx.services.cron.effects(args, ctx)
 
 
 CRONJOB_SCHEMA: JsonObject = {

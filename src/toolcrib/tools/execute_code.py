@@ -11,13 +11,12 @@ from toolcrib.tools.terminal import check_terminal
 
 
 async def execute_code(args: JsonObject, *, ctx: ToolContext, enabled_tools: list[str] | None = None, **_: Any) -> Any:
-    return await ctx.services.get("code").run(args, ctx, enabled_tools)
+    return await ctx.services.code_execution.run(args, ctx, enabled_tools)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """The script, as a command in the place where it would run."""
-    found: tuple[Effect, ...] = ctx.services.get("code").effects(args, ctx)
-    return found
+    return ctx.services.code_execution.effects(args, ctx)
 
 
 EXECUTE_CODE_SCHEMA: JsonObject = {

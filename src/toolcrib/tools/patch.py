@@ -10,13 +10,12 @@ from toolcrib.registry import registry
 
 
 async def patch(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await ctx.services.get("files").patch(args, ctx)
+    return await ctx.services.files.patch(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """A write or delete for each path that the patch names; none for a patch that cannot be read."""
-    declared: tuple[Effect, ...] = ctx.services.get("files").patch_effects(args, ctx)
-    return declared
+    return ctx.services.files.patch_effects(args, ctx)
 
 
 PATCH_SCHEMA: JsonObject = {

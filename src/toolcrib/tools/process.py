@@ -11,8 +11,7 @@ from toolcrib.registry import registry
 
 async def process(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """What became of the action, as JSON."""
-    answer: str = await ctx.services.get("processes").handle(args, ctx)
-    return answer
+    return await ctx.services.processes.handle(args, ctx)
 
 
 def effects_of(args: JsonObject, _: ToolContext) -> tuple[Effect, ...]:

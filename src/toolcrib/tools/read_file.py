@@ -10,13 +10,12 @@ from toolcrib.registry import registry
 
 
 async def read_file(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await ctx.services.get("files").read(args, ctx)
+    return await ctx.services.files.read(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """A read of the file's real path."""
-    declared: tuple[Effect, ...] = ctx.services.get("files").read_effects(args, ctx)
-    return declared
+    return ctx.services.files.read_effects(args, ctx)
 
 
 READ_FILE_SCHEMA: JsonObject = {

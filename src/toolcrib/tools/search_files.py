@@ -10,13 +10,12 @@ from toolcrib.registry import registry
 
 
 async def search_files(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await ctx.services.get("files").search(args, ctx)
+    return await ctx.services.files.search(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """Reading the folder that is searched."""
-    declared: tuple[Effect, ...] = ctx.services.get("files").search_effects(args, ctx)
-    return declared
+    return ctx.services.files.search_effects(args, ctx)
 
 
 SEARCH_FILES_SCHEMA: JsonObject = {

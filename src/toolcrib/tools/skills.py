@@ -10,30 +10,27 @@ from toolcrib.registry import registry
 
 
 def skills_list(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return ctx.services.get("skills").list(args, ctx)
+    return ctx.services.skills.list(args, ctx)
 
 
 def skill_view(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return ctx.services.get("skills").view(args, ctx)
+    return ctx.services.skills.view(args, ctx)
 
 
 def skill_manage(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return ctx.services.get("skills").manage(args, ctx)
+    return ctx.services.skills.manage(args, ctx)
 
 
 def list_effects(_args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    effects: tuple[Effect, ...] = ctx.services.get("skills").list_effects()
-    return effects
+    return ctx.services.skills.list_effects()
 
 
 def view_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    effects: tuple[Effect, ...] = ctx.services.get("skills").view_effects(args, ctx)
-    return effects
+    return ctx.services.skills.view_effects(args, ctx)
 
 
 def manage_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    effects: tuple[Effect, ...] = ctx.services.get("skills").manage_effects(args, ctx)
-    return effects
+    return ctx.services.skills.manage_effects(args, ctx)
 
 
 LIST_SCHEMA: JsonObject = {

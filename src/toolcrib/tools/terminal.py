@@ -13,13 +13,12 @@ USUAL_PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 
 
 async def terminal(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await ctx.services.get("terminal").handle(args, ctx)
+    return await ctx.services.terminal.handle(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """The command, in the place and folder that its session is in."""
-    effect: Effect = ctx.services.get("terminal").effect_of(args, ctx)
-    return (effect,)
+    return (ctx.services.terminal.effect_of(args, ctx),)
 
 
 def check_terminal() -> bool | Unavailable:

@@ -14,7 +14,7 @@ MAX_DESCRIPTION_CHARS = 400
 
 def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """The tools of this session that match the query best, with their descriptions."""
-    catalog = ctx.services.get("tool_catalog")
+    catalog = ctx.services.tool_catalog
     limit = min(args.get("limit") or catalog.default_limit, catalog.max_limit)
     index = catalog.index(ctx)
     matches = [
@@ -30,7 +30,7 @@ def search(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
 def describe(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
     """The whole definition of one tool of this session."""
     name = args["name"]
-    catalog = ctx.services.get("tool_catalog")
+    catalog = ctx.services.tool_catalog
     definition = catalog.definition(ctx, name)
     if definition is not None:
         return tool_result(definition["function"])

@@ -10,13 +10,12 @@ from toolcrib.registry import registry
 
 
 async def write_file(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
-    return await ctx.services.get("files").write(args, ctx)
+    return await ctx.services.files.write(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
     """A write to the file's real path."""
-    declared: tuple[Effect, ...] = ctx.services.get("files").write_effects(args, ctx)
-    return declared
+    return ctx.services.files.write_effects(args, ctx)
 
 
 WRITE_FILE_SCHEMA: JsonObject = {

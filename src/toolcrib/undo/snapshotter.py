@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import Services, ToolContext
+from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
@@ -21,6 +21,9 @@ from toolcrib.undo.journal import CallDetached, SnapshotBefore
 from toolcrib.undo.remote_files import AssumedFiles, RemoteFiles, environment_as_json
 from toolcrib.undo.snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import UndoStore
+
+if TYPE_CHECKING:
+    from toolcrib.core.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +101,8 @@ class Snapshotter:
         if not words.targets and not words.notes and not assumed.was_read:
             # Most commands with a quote in them change nothing, and asking another environment takes a while.
             return
-        terminal = self._services.get("terminal")
-        spec = terminal.whereabouts(ctx).spec
+        terminal = self._services.terminal
+        spec = terminal.execution_target(ctx).spec
         limits = self.store.limits(max_files=THERE_FILES, max_bytes=THERE_BYTES, seconds=THERE_SECONDS)
         files = RemoteFiles(terminal, spec, seconds=THERE_SECONDS)
         inside = f"{workspace.rstrip('/')}/"
@@ -170,8 +173,8 @@ class Snapshotter:
         self.store.end(opened.session_id, opened.entry_id, opened.before, _look_again(opened))
 
     def _runs_on(self, commands: tuple[str, ...], ctx: ToolContext) -> bool:
-        terminal = self._services.get("terminal")
-        session_key = terminal.whereabouts(ctx).spec.session
+        terminal = self._services.terminal
+        session_key = terminal.execution_target(ctx).spec.session
         return any(terminal.runs_on(session_key, command) for command in commands)
 
     def _scope(

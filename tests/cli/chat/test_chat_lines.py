@@ -12,20 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from toolcrib.agent.events import CallFinished, CallStarted, ChildProgressed
+from toolcrib.agent.events import CallFinished, CallStarted, SubagentProgressed
 from toolcrib.cli.chat.images import named_images, save_images, with_images
 from toolcrib.cli.chat.screen import coloured_diff, diff_of, finished_lines, shown_output
 from toolcrib.cli.chat.slash import SlashCommand, UnknownCommand, find_command, split_command
 from toolcrib.cli.chat.status import Activity
-from toolcrib.cli.chat.symbols import (
-    ASCII,
-    UNICODE,
-    fitted,
-    short_cost,
-    short_count,
-    short_duration,
-    symbols_for,
-)
+from toolcrib.cli.chat.symbols import ASCII, UNICODE, fitted, short_cost, short_count, short_duration, symbols_for
 from toolcrib.cli.output import cell_width
 from toolcrib.config.paths import Home
 from toolcrib.core.messages import Image, RequestedCall
@@ -105,10 +97,10 @@ def test_helpers_stand_below_the_call_while_they_work() -> None:
     """A helper is shown with what it does, and goes when it is done."""
     activity = Activity(ASCII, Clock())
     activity.call_started(started("1", "delegate_task"))
-    activity.subagent_progressed(ChildProgressed(child_id="c", goal="count", state="working", what="read_file a"))
+    activity.subagent_progressed(SubagentProgressed(child_id="c", goal="count", state="working", what="read_file a"))
     assert "count: read_file a" in activity.rows(80)[1]
 
-    activity.subagent_progressed(ChildProgressed(child_id="c", goal="count", state="completed"))
+    activity.subagent_progressed(SubagentProgressed(child_id="c", goal="count", state="completed"))
 
     assert len(activity.rows(80)) == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.output import one_line
 from toolcrib.processes.events import ProcessEvent
@@ -18,11 +18,11 @@ SHOWN_OUTPUT_LINES = 5
 class Notifications:
     """Prints notifications while the chat is idle; holds them back while the agent works."""
 
-    def __init__(self, workshop: Workshop, screen: Screen, idle: asyncio.Event) -> None:
-        self._workshop = workshop
+    def __init__(self, host: AgentHost, screen: Screen, idle: asyncio.Event) -> None:
+        self._workshop = host
         self._screen = screen
         self._idle = idle
-        self._tools = ToolFolderWatcher(workshop.settings.home.tools_dir, workshop.runtime.registry)
+        self._tools = ToolFolderWatcher(host.settings.home.tools_dir, host.runtime.registry)
         self._changed = asyncio.Event()
 
     def session_changed(self) -> None:

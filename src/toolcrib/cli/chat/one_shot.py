@@ -17,14 +17,14 @@ from toolcrib.agent.events import (
     CallFinished,
     CallProgressed,
     CallStarted,
-    ChildProgressed,
     Compressed,
     Notified,
     RunResult,
+    SubagentProgressed,
 )
 from toolcrib.cli.chat.images import NOT_ATTACHED, save_images, with_images
 from toolcrib.cli.chat.options import ChatOptions
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.symbols import symbols_for
 from toolcrib.cli.console import ConsoleAsker, ProgressLines, console_approver
 from toolcrib.cli.output import clean, error_line, is_interactive, note, one_line
@@ -60,7 +60,7 @@ class ProgressPrinter:
                 self._write(one_line(event.message))
         elif isinstance(event, Compressed):
             self._write(f"context compressed: {event.messages} messages replaced by a summary")
-        elif isinstance(event, ChildProgressed):
+        elif isinstance(event, SubagentProgressed):
             self._write("  " + one_line(f"{event.child_id} {event.state}: {event.what or event.goal}"))
 
     def _finished(self, event: CallFinished) -> None:
@@ -93,11 +93,11 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
     """Ask the agent one question; returns the exit code."""
     approver = console_approver(settings)
     asker = ConsoleAsker(approver) if is_interactive() else None
-    workshop = open_workshop(options, approver, asker, settings)
+    host = open_host(options, approver, asker, settings)
     try:
-        agent = open_agent(workshop, options)
+        agent = open_agent(host, options)
         try:
-            if is_default_model(agent.provider, options, workshop) and not options.quiet:
+            if is_default_model(agent.provider, options, host) and not options.quiet:
                 note(DEFAULT_MODEL_LINE)
             for warning in agent.warnings:
                 note(warning)
@@ -108,7 +108,7 @@ async def answer_once(options: ChatOptions, settings: Settings) -> int:
             _print_end(agent, result, options)
         return result.exit_code
     finally:
-        await workshop.close()
+        await host.close()
 
 
 async def _run(agent: Agent, options: ChatOptions) -> RunResult:
@@ -155,7 +155,7 @@ def _print_end(agent: Agent, result: RunResult, options: ChatOptions) -> None:
     if result.answer:
         sys.stdout.write(clean(result.answer).rstrip("\n") + "\n")
         sys.stdout.flush()
-    for path in save_images(result.images, agent.workshop.settings.home):
+    for path in save_images(result.images, agent.host.settings.home):
         sys.stdout.write(f"{path}\n")
     if result.problem:
         error_line(f"{result.problem}; resume with `toolcrib chat --resume {agent.session_id}`")

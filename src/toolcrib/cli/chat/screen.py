@@ -15,7 +15,6 @@ from toolcrib.agent.events import (
     CallFinished,
     CallProgressed,
     CallStarted,
-    ChildProgressed,
     Compressed,
     MessageAdded,
     Notified,
@@ -23,6 +22,7 @@ from toolcrib.agent.events import (
     RunEnded,
     RunResult,
     Steered,
+    SubagentProgressed,
     TextStreamed,
     TurnStarted,
 )
@@ -295,7 +295,7 @@ class Screen:
                 self.note(f"{plural(event.messages, 'older message')} replaced by a summary: {saved}")
             case Steered():
                 self.note(f"steered: {one_line(event.text)}")
-            case ChildProgressed():
+            case SubagentProgressed():
                 self.status.activity.subagent_progressed(event)
                 if event.state not in ("started", "working"):
                     self.note(f"subagent {event.state}: {one_line(event.goal)}")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, MessageAdded
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.question import wants_colour
 from toolcrib.approval.grants import suggest
@@ -29,7 +29,7 @@ from toolcrib.cli.chat.questions import ChatApprover, ChatAsker
 from toolcrib.cli.chat.screen import THINKING, Screen
 from toolcrib.cli.chat.slash import SlashCommand, find_command, is_path, plugin_commands, split_command
 from toolcrib.cli.chat.slash_commands import COMMANDS
-from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_workshop
+from toolcrib.cli.chat.start import DEFAULT_MODEL_LINE, is_default_model, open_agent, open_host
 from toolcrib.cli.chat.status import HINT_SECONDS, Activity, Status
 from toolcrib.cli.chat.summary import chat_summary, greeting, resumed_lines, warnings
 from toolcrib.cli.chat.symbols import short_cost, symbols_for
@@ -55,18 +55,18 @@ class ChatSession:
     def __init__(
         self,
         options: ChatOptions,
-        workshop: Workshop,
+        host: AgentHost,
         frontend: Frontend,
         screen: Screen,
         asker: ChatAsker,
         agent: Agent,
     ) -> None:
-        self.workshop = workshop
+        self.host = host
         self.agent = agent
         self.screen = screen
         self.status: Status = screen.status
         self.exit_code = 0
-        self.folder = options.cwd or workshop.runtime.workspace or "."
+        self.folder = options.cwd or host.runtime.workspace or "."
         self._options = options
         self._frontend = frontend
         self._asker = asker
@@ -79,7 +79,7 @@ class ChatSession:
         """Commands that run while the agent works."""
         self._interrupted_at = -HINT_SECONDS
         self._interrupted_work = False
-        self._notifications = Notifications(workshop, screen, self._idle)
+        self._notifications = Notifications(host, screen, self._idle)
         self._commands: dict[str, SlashCommand] = {}
         self.status.bar = lambda: self._bar
         self._bar = ""
@@ -141,7 +141,7 @@ class ChatSession:
             self.screen.problem(str(error))
         elif error is not None:
             logger.error("a job of the chat failed", exc_info=error)
-            log = self.workshop.settings.home.log_file
+            log = self.host.settings.home.log_file
             self.screen.problem(f"internal error: {error!r}; see {log}")
 
     # Input
@@ -242,7 +242,7 @@ class ChatSession:
         return await self._asker.put(question, choices)
 
     def new_agent(self, session_id: str | None = None) -> Agent:
-        return open_agent(self.workshop, replace(self._options, resume=session_id))
+        return open_agent(self.host, replace(self._options, resume=session_id))
 
     async def use(self, agent: Agent, reason: str) -> None:
         before, self.agent = self.agent, agent
@@ -254,7 +254,7 @@ class ChatSession:
     def commands(self) -> dict[str, SlashCommand]:
         """All commands by name; a plugin cannot replace one of ours."""
         if not self._commands:
-            declared = [one for plugin in self.workshop.runtime.loaded_plugins for one in plugin.declarations]
+            declared = [one for plugin in self.host.runtime.loaded_plugins for one in plugin.declarations]
             offered = [*plugin_commands(declared), *COMMANDS]
             self._commands = dict(sorted({one.name: one for one in offered}.items()))
         return self._commands
@@ -358,10 +358,10 @@ class _ChatBuilder:
     async def run(self) -> int:
         approver = ChatApprover(self._console_approver(), self._frontend, self._stop)
         asker = ChatAsker(self._frontend, self._status, attended=self._attended)
-        workshop = open_workshop(self._options, approver, asker, self._settings)
+        host = open_host(self._options, approver, asker, self._settings)
         try:
-            agent = open_agent(workshop, self._options)
-            session = self._session = ChatSession(self._options, workshop, self._frontend, self._screen, asker, agent)
+            agent = open_agent(host, self._options)
+            session = self._session = ChatSession(self._options, host, self._frontend, self._screen, asker, agent)
             self._greet(session)
             try:
                 await session.run()
@@ -371,13 +371,13 @@ class _ChatBuilder:
             finally:
                 await session.agent.close()
         finally:
-            await workshop.close()
+            await host.close()
         return session.exit_code
 
     def _greet(self, session: ChatSession) -> None:
         if not self._options.quiet and self._attended:
             self._frontend.show(*greeting(session.agent, session.folder, self._status.symbols, self._frontend.columns))
-        if is_default_model(session.agent.provider, self._options, session.workshop) and not self._options.quiet:
+        if is_default_model(session.agent.provider, self._options, session.host) and not self._options.quiet:
             self._screen.say(DEFAULT_MODEL_LINE, "yellow")
         if self._options.resume is not None:
             self._frontend.show(*resumed_lines(session.agent, self._status.symbols), gap=True)

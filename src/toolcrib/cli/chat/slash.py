@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import one_line
@@ -29,7 +29,7 @@ class UnknownCommand(UnknownName):
 class Chat(Protocol):
     """The part of the chat that commands use."""
 
-    workshop: Workshop
+    host: AgentHost
     agent: Agent
     screen: Screen
     status: Status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from rich.text import Text
 
-from toolcrib.agent.hook_calls import tell
+from toolcrib.agent.hooks import fire
 from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.grants import Grant
 from toolcrib.cli.chat.slash import Chat, SlashCommand, find_command
@@ -53,13 +53,13 @@ RECONNECT_SECONDS = 10.0
 
 
 async def start_new(chat: Chat, _: str) -> None:
-    before, workshop = chat.agent.session_id, chat.workshop
+    before, host = chat.agent.session_id, chat.host
     await chat.use(chat.new_agent(), "reset")
-    await tell(
-        workshop.runtime.hooks,
+    await fire(
+        host.runtime.hooks,
         "on_session_reset",
         session_id=chat.agent.session_id,
-        platform=workshop.platform,
+        platform=host.platform,
         reason="new_session",
         old_session_id=before,
         new_session_id=chat.agent.session_id,
@@ -101,18 +101,18 @@ async def set_title(chat: Chat, title: str) -> None:
     if not title:
         chat.screen.say(chat.agent.session.title or "This session has no title; set one with /title TEXT.")
         return
-    chat.workshop.store.update(chat.agent.session_id, title=one_line(title))
+    chat.host.store.update(chat.agent.session_id, title=one_line(title))
     chat.screen.say(f"Renamed this session to {one_line(title)!r}.")
 
 
 def complete_sessions(chat: Chat) -> Iterable[str]:
-    return [one.id for one in chat.workshop.store.list(limit=SHOWN_SESSIONS)]
+    return [one.id for one in chat.host.store.list(limit=SHOWN_SESSIONS)]
 
 
 def _find_session(chat: Chat, wanted: str) -> Session:
     """The session with this id, or the only one whose title contains these words."""
     try:
-        return chat.workshop.store.get(wanted)
+        return chat.host.store.get(wanted)
     except SessionError:
         titled = _matching_sessions(chat, wanted)
         if len(titled) == 1:
@@ -127,8 +127,8 @@ def _find_session(chat: Chat, wanted: str) -> Session:
 
 def _matching_sessions(chat: Chat, words: str) -> list[Session]:
     if not words:
-        return chat.workshop.store.list(limit=SHOWN_SESSIONS)
-    found = chat.workshop.store.list(limit=1_000)
+        return chat.host.store.list(limit=SHOWN_SESSIONS)
+    found = chat.host.store.list(limit=1_000)
     return [one for one in found if words.lower() in one.title.lower()][:SHOWN_SESSIONS]
 
 
@@ -138,7 +138,7 @@ def _session_row(chat: Chat, one: Session) -> tuple[str, str, str, str]:
 
 
 async def show_tools(chat: Chat, toolset: str) -> None:
-    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    runtime, offered = chat.host.runtime, await _offered(chat)
     if toolset:
         runtime.toolsets.require([toolset])
     wanted = set(runtime.toolsets.resolve(toolset)) if toolset else None
@@ -168,7 +168,7 @@ def _first_sentence(text: str) -> str:
 
 
 async def show_toolsets(chat: Chat, _: str) -> None:
-    runtime, offered = chat.workshop.runtime, await _offered(chat)
+    runtime, offered = chat.host.runtime, await _offered(chat)
     rows = []
     for name in runtime.toolsets.names():
         info = runtime.toolsets.info(name)
@@ -183,11 +183,11 @@ async def show_toolsets(chat: Chat, _: str) -> None:
 
 
 def complete_toolsets(chat: Chat) -> Iterable[str]:
-    return chat.workshop.runtime.toolsets.names()
+    return chat.host.runtime.toolsets.names()
 
 
 async def show_plan(chat: Chat, _: str) -> None:
-    items = chat.workshop.todo.store(chat.agent.session_id).read()
+    items = chat.host.todo.store(chat.agent.session_id).read()
     if not items:
         chat.screen.say("The agent has no plan in this session.")
         return
@@ -195,13 +195,13 @@ async def show_plan(chat: Chat, _: str) -> None:
 
 
 async def show_memory(chat: Chat, _: str) -> None:
-    store, frontend = chat.workshop.memory.store, chat.screen.frontend
+    store, frontend = chat.host.memory.store, chat.screen.frontend
     for target, title in MEMORIES.items():
         entries = await asyncio.to_thread(store.entries, target)
         frontend.show(Text(f"{title} ({store.usage(target, entries)})", "bold"), gap=True)
         if entries:
             frontend.show(table(("-", one_line(entry)) for entry in entries))
-    chat.screen.note(f"Stored in {chat.workshop.settings.home.memories_dir}; you can edit the files.")
+    chat.screen.note(f"Stored in {chat.host.settings.home.memories_dir}; you can edit the files.")
 
 
 async def show_approvals(chat: Chat, _: str) -> None:
@@ -212,10 +212,10 @@ async def show_approvals(chat: Chat, _: str) -> None:
     )
     if grants:
         frontend.show(table(("-", grant.text) for grant in grants))
-    permanent = chat.workshop.settings.command_allowlist
+    permanent = chat.host.settings.command_allowlist
     if permanent:
         frontend.show(Text("Always allowed", "bold"), table(("-", text) for text in permanent), gap=True)
-    records = await asyncio.to_thread(open_log(chat.workshop.settings.home).last, SHOWN_DECISIONS)
+    records = await asyncio.to_thread(open_log(chat.host.settings.home).last, SHOWN_DECISIONS)
     if records:
         rows = [
             (local_time(one.request.asked_at)[11:16], outcome(one), one.request.tool, short_command(one.request))
@@ -228,7 +228,7 @@ async def show_approvals(chat: Chat, _: str) -> None:
 
 
 def _session_grants(chat: Chat, session: str) -> tuple[Grant, ...]:
-    gate = chat.workshop.runtime.gate
+    gate = chat.host.runtime.gate
     return gate.made.grants.of_session(session) if isinstance(gate, DeferredGate) else ()
 
 
@@ -280,7 +280,7 @@ async def show_help(chat: Chat, name: str) -> None:
 
 
 async def switch_model(chat: Chat, wanted: str) -> None:
-    agent, settings = chat.agent, chat.workshop.settings
+    agent, settings = chat.agent, chat.host.settings
     if not wanted:
         choices = model_choices(settings)
         chat.screen.say(f"Using {agent.model or 'the default model'} (provider: {agent.provider.name}).")
@@ -296,7 +296,7 @@ async def switch_model(chat: Chat, wanted: str) -> None:
 
 
 def complete_models(chat: Chat) -> Iterable[str]:
-    return [one.name for one in model_choices(chat.workshop.settings)]
+    return [one.name for one in model_choices(chat.host.settings)]
 
 
 async def steer(chat: Chat, text: str) -> None:
@@ -343,12 +343,12 @@ async def compress(chat: Chat, topic: str) -> None:
 
 
 async def undo(chat: Chat, _: str) -> None:
-    history, session_id = chat.workshop.file_history, chat.agent.session_id
+    history, session_id = chat.host.file_history, chat.agent.session_id
     undone = _undo_last_exchange(chat)
     if undone is None:
         chat.screen.say("There is nothing to undo.")
         return
-    chat.workshop.todo.restore(session_id, chat.agent.messages)
+    chat.host.todo.restore(session_id, chat.agent.messages)
     text = f"Undone: {one_line(undone.question)!r} and what followed ({plural(undone.count, 'message')})."
     chat.screen.say(text)
     changed = [one for one in history.changed(session_id) if undone.call_ids.intersection(one.call_ids)]
@@ -372,7 +372,7 @@ class _UndoneExchange(Struct, frozen=True):
 
 def _undo_last_exchange(chat: Chat) -> _UndoneExchange | None:
     """Remove the last question, with everything that was said while the agent worked on it."""
-    stored = chat.workshop.store.messages(chat.agent.session_id)
+    stored = chat.host.store.messages(chat.agent.session_id)
     asked = [one for one in stored if one.message.role == "user"]
     if not asked:
         return None
@@ -400,8 +400,8 @@ async def toggle_reasoning(chat: Chat, _: str) -> None:
 async def mcp(chat: Chat, rest: str) -> None:
     verb, _, name = rest.partition(" ")
     if verb == RELOAD and not name:
-        await chat.workshop.servers.reload()
-        await chat.workshop.servers.wait()
+        await chat.host.servers.reload()
+        await chat.host.servers.wait()
     elif verb == RECONNECT and name.strip():
         await _reconnect(chat, name.strip())
     elif rest:
@@ -410,7 +410,7 @@ async def mcp(chat: Chat, rest: str) -> None:
 
 
 async def _reconnect(chat: Chat, name: str) -> None:
-    hub = chat.workshop.runtime.mcp
+    hub = chat.host.runtime.mcp
     before = {status.name: status.since for status in hub.servers()}
     # In a thread, because it blocks and this loop draws the screen.
     await asyncio.to_thread(hub.reconnect, name)
@@ -427,7 +427,7 @@ async def _show_servers(chat: Chat) -> None:
     if not servers:
         chat.screen.say(NO_SERVERS)
         return
-    hub = chat.workshop.runtime.mcp
+    hub = chat.host.runtime.mcp
     rows = [
         (one.name, SERVER_STATES.get(one.state, one.state), _about(one, len(hub.tool_names(one.name))))
         for one in servers
@@ -445,7 +445,7 @@ def _about(one: ServerStatus, offered: int) -> str:
 
 def _servers(chat: Chat) -> list[ServerStatus]:
     """The states of the servers; imports nothing for MCP if none is configured."""
-    return chat.workshop.runtime.mcp.servers() if chat.workshop.servers.are_configured else []
+    return chat.host.runtime.mcp.servers() if chat.host.servers.are_configured else []
 
 
 def complete_mcp(chat: Chat) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.workshop import Asker, Workshop
+from toolcrib.agent.host import AgentHost, Asker
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
@@ -19,9 +19,9 @@ DEFAULT_MODEL_LINE = (
 )
 
 
-def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> Workshop:
+def open_host(options: ChatOptions, approver: Approver, asker: Asker | None, settings: Settings) -> AgentHost:
     """The host for a person at a terminal, with all tools loaded; what tool files print goes to stderr."""
-    workshop = Workshop(
+    host = AgentHost(
         settings=settings,
         entry_point="interactive",
         approver=approver,
@@ -34,17 +34,17 @@ def open_workshop(options: ChatOptions, approver: Approver, asker: Asker | None,
         provider=options.provider,
     )
     # Tools that call other tools through the package's functions must use the same gate and records.
-    adopt_runtime(workshop.runtime)
+    adopt_runtime(host.runtime)
     with stdout_reserved():
-        workshop.runtime.load()
-    require_known_toolsets(workshop.runtime)
-    return workshop
+        host.runtime.load()
+    require_known_toolsets(host.runtime)
+    return host
 
 
-def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
+def open_agent(host: AgentHost, options: ChatOptions) -> Agent:
     """The agent for the options, new or resumed."""
     return Agent(
-        workshop=workshop,
+        host=host,
         toolsets=options.toolsets,
         disabled_toolsets=options.disabled_toolsets,
         session_id=options.resume,
@@ -54,8 +54,8 @@ def open_agent(workshop: Workshop, options: ChatOptions) -> Agent:
     )
 
 
-def is_default_model(provider: Provider, options: ChatOptions, workshop: Workshop) -> bool:
+def is_default_model(provider: Provider, options: ChatOptions, host: AgentHost) -> bool:
     """Whether the embedded model is used because no other was chosen."""
-    model = workshop.settings.model
+    model = host.settings.model
     asked_for = options.model or options.provider or model.default or model.provider
     return provider.name == "embedded" and not asked_for

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from toolcrib.agent.events import CallStarted, ChildProgressed
+from toolcrib.agent.events import CallStarted, SubagentProgressed
 from toolcrib.cli.chat.renderer import BlockStream
 from toolcrib.cli.chat.symbols import Symbols, fitted, short_duration
 from toolcrib.cli.output import one_line
@@ -80,7 +80,7 @@ class Activity(Struct):
             self._began_at = self.clock()
         return call
 
-    def subagent_progressed(self, event: ChildProgressed) -> None:
+    def subagent_progressed(self, event: SubagentProgressed) -> None:
         if event.state in ("started", "working"):
             self.subagents[event.child_id] = one_line(f"{event.goal}: {event.what}" if event.what else event.goal)
         else:

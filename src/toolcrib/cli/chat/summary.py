@@ -65,7 +65,7 @@ async def chat_summary(chat: Chat) -> list[Text]:
         Text(f"Resume with: toolcrib chat --resume {session.id}", "bold"),
         Text(chat.status.symbols.dot.join(used), "dim"),
     ]
-    files = list(dict.fromkeys(one.path for one in chat.workshop.file_history.changed(session.id)))
+    files = list(dict.fromkeys(one.path for one in chat.host.file_history.changed(session.id)))
     if files:
         more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
         rows.append(Text(clean(f"Changed: {', '.join(map(short_path, files[:SHOWN_FILES]))}{more}")))
@@ -94,7 +94,7 @@ def _ending(message: Message, symbols: Symbols) -> str:
 
 async def running_processes(chat: Chat, *, everything: bool = False) -> list[JsonObject]:
     """The background processes of this session; with `everything`, also those that have ended."""
-    if not chat.workshop.runtime.has_terminal:
+    if not chat.host.runtime.has_terminal:
         return []
-    answer = await chat.workshop.runtime.terminal.processes.act({"action": "list"}, chat.agent.session_id)
+    answer = await chat.host.runtime.terminal.processes.act({"action": "list"}, chat.agent.session_id)
     return [one for one in answer["processes"] if everything or one["status"] == "running"]

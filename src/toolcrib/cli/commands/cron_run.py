@@ -11,7 +11,7 @@ import time
 
 import click
 
-from toolcrib.agent.scheduled import ScheduledRuns
+from toolcrib.agent.scheduled import JobRunner
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.commands.cron import job_argument, open_jobs
 from toolcrib.cli.output import clean, error_line, note, one_line, plural, stdout_reserved
@@ -56,7 +56,7 @@ async def _run(store: JobStore, job: Job, settings: Settings, cancel: CancelToke
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cancel.cancel, "it was interrupted")
     claim = store.claim_now(job, time.time())
-    runs = ScheduledRuns(store, load_settings, None if quiet else ProgressPrinter(note).on_event)
+    runs = JobRunner(store, load_settings, None if quiet else ProgressPrinter(note).on_event)
     report = await run_with_timeout(runs.execute, claim, cancel, settings.cron.timeout)
     store.finish(claim.run, report, time.time(), keep_runs=settings.cron.keep_runs)
     return report
@@ -122,7 +122,7 @@ async def _serve(store: JobStore, settings: Settings, printer: _LinePrinter, *, 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop_requested)
-    scheduler = Scheduler(store, ScheduledRuns(store, load_settings).execute, settings.cron, tell=printer)
+    scheduler = Scheduler(store, JobRunner(store, load_settings).execute, settings.cron, tell=printer)
     if once:
         await scheduler.run_due(stop)
         if not printer.lines:

@@ -42,7 +42,7 @@ from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 from toolcrib.mcp.client.server_process import ServerLog
 from toolcrib.mcp.client.servers import Server, ServerStatus, read_server
 from toolcrib.mcp.names import component, plain_name
@@ -475,7 +475,7 @@ def _arguments(tool: str | None, text: str | None) -> JsonObject:
         raise UsageError("--args needs a tool; name it with `--call TOOL`")
     try:
         given = read_json(text or "{}")
-    except BadJson as error:
+    except InvalidJson as error:
         raise UsageError(
             f"the arguments are not JSON: {error}; put the object after `--args` in single quotes"
         ) from error

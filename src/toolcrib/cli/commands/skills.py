@@ -25,7 +25,7 @@ MAX_DESCRIPTION_CHARS = 100
 def find_skills() -> SkillCatalog:
     """All skills, including those of plugins."""
     runtime = open_runtime()
-    shelf: SkillCatalog = runtime.context().services.get("skills").shelf(runtime.workspace)
+    shelf: SkillCatalog = runtime.context().services.skills.shelf(runtime.workspace)
     return shelf
 
 

@@ -11,7 +11,7 @@ from toolcrib.cli.tool_state import ToolState, example_command, find_tool, missi
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.types import JsonObject, ToolEntry
 from toolcrib.dispatch.arguments import ArgumentChecker
-from toolcrib.dispatch.expectation import shorten
+from toolcrib.dispatch.schema import shorten
 from toolcrib.runtime import Runtime
 from toolcrib.toolsets.resolve import EVERYTHING
 
@@ -152,7 +152,7 @@ def _declaration(runtime: Runtime, entry: ToolEntry) -> list[tuple[str, str | li
         pairs.append(("schema", f"invalid, so arguments are not checked: {problem}"))
     pairs.append(("effects", _effects(entry)))
     pairs.append(("result limit", _limit(runtime, entry)))
-    if runtime.answers_with_stub(entry.name):
+    if runtime.has_agent_loop_stub(entry.name):
         pairs.append(("runs in", "sessions only, because it keeps session state: `toolcrib chat`"))
     else:
         pairs.append(("try it", example_command(entry)))

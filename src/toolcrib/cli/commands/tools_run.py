@@ -14,7 +14,7 @@ from toolcrib.cli.output import note, stdout_reserved
 from toolcrib.cli.runtime import complete_tools, open_runtime
 from toolcrib.cli.tool_state import example_command, require_tool
 from toolcrib.core.errors import UsageError
-from toolcrib.dispatch.json_text import BadJson, read_json
+from toolcrib.dispatch.coercion import InvalidJson, read_json
 
 
 @click.command(name="run")
@@ -44,7 +44,7 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)
-    except BadJson as error:
+    except InvalidJson as error:
         raise UsageError(
             f"the arguments are not JSON: {error}; put them in single quotes, as in `{example_command(entry)}`"
         ) from error

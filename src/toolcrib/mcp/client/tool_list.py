@@ -22,7 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.dispatch.schema import CompiledSchema
 from toolcrib.mcp.client.untrusted_text import one_line
 
 MAX_TOOLS = 1000

@@ -28,7 +28,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from toolcrib.dispatch.threads import DaemonPool
+from toolcrib.dispatch.executors import DaemonPool
 from toolcrib.mcp.server.app import ToolServer
 
 DRAIN_SECONDS = 1.5

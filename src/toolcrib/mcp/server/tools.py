@@ -65,7 +65,7 @@ class ToolRuntime(Protocol):
         self, name: str, arguments: Mapping[str, Any] | str | None = None, *, ctx: ToolContext | None = None
     ) -> ToolResult: ...
 
-    def answers_with_stub(self, name: str) -> bool: ...
+    def has_agent_loop_stub(self, name: str) -> bool: ...
 
 
 class ServerToolCatalog:
@@ -123,7 +123,7 @@ class ServerToolCatalog:
 
     def _is_served(self, entry: ToolEntry) -> bool:
         """Whether a tool that normally needs an agent's loop works here."""
-        if entry.name in AGENT_LOOP_TOOLS and self._runtime.answers_with_stub(entry.name):
+        if entry.name in AGENT_LOOP_TOOLS and self._runtime.has_agent_loop_stub(entry.name):
             return self._has(entry.name)
         return entry.name != CLARIFY_TOOL or not entry.is_ours or self._has("asker")
 

@@ -3,25 +3,29 @@
 The pipeline itself is one coroutine. For synchronous callers it never suspends: whatever has to be waited for is run
 to its end by the bridge, so the coroutine is driven by a single `send`.
 
-| edge       | for                                         | coroutines            | blocking functions |
+| executor       | for                                         | coroutines            | blocking functions |
 |------------|---------------------------------------------|-----------------------|--------------------|
-| AsyncEdge  | callers that await                          | awaited               | in the pool        |
-| SyncEdge   | synchronous callers                         | on the bridge         | inline             |
-| ThreadEdge | blocking middleware of a caller that awaits | on that caller's loop | inline             |
-| InlineEdge | async middleware of a synchronous caller    | awaited               | inline             |
+| AsyncExecutor  | callers that await                          | awaited               | in the pool        |
+| SyncExecutor   | synchronous callers                         | on the bridge         | inline             |
+| ThreadExecutor | blocking middleware of a caller that awaits | on that caller's loop | inline             |
+| InlineExecutor | async middleware of a synchronous caller    | awaited               | inline             |
 """
 
 from __future__ import annotations
 
+import contextvars
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from toolcrib.bridge import Bridge
+from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.context import CancelToken
 from toolcrib.core.lazy import asyncio
-from toolcrib.dispatch.threads import DaemonPool
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -34,7 +38,7 @@ CLEAN_UP_AFTER_EFFECTS_SECONDS = 5.0
 """The same for one with effects, which may have processes to end."""
 
 
-class Limit(NamedTuple):
+class CallLimit(NamedTuple):
     """What may stop a call before it ends by itself."""
 
     seconds: float | None = None
@@ -54,15 +58,15 @@ class CallTimedOut(Exception):
     """The call's deadline passed while it ran."""
 
 
-class Edge(Protocol):
-    blocks_inline: bool
+class Executor(Protocol):
+    runs_inline: bool
     """A blocking function may be called as it is, instead of through `block`."""
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         """The awaitable's result."""
         ...
 
-    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
         """The awaitable's result; raises CallTimedOut or CallCancelled when it is stopped first."""
         ...
 
@@ -70,23 +74,23 @@ class Edge(Protocol):
         """The result of a function that may block."""
         ...
 
-    def within_wait(self) -> Edge:
-        """The edge for what a coroutine given to `wait` runs in its turn."""
+    def nested_in_wait(self) -> Executor:
+        """The executor for what a coroutine given to `wait` runs in its turn."""
         ...
 
-    def within_block(self) -> Edge:
-        """The edge for what a function given to `block` runs in its turn; on it nothing suspends, so `drive` works."""
+    def nested_in_block(self) -> Executor:
+        """The executor for what a function given to `block` calls; nothing suspends on it, so `drive` works."""
         ...
 
-    def passes_on(self, error: BaseException) -> bool:
+    def propagates(self, error: BaseException) -> bool:
         """Whether what a handler raised is meant for the caller's program, and not for the model."""
         ...
 
 
-class AsyncEdge:
+class AsyncExecutor:
     """For callers that await."""
 
-    blocks_inline = False
+    runs_inline = False
 
     def __init__(self, pool: DaemonPool) -> None:
         self._pool = pool
@@ -94,7 +98,7 @@ class AsyncEdge:
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
         if limit.is_none:
             return await awaitable
         try:
@@ -103,15 +107,15 @@ class AsyncEdge:
             _discard(awaitable)
 
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
-        return await self.wait_bounded(self._pool.run(function), Limit(seconds, cancel))
+        return await self.wait_bounded(self._pool.run(function), CallLimit(seconds, cancel))
 
-    def within_wait(self) -> Edge:
+    def nested_in_wait(self) -> Executor:
         return self
 
-    def within_block(self) -> Edge:
-        return ThreadEdge(asyncio.get_running_loop(), self)
+    def nested_in_block(self) -> Executor:
+        return ThreadExecutor(asyncio.get_running_loop(), self)
 
-    def passes_on(self, error: BaseException) -> bool:
+    def propagates(self, error: BaseException) -> bool:
         if isinstance(error, asyncio.CancelledError):
             # A handler may let the cancellation of something of its own escape; only the caller's is the caller's.
             task = asyncio.current_task()
@@ -122,13 +126,13 @@ class AsyncEdge:
 class _BlocksInline:
     """A thread that belongs to the call: it may as well run the function itself, which nothing can interrupt."""
 
-    blocks_inline = True
+    runs_inline = True
 
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
         return function()
 
 
-class SyncEdge(_BlocksInline):
+class SyncExecutor(_BlocksInline):
     """For synchronous callers: blocking handlers run in the caller's thread, coroutines on the bridge."""
 
     def __init__(self, bridge: Bridge) -> None:
@@ -137,49 +141,49 @@ class SyncEdge(_BlocksInline):
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return self._bridge.run(_as_coroutine(awaitable))
 
-    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
         if limit.is_none:
             return self._bridge.run(_as_coroutine(awaitable))
         return self._bridge.run(_bounded(awaitable, limit))
 
-    def within_wait(self) -> Edge:
-        return InlineEdge(self)
+    def nested_in_wait(self) -> Executor:
+        return InlineExecutor(self)
 
-    def within_block(self) -> Edge:
+    def nested_in_block(self) -> Executor:
         return self
 
-    def passes_on(self, error: BaseException) -> bool:
+    def propagates(self, error: BaseException) -> bool:
         return isinstance(error, (KeyboardInterrupt, SystemExit))
 
 
-class InlineEdge(_BlocksInline):
+class InlineExecutor(_BlocksInline):
     """For async middleware of a synchronous caller: the handler is awaited on the loop that the middleware is on."""
 
-    def __init__(self, outer: SyncEdge) -> None:
+    def __init__(self, outer: SyncExecutor) -> None:
         self._outer = outer
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         return await awaitable
 
-    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
         if limit.is_none:
             return await awaitable
         return await _bounded(awaitable, limit)
 
-    def within_wait(self) -> Edge:
+    def nested_in_wait(self) -> Executor:
         return self
 
-    def within_block(self) -> Edge:
+    def nested_in_block(self) -> Executor:
         return self._outer
 
-    def passes_on(self, error: BaseException) -> bool:
-        return self._outer.passes_on(error)
+    def propagates(self, error: BaseException) -> bool:
+        return self._outer.propagates(error)
 
 
-class ThreadEdge(_BlocksInline):
+class ThreadExecutor(_BlocksInline):
     """For middleware that blocks in a thread of the pool while its caller awaits on a loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, outer: AsyncEdge) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, outer: AsyncExecutor) -> None:
         self._loop = loop
         self._outer = outer
         self._running: Future[Any] | None = None
@@ -195,19 +199,19 @@ class ThreadEdge(_BlocksInline):
             running.cancel()
         return running.result()
 
-    async def wait_bounded(self, awaitable: Awaitable[T], limit: Limit) -> T:
+    async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
         try:
             return await self.wait(self._outer.wait_bounded(awaitable, limit))
         finally:
             _discard(awaitable)
 
-    def within_wait(self) -> Edge:
+    def nested_in_wait(self) -> Executor:
         return self._outer
 
-    def within_block(self) -> Edge:
+    def nested_in_block(self) -> Executor:
         return self
 
-    def passes_on(self, error: BaseException) -> bool:
+    def propagates(self, error: BaseException) -> bool:
         return isinstance(error, GeneratorExit)
 
     def stop(self) -> None:
@@ -224,7 +228,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as finished:
         return finished.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise RuntimeError("a call from synchronous code tried to suspend; waits must go through the edge")
+    raise RuntimeError("a call from synchronous code tried to suspend; waits must go through the executor")
 
 
 def _as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
@@ -249,7 +253,7 @@ def _discard(awaitable: Awaitable[Any]) -> None:
         awaitable.close()
 
 
-async def _bounded(awaitable: Awaitable[T], limit: Limit) -> T:
+async def _bounded(awaitable: Awaitable[T], limit: CallLimit) -> T:
     seconds = limit.seconds
     task = asyncio.ensure_future(awaitable)
     stopped = asyncio.get_running_loop().create_future()
@@ -295,3 +299,110 @@ def _read_outcome(task: asyncio.Future[Any]) -> None:
     """Marks the late exception of an abandoned task as seen."""
     if not task.cancelled():
         task.exception()
+
+
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Jobs = SimpleQueue["Job | None"]
+
+# Set for everything that a thread of a pool waits for.
+_inside_a_pool: ContextVar[bool] = ContextVar("toolcrib_inside_a_pool", default=False)
+
+
+class DaemonPool:
+    """Runs blocking functions for coroutines, at most `limit` at once, with the caller's context variables.
+
+    A function that (through whatever it calls) waits for another one in the pool gets a thread beyond the limit for
+    it; else a full pool would wait for itself for ever.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._jobs: Jobs = SimpleQueue()
+        self._threads = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The function's result. A cancelled caller returns at once; the thread ends when the function does."""
+        if self._process != os.getpid():
+            self._start()  # threads do not survive a fork
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        job = (lambda: context.run(_marked, function), future, loop)
+        if _inside_a_pool.get():
+            threading.Thread(target=_serve_once, args=job, name="toolcrib-call", daemon=True).start()
+        else:
+            self._submit(job)
+        return await future
+
+    def close(self) -> None:
+        """Lets idle threads end; a busy one ends after its function."""
+        with self._lock:
+            jobs, threads = self._jobs, self._threads
+            self._jobs, self._threads, self._idle = SimpleQueue(), 0, 0
+        for _ in range(threads):
+            jobs.put(None)
+
+    def _submit(self, job: Job) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._threads < self._limit:
+                threading.Thread(target=self._serve, args=(self._jobs,), name="toolcrib-call", daemon=True).start()
+                self._threads += 1
+            self._jobs.put(job)
+
+    def _serve(self, jobs: Jobs) -> None:
+        while (job := jobs.get()) is not None:
+            outcome = _outcome(job)
+            # Before the caller hears of it, so that his next call finds this thread.
+            with self._lock:
+                if jobs is self._jobs:
+                    self._idle += 1
+            _deliver(job, outcome)
+            del job, outcome
+
+
+def _serve_once(*job: Any) -> None:
+    _deliver(job, _outcome(job))
+
+
+def _marked(function: Callable[[], Any]) -> Any:
+    _inside_a_pool.set(True)
+    return function()
+
+
+def _outcome(job: Job) -> tuple[Any, BaseException | None]:
+    function, future, _ = job
+    if future.cancelled():
+        # Its caller gave up while it was still in the queue, and has said so: it must not run any more.
+        return None, None
+    value, error = attempt_everything(function)
+    if error is None or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
+        return value, error
+    # A future cannot carry StopIteration, and a handler that calls sys.exit() ends neither this thread nor the loop.
+    carrier = RuntimeError(f"the handler raised {type(error).__name__}")
+    carrier.__cause__ = error
+    return None, carrier
+
+
+def _deliver(job: Job, outcome: tuple[Any, BaseException | None]) -> None:
+    _, future, loop = job
+    try:
+        loop.call_soon_threadsafe(_settle, future, *outcome)
+    except RuntimeError:
+        pass  # The loop was closed while the handler ran: nobody waits any more.
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

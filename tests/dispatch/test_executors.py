@@ -1,4 +1,4 @@
-"""How the pipeline waits on each edge."""
+"""How the pipeline waits on each executor."""
 
 import asyncio
 import threading
@@ -8,14 +8,21 @@ import pytest
 
 from toolcrib.bridge import Bridge
 from toolcrib.core.context import CancelToken
-from toolcrib.dispatch.edges import AsyncEdge, CallCancelled, CallTimedOut, Limit, SyncEdge, drive
-from toolcrib.dispatch.threads import DaemonPool
+from toolcrib.dispatch.executors import (
+    AsyncExecutor,
+    CallCancelled,
+    CallLimit,
+    CallTimedOut,
+    DaemonPool,
+    SyncExecutor,
+    drive,
+)
 
 
 @pytest.fixture
 def edges():
     pool, bridge = DaemonPool(2), Bridge()
-    yield AsyncEdge(pool), SyncEdge(bridge)
+    yield AsyncExecutor(pool), SyncExecutor(bridge)
     pool.close()
     bridge.close()
 
@@ -25,7 +32,7 @@ async def waits_for_ever():
 
 
 def test_a_synchronous_call_is_driven_without_a_loop(edges):
-    """On the sync edge nothing suspends, so one send runs the coroutine to its end."""
+    """On the sync executor nothing suspends, so one send runs the coroutine to its end."""
     _, sync = edges
 
     async def work():
@@ -35,8 +42,8 @@ def test_a_synchronous_call_is_driven_without_a_loop(edges):
 
 
 def test_a_wait_around_the_edge_is_an_error():
-    """Whoever waits by himself on the sync edge hears that he must not."""
-    with pytest.raises(RuntimeError, match="through the edge"):
+    """Whoever waits by himself on the sync executor hears that he must not."""
+    with pytest.raises(RuntimeError, match="through the executor"):
         drive(asyncio.sleep(0))
 
 
@@ -57,21 +64,21 @@ async def test_bounds_raise_what_stopped_the_wait(edges):
     """A deadline and a token are told apart, on both edges."""
     token = CancelToken()
     token.cancel()
-    for edge in edges:
+    for executor in edges:
 
-        def act(seconds, cancel, edge=edge):
-            return drive(SyncEdge.wait_bounded(edge, waits_for_ever(), Limit(seconds, cancel)))
+        def act(seconds, cancel, executor=executor):
+            return drive(SyncExecutor.wait_bounded(executor, waits_for_ever(), CallLimit(seconds, cancel)))
 
-        if isinstance(edge, SyncEdge):
+        if isinstance(executor, SyncExecutor):
             with pytest.raises(CallTimedOut):
                 await asyncio.to_thread(act, 0.01, None)
             with pytest.raises(CallCancelled):
                 await asyncio.to_thread(act, None, token)
         else:
             with pytest.raises(CallTimedOut):
-                await edge.wait_bounded(waits_for_ever(), Limit(0.01))
+                await executor.wait_bounded(waits_for_ever(), CallLimit(0.01))
             with pytest.raises(CallCancelled):
-                await edge.wait_bounded(waits_for_ever(), Limit(None, token))
+                await executor.wait_bounded(waits_for_ever(), CallLimit(None, token))
 
 
 async def test_a_handler_may_answer_its_cancellation(edges):
@@ -81,14 +88,14 @@ async def test_a_handler_may_answer_its_cancellation(edges):
         raise ValueError("own reason")
 
     with pytest.raises(ValueError, match="own reason"):
-        await edges[0].wait_bounded(fails(), Limit(5, CancelToken()))
+        await edges[0].wait_bounded(fails(), CallLimit(5, CancelToken()))
 
 
 async def test_a_finished_call_leaves_its_token_alone(edges):
     """A token outlives thousands of calls and keeps nothing of them."""
     token = CancelToken()
     for _ in range(3):
-        await edges[0].wait_bounded(asyncio.sleep(0), Limit(5, token))
+        await edges[0].wait_bounded(asyncio.sleep(0), CallLimit(5, token))
     assert token._callbacks == {}
 
 

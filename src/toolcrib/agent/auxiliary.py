@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from toolcrib.agent.ask import completed
+from toolcrib.agent.model_request import complete
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Delta, ModelRequest, Provider, Usage
 
 
-def _nobody(_: Delta) -> None:
+def _ignore(_: Delta) -> None:
     """Nobody watches these requests."""
 
 
-class Auxiliary:
+class AuxiliaryModel:
     """Completes texts with one model. `spent` hears what each request used."""
 
     def __init__(self, provider: Provider, model: str, spent: Callable[[Usage, str], None] | None = None) -> None:
@@ -26,7 +26,7 @@ class Auxiliary:
         request = ModelRequest(
             model=self.model, messages=[Message(role="user", content=prompt)], timeout_seconds=timeout_seconds
         )
-        response = await completed(self.provider, request, _nobody)
+        response = await complete(self.provider, request, _ignore)
         if self._spent is not None:
             self._spent(response.usage, purpose)
         return response.message.text

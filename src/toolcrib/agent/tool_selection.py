@@ -20,7 +20,7 @@ EVERYDAY_TOOLS = ("terminal", "read_file", "search_files", "write_file", "web_se
 """What a small model gets where the words of the question point at too few tools."""
 
 
-class Offered(msgspec.Struct, frozen=True):
+class SelectedTools(msgspec.Struct, frozen=True):
     """The tools of one request."""
 
     definitions: list[JsonObject]
@@ -36,30 +36,30 @@ class Offered(msgspec.Struct, frozen=True):
         return [definition["function"]["name"] for definition in self.definitions]
 
 
-class Renderings:
-    """What was rendered last, for all agents of a workshop: most of them are offered the same tools."""
+class RenderedTools:
+    """What was rendered last, for all agents of a host: most of them are offered the same tools."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Dialect, Offered]] = []
+        self._known: list[tuple[Dialect, SelectedTools]] = []
 
-    def offered(self, definitions: list[JsonObject], dialect: Dialect) -> Offered:
+    def offered(self, definitions: list[JsonObject], dialect: Dialect) -> SelectedTools:
         """The tools in a dialect; the same tools give the same object, so that nothing is rendered twice."""
         for known_dialect, offered in self._known:
             if known_dialect == dialect and offered.definitions == definitions:
                 return offered
         rendered = render(definitions, dialect)
-        offered = Offered(definitions, rendered.tools, tuple(rendered.set_aside), estimate_tokens(rendered.tools))
+        offered = SelectedTools(definitions, rendered.tools, tuple(rendered.set_aside), estimate_tokens(rendered.tools))
         self._known = [(dialect, offered), *self._known[: MAX_KNOWN - 1]]
         return offered
 
 
-class Offer:
+class ToolSelection:
     """The tools of one session."""
 
     def __init__(
         self,
         runtime: Runtime,
-        renderings: Renderings,
+        renderings: RenderedTools,
         toolsets: Sequence[str] | None,
         disabled: Sequence[str],
         without: Collection[str] = (),
@@ -81,7 +81,9 @@ class Offer:
         """The tools that the session may call, offered by name or found by search."""
         return self._runtime.toolsets.select(self.toolsets, self.disabled).tool_names - self.without
 
-    def current(self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()) -> Offered:
+    def current(
+        self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()
+    ) -> SelectedTools:
         """What to send now. A model that can take few tools gets those that fit the question and those it has used."""
         few = profile.max_tools is not None
         built = self._runtime.definitions(
@@ -91,7 +93,7 @@ class Offer:
         if self.without:
             definitions = [one for one in definitions if one["function"]["name"] not in self.without]
         if few:
-            definitions = fitting(definitions, profile, question, called)
+            definitions = select_for_small_model(definitions, profile, question, called)
         offered = self._renderings.offered(definitions, dialect)
         if built.set_aside:
             left_out = (SkippedTool(name, reason) for name, reason in built.set_aside.items())
@@ -111,7 +113,7 @@ def default_toolsets(runtime: Runtime) -> list[str]:
     return list(dict.fromkeys([*runtime.settings.toolsets, *sorted(brought)]))
 
 
-def fitting(
+def select_for_small_model(
     definitions: Sequence[JsonObject], profile: ModelProfile, question: str, called: Collection[str]
 ) -> list[JsonObject]:
     """The few tools that a small model can choose from: named in the question, used before, near it in words."""

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from toolcrib.agent.delegate import Delegation, Helper, Order
-from toolcrib.agent.events import ChildProgressed
-from toolcrib.agent.judge import Auxiliary
-from toolcrib.agent.offer import Renderings
-from toolcrib.agent.servers import ServerWatch
+from toolcrib.agent.auxiliary import AuxiliaryModel
+from toolcrib.agent.delegate import DelegatedTask, Delegation, SubagentRunner
+from toolcrib.agent.events import SubagentProgressed
+from toolcrib.agent.tool_selection import RenderedTools
 from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import Answer, ApprovalRequest, EntryPoint
 from toolcrib.core.context import ToolContext, current_context
-from toolcrib.core.errors import SessionError
+from toolcrib.core.errors import SessionError, ToolcribError, UsageError
 from toolcrib.core.models import Provider, Usage
 from toolcrib.core.ports import Approver, SecretAsker
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
 from toolcrib.providers.create import create_auxiliary, create_provider
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.runtime import Runtime
+from toolcrib.runtime import Runtime, toolsets_of_servers
 from toolcrib.service_loop import ServiceLoop
 from toolcrib.sessions.memory import MemoryStore
 from toolcrib.sessions.memory_service import MemoryService
@@ -41,26 +44,26 @@ class Asker(Protocol):
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
 
 
-class Worker(Helper, Protocol):
-    """An agent, as far as its workshop needs it."""
+class HostedAgent(SubagentRunner, Protocol):
+    """An agent, as far as its host needs it."""
 
     model: str
 
     @property
     def provider(self) -> Provider: ...
 
-    def tell_watcher(self, event: ChildProgressed) -> None: ...
+    def notify_watcher(self, event: SubagentProgressed) -> None: ...
 
     def steer(self, text: str) -> None: ...
 
     async def stop(self) -> None: ...
 
 
-class Workshop:
+class AgentHost:
     """Made once by a front end; each agent made with it is one session.
 
-    async with Workshop(approver=…) as workshop:
-        agent = Agent(workshop=workshop, toolsets=["file"])
+    async with AgentHost(approver=…) as host:
+        agent = Agent(host=host, toolsets=["file"])
     """
 
     def __init__(
@@ -88,11 +91,11 @@ class Workshop:
         self.file_history = FileHistory(
             self.settings.home.undo_dir, self.settings.undo, terminal=lambda: self.runtime.terminal
         )
-        self.renderings = Renderings()
+        self.renderings = RenderedTools()
         self.loop = ServiceLoop("toolcrib-agents")
-        self.running: dict[str, Worker] = {}
+        self.running: dict[str, HostedAgent] = {}
         """The agents that are at work, by session."""
-        self.helper_sessions: set[str] = set()
+        self.subagent_sessions: set[str] = set()
         """The sessions of helpers, which may be trusted more than the agent that sent them."""
         self._model, self._provider = model, provider
         self._main: tuple[Provider, str] | None = None
@@ -110,7 +113,7 @@ class Workshop:
         )
         if runtime is not None:
             runtime.keep_records(recorder)
-        self.servers = ServerWatch(self.runtime)
+        self.servers = McpServerWatcher(self.runtime)
         self.todo = TodoService()
         memory = self.settings.memory
         self.memory = MemoryService(
@@ -125,7 +128,7 @@ class Workshop:
         self.runtime.serve("memory", self.memory)
         self.runtime.serve("session_search", SessionSearchService(self.store))
         self.runtime.serve("conversation", _Conversations(self.running))
-        self.runtime.serve("llm", _Llm(self))
+        self.runtime.serve("llm", PluginModel(self))
         if asker is not None:
             self.runtime.serve("asker", asker)
 
@@ -134,23 +137,23 @@ class Workshop:
         approvals = self.settings.approvals
         if approvals.mode == "smart" and approver is not None:
             # Without anybody to fall back on, a model's word alone must not mean yes.
-            approver = SmartApprover(_Judge(self), approver, classes=approvals.smart_classes)
+            approver = SmartApprover(LazyAuxiliary(self), approver, classes=approvals.smart_classes)
         if self.settings.delegation.subagent_auto_approve:
-            return _TrustedHelpers(self.helper_sessions, approver or NoApprover())
+            return TrustedSubagents(self.subagent_sessions, approver or NoApprover())
         return approver
 
-    def send_helpers_with(self, start: Callable[[Order], Helper]) -> None:
+    def start_subagents_with(self, start: Callable[[DelegatedTask], SubagentRunner]) -> None:
         """How helpers are made, which only an agent knows; the first one says it for all."""
         if self.delegation is None:
             self.delegation = Delegation(self.settings.delegation, self.runtime.hooks, start, self._tell_watcher)
             self.runtime.serve("delegate_task", self.delegation)
 
-    def _tell_watcher(self, session_id: str, event: ChildProgressed) -> None:
+    def _tell_watcher(self, session_id: str, event: SubagentProgressed) -> None:
         worker = self.running.get(session_id)
         if worker is not None:
-            worker.tell_watcher(event)
+            worker.notify_watcher(event)
 
-    def resting_session(self, session_id: str) -> Session:
+    def idle_session(self, session_id: str) -> Session:
         """The session of that id; refused while one of our own agents works on it."""
         session = self.store.get(session_id)
         if session.id in self.running:
@@ -175,13 +178,13 @@ class Workshop:
 
     def auxiliary(
         self, main: tuple[Provider, str] | None = None, spent: Callable[[Usage, str], None] | None = None
-    ) -> Auxiliary:
+    ) -> AuxiliaryModel:
         """The model for small jobs; the main one, unless the config names another."""
         main = main or self.provider_for()
         provider, model = create_auxiliary(self.settings, main)
         if provider is not main[0]:
             self._keep((provider, model))
-        return Auxiliary(provider, model, spent)
+        return AuxiliaryModel(provider, model, spent)
 
     def _keep(self, made: tuple[Provider, str]) -> tuple[Provider, str]:
         if all(made[0] is not opened for opened in self._opened):
@@ -203,7 +206,7 @@ class Workshop:
             # A loop cannot wait for its own end; whoever runs this on it closes it behind us.
             self.loop.close()
 
-    async def __aenter__(self) -> Workshop:
+    async def __aenter__(self) -> AgentHost:
         self.runtime.load()
         return self
 
@@ -216,11 +219,11 @@ def rendered(definitions: Sequence[JsonObject], dialect: Any) -> list[JsonObject
     return render(definitions, dialect).tools
 
 
-class _Judge:
+class LazyAuxiliary:
     """The auxiliary model, made when it is first asked."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, host: AgentHost) -> None:
+        self._workshop = host
 
     async def complete(self, prompt: str, *, timeout_seconds: float) -> str:
         return await self._workshop.auxiliary().complete(prompt, timeout_seconds=timeout_seconds)
@@ -229,7 +232,7 @@ class _Judge:
 class _Conversations:
     """Where plugins put their messages: into the session of the call they serve, else into the latest one at work."""
 
-    def __init__(self, running: dict[str, Worker]) -> None:
+    def __init__(self, running: dict[str, HostedAgent]) -> None:
         self._running = running
 
     def inject(self, content: str) -> bool:
@@ -241,7 +244,7 @@ class _Conversations:
         return worker is not None
 
 
-class _Llm(_Judge):
+class PluginModel(LazyAuxiliary):
     """The auxiliary model as plugins see it."""
 
     def model_of(self, session_id: str) -> tuple[Provider, str]:
@@ -256,7 +259,7 @@ class _Llm(_Judge):
         return self._workshop.loop.run_sync(self.complete(prompt, timeout_seconds=timeout_seconds))
 
 
-class _TrustedHelpers:
+class TrustedSubagents:
     """Agrees to what helpers want to do; what is always denied never gets here."""
 
     def __init__(self, sessions: set[str], fallback: Approver) -> None:
@@ -272,3 +275,98 @@ class _TrustedHelpers:
         if not isinstance(self._fallback, SecretAsker):
             return None
         return await self._fallback.ask_secret(prompt, timeout_seconds)
+
+
+logger = logging.getLogger(__name__)
+
+Signature = tuple[int, int, int] | None
+
+
+class McpServerWatcher:
+    """Shared by all agents of a host. Costs one look at a file before each request to a model."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._file = runtime.settings.home.config_file
+        self._settings = runtime.settings
+        self._seen = self._signature()
+        self._are_awaited = bool(runtime.settings.mcp_servers)
+        self._warned = ""
+        self._is_watching = not runtime.settings.safe_mode and self._came_from_the_file()
+
+    @property
+    def are_configured(self) -> bool:
+        """Whether there are any that are used."""
+        return bool(self._settings.mcp_servers) and not self._settings.safe_mode
+
+    async def before_request(self) -> str:
+        """Bring the servers in line with the config file, and wait for those that are starting, once and bounded.
+
+        Gives what is wrong with the file, as a sentence, once.
+        """
+        warning = ""
+        if self._is_watching and self._settings.mcp.auto_reload_on_config_change:
+            seen = self._signature()
+            if seen != self._seen:
+                # First of all: another agent that comes here meanwhile has nothing to do.
+                self._seen = seen
+                warning = await self._follow_file()
+        if self._are_awaited:
+            self._are_awaited = False
+            await self.wait()
+        return warning
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until every server has been tried once; by default for as long as the config says."""
+        if self.are_configured:
+            hub = self._runtime.mcp
+            await hub.wait_ready(hub.discovery_seconds if seconds is None else seconds)
+
+    async def reload(self) -> None:
+        """Read the config file now, and start, restart and end servers as it says; raises for a file that is broken."""
+        if self._settings.safe_mode:
+            raise UsageError("safe mode is on, so that no MCP server is used; unset TOOLCRIB_SAFE_MODE to end it")
+        self._seen = self._signature()
+        await self._use(await asyncio.to_thread(load_settings, self._runtime.settings.home))
+
+    async def _follow_file(self) -> str:
+        try:
+            settings = await asyncio.to_thread(load_settings, self._runtime.settings.home)
+            if settings.mcp_servers != self._settings.mcp_servers:
+                await self._use(settings)
+            self._settings = replace(self._settings, mcp=settings.mcp)
+        except (ToolcribError, TimeoutError) as error:
+            problem = f"the MCP servers stay as they are, because the config file is broken: {_first_line(error)}"
+            is_new, self._warned = problem != self._warned, problem
+            if is_new:
+                logger.warning("%s", problem)
+            return problem if is_new else ""
+        self._warned = ""
+        return ""
+
+    async def _use(self, settings: Settings) -> None:
+        self._settings = replace(self._settings, mcp_servers=settings.mcp_servers)
+        self._runtime.toolsets.expected = frozenset(toolsets_of_servers(self._settings))
+        # It waits for servers to end, and this loop has other work.
+        await asyncio.to_thread(self._runtime.mcp.reload, settings.mcp_servers)
+        self._are_awaited = True
+
+    def _signature(self) -> Signature:
+        try:
+            found = os.stat(self._file)  # noqa: PTH116 - before each request
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _came_from_the_file(self) -> bool:
+        """Whether the servers are those of the config file; whoever names others in code keeps them."""
+        if not self._settings.mcp_servers:
+            return True
+        try:
+            return b"mcp_servers" in self._file.read_bytes()
+        except OSError:
+            return False
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]

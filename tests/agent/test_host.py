@@ -13,8 +13,8 @@ import pytest
 
 from tests.agent.scripted_requests import requests_of
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.offer import default_toolsets
-from toolcrib.agent.workshop import Workshop
+from toolcrib.agent.host import AgentHost
+from toolcrib.agent.tool_selection import default_toolsets
 from toolcrib.core.errors import UnknownToolset, UsageError
 from toolcrib.core.messages import Message, RequestedCall, user_message
 from toolcrib.core.models import ModelRequest
@@ -72,7 +72,7 @@ async def test_in_smart_mode_the_model_is_asked_before_the_person(
         effects=(Effect("exec", "rm -rf node_modules/"),),
     )
     approver = ScriptedApprover("deny")
-    workshop = Workshop(
+    host = AgentHost(
         home=home,
         registry=registry,
         approver=approver,
@@ -81,10 +81,10 @@ async def test_in_smart_mode_the_model_is_asked_before_the_person(
         store=SessionStore.in_memory(),
         model=judged(verdict, calls("clean"), "done"),
     )
-    agent = Agent(workshop=workshop, toolsets=["test"])
+    agent = Agent(host=host, toolsets=["test"])
 
     result = await agent.run("Clean up")
-    await workshop.close()
+    await host.close()
 
     assert (len(approver.asked), result.outcome) == (asked, outcome)
 
@@ -103,10 +103,10 @@ async def test_in_smart_mode_without_an_approver_the_model_alone_decides_nothing
         effects=(Effect("exec", "rm -rf node_modules/"),),
     )
     model = judged("allow", calls("clean"), "done")
-    workshop = Workshop(home=home, registry=registry, workspace=tmp_path, store=SessionStore.in_memory(), model=model)
+    host = AgentHost(home=home, registry=registry, workspace=tmp_path, store=SessionStore.in_memory(), model=model)
 
-    result = await Agent(workshop=workshop, toolsets=["test"]).run("Clean up")
-    await workshop.close()
+    result = await Agent(host=host, toolsets=["test"]).run("Clean up")
+    await host.close()
 
     assert result.outcome == "denied"
 
@@ -120,11 +120,11 @@ async def test_plugins_speak_into_the_conversation_and_use_the_model(tmp_path: P
     (folder / "__init__.py").write_text(PLUGIN)
     (home / "config.yaml").write_text("plugins: {enabled: [talker]}\n")
     provider = ScriptedProvider([calls("speak"), calls("think"), "Paris.", "I see."])
-    workshop = Workshop(home=home, store=SessionStore.in_memory(), model=provider)
-    agent = Agent(workshop=workshop, toolsets=["talk"])
+    host = AgentHost(home=home, store=SessionStore.in_memory(), model=provider)
+    agent = Agent(host=host, toolsets=["talk"])
 
     await agent.run("Talk")
-    await workshop.close()
+    await host.close()
 
     assert provider.requests[1].messages[-1].text == "The printer is out of paper."
     assert agent.messages[-2].text == "Paris."
@@ -204,15 +204,15 @@ async def test_notices_of_background_processes_reach_the_model(tmp_path: Path) -
     provider = ScriptedProvider(
         [calls("terminal", {"command": "echo built", "background": True, "notify_on_complete": True}), "started", "ok"]
     )
-    workshop = Workshop(
+    host = AgentHost(
         home=tmp_path / "crib", store=SessionStore.in_memory(), model=provider, workspace=tmp_path, yolo=True
     )
-    agent = Agent(workshop=workshop, toolsets=["terminal"])
+    agent = Agent(host=host, toolsets=["terminal"])
     await agent.run("Build it")
-    await workshop.runtime.terminal.processes.next_events(agent.session_id, "test", 20)
+    await host.runtime.terminal.processes.next_events(agent.session_id, "test", 20)
 
     await agent.run("And?")
-    await workshop.close()
+    await host.close()
 
     said = [message.text for message in provider.requests[-1].messages if message.role == "user"]
     assert any("echo built" in text for text in said[1:])
@@ -234,7 +234,7 @@ async def test_files_that_calls_changed_can_be_taken_back(
     )
     agent = make_agent(calls("write"), "done", runtime=runtime)
     await agent.run("Write")
-    history = agent.workshop.file_history
+    history = agent.host.file_history
 
     changed = [(one.path, one.kind) for one in history.changed(agent.session_id)]
     history.undo(agent.session_id)
@@ -263,14 +263,14 @@ async def test_undo_takes_the_plan_back_too(make_runtime: Callable[..., Runtime]
         return calls("todo", {"todos": [{"id": "1", "content": "paint", "status": status}]})
 
     provider = ScriptedProvider([plan("pending"), "planned", plan("completed"), "painted"])
-    workshop = Workshop(runtime=runtime, store=SessionStore.in_memory(), model=provider)
-    agent = Agent(workshop=workshop, toolsets=["todo"])
+    host = AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=provider)
+    agent = Agent(host=host, toolsets=["todo"])
     await agent.run("Plan it")
     await agent.run("Do it")
 
     agent.undo()
 
-    assert workshop.todo.store(agent.session_id).read()[0]["status"] == "pending"
+    assert host.todo.store(agent.session_id).read()[0]["status"] == "pending"
 
 
 async def test_only_an_unknown_outcome_is_told_as_one(make_agent: MakeAgent, store: SessionStore) -> None:
@@ -280,7 +280,7 @@ async def test_only_an_unknown_outcome_is_told_as_one(make_agent: MakeAgent, sto
     store.append(agent.session_id, user_message("Print it"))
     store.append(agent.session_id, Message(role="assistant", tool_calls=(asked,)))
     entry = ToolEntry(name="print", toolset="test", schema={}, handler=lambda args: "x")
-    ctx = agent.workshop.runtime.context(session_id=agent.session_id, call_id="c")
+    ctx = agent.host.runtime.context(session_id=agent.session_id, call_id="c")
     store.recorder().started(entry, {}, (), ctx)
     failure = ToolResult(content='{"error": "no paper"}', status="error", call_id="c", name="print")
     store.recorder().finished(entry, failure, ctx)
@@ -296,8 +296,8 @@ async def test_a_plan_that_is_too_long_is_cut_and_says_so(make_runtime: Callable
     runtime = make_runtime(registry=ToolRegistry(parent=default_registry))
     items = [{"id": str(n), "content": "x" * (5_000 if n == 0 else 1), "status": "pending"} for n in range(300)]
     provider = ScriptedProvider([calls("todo", {"todos": items}), "ok"])
-    workshop = Workshop(runtime=runtime, store=SessionStore.in_memory(), model=provider)
-    agent = Agent(workshop=workshop, toolsets=["todo"])
+    host = AgentHost(runtime=runtime, store=SessionStore.in_memory(), model=provider)
+    agent = Agent(host=host, toolsets=["todo"])
 
     await agent.run("Plan it")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -11,12 +12,13 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from toolcrib.agent.ask import completed
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
-from toolcrib.agent.hook_calls import as_json, tell, through_middleware
+from toolcrib.agent.hooks import as_json, fire, send_through_middleware
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import (
     Delta,
+    Emit,
     ModelError,
     ModelRequest,
     ModelResponse,
@@ -49,7 +51,7 @@ class RequestIds(Struct, frozen=True, kw_only=True):
     api_call_count: int
 
 
-class Query:
+class ModelQuery:
     """Sends one request."""
 
     def __init__(
@@ -71,7 +73,7 @@ class Query:
         """The whole response; raises Interrupted with what was streamed, or ModelError."""
         try:
             if self._hooks.is_empty:
-                return await self.stoppable(completed(self._provider, request, self._hear), self._cancel)
+                return await self.stoppable(complete(self._provider, request, self._hear), self._cancel)
             return await self.stoppable(self._send_watched(request), self._cancel)
         except Interrupted as interrupted:
             raise Interrupted("".join(self._text)) from interrupted
@@ -80,14 +82,14 @@ class Query:
         ids = self._keywords(request)
         watched = any(self._hooks.has(name) for name in ("pre_api_request", "post_api_request", "api_request_error"))
         shown = as_json(request) if watched else {}
-        await tell(self._hooks, "pre_api_request", **ids, request=shown)
+        await fire(self._hooks, "pre_api_request", **ids, request=shown)
         started = time.perf_counter()
         try:
-            response = await through_middleware(
-                self._hooks, request, ids, lambda changed: completed(self._provider, changed, self._hear)
+            response = await send_through_middleware(
+                self._hooks, request, ids, lambda changed: complete(self._provider, changed, self._hear)
             )
         except ModelError as error:
-            await tell(
+            await fire(
                 self._hooks,
                 "api_request_error",
                 **ids,
@@ -96,7 +98,7 @@ class Query:
                 duration_ms=_since(started),
             )
             raise
-        await tell(
+        await fire(
             self._hooks,
             "post_api_request",
             **ids,
@@ -155,11 +157,11 @@ class _Stop:
         self._stopped = False
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
+        def stop() -> None:
             with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
                 loop.call_soon_threadsafe(self._stop)
 
-        self._unregister = cancel.on_cancel(tell)
+        self._unregister = cancel.on_cancel(stop)
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -188,3 +190,27 @@ def _refuse_after_stop(work: Coroutine[Any, Any, Any], cancel: CancelToken) -> N
 
 def _since(started: float) -> int:
     return round((time.perf_counter() - started) * 1000)
+
+
+logger = logging.getLogger(__name__)
+
+
+async def complete(provider: Provider, request: ModelRequest, emit: Emit) -> ModelResponse:
+    """What the provider answers. A provider may be anybody's code, so whatever else it raises is a ModelError too."""
+    try:
+        response, error = await attempt_async(provider.complete(request, emit))
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Something of the provider's own was cancelled, and nobody asked us to stop.
+        response, error = None, cancelled
+    if isinstance(error, ModelError):
+        raise error
+    if error is not None:
+        logger.error("provider %r failed", provider.name, exc_info=error)
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise ModelError(f"the provider {provider.name!r} failed ({what}); ask again, or see the log") from error
+    if not isinstance(response, ModelResponse):
+        raise ModelError(f"the provider {provider.name!r} gave {type(response).__name__!r} instead of a response")
+    return response

@@ -5,18 +5,26 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
 from toolcrib.core.errors import nearest_names
 from toolcrib.core.types import JsonObject
-from toolcrib.dispatch.expectation import Expectation, shorten
-from toolcrib.dispatch.schema_document import ROOT, child, widest_union
-from toolcrib.dispatch.validation import CompiledSchema
+from toolcrib.dispatch.schema import (
+    MAX_TEXT_CHARS,
+    ROOT,
+    CompiledSchema,
+    SchemaDocument,
+    allowed_types,
+    child,
+    shorten,
+    widest_union,
+)
 
 if TYPE_CHECKING:
     import jsonschema_rs
+
 
 Path = tuple[str | int, ...]
 
@@ -39,7 +47,7 @@ _MAX_UNION_ERRORS = 2_000
 _UNKNOWN_NAME_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
 
 
-class ArgumentProblem(msgspec.Struct, frozen=True):
+class ArgumentError(msgspec.Struct, frozen=True):
     """Why a call cannot run as it was asked for."""
 
     message: str
@@ -51,7 +59,7 @@ class ArgumentProblem(msgspec.Struct, frozen=True):
     """A valid value for that field, where one is known."""
 
 
-class _Finding(msgspec.Struct, frozen=True):
+class _ArgumentFinding(msgspec.Struct, frozen=True):
     rank: int
     path: Path
     sentence: str
@@ -61,7 +69,7 @@ class _Finding(msgspec.Struct, frozen=True):
     is_unknown: bool = False
 
 
-class Complaint:
+class ArgumentErrorReport:
     """Writes the problems of calls to one tool."""
 
     __slots__ = ("_compiled", "_expectation", "_known", "_tool_name", "_union_width")
@@ -70,20 +78,20 @@ class Complaint:
         self._tool_name = tool_name
         self._compiled = compiled
         self._known = known
-        self._expectation = Expectation(compiled.document)
+        self._expectation = ExpectedValue(compiled.document)
         self._union_width: int | None = None
 
-    def about_text(self, reason: str) -> ArgumentProblem:
+    def about_text(self, reason: str) -> ArgumentError:
         """The arguments are not an object at all."""
         example = self._example_call({}, ())
-        return ArgumentProblem(
+        return ArgumentError(
             message=self._message(f"{reason}. Send one whole JSON object{_shown(example)}."),
             field=WHOLE_CALL,
             expected="a JSON object",
             example=example,
         )
 
-    def about(self, arguments: JsonObject) -> ArgumentProblem | None:
+    def about(self, arguments: JsonObject) -> ArgumentError | None:
         """What is wrong with these arguments; None if nothing is."""
         try:
             if self._is_affordable(arguments):
@@ -106,7 +114,7 @@ class Complaint:
         width = self._union_width
         return width == 1 or width ** _depth(arguments, _MAX_UNION_ERRORS.bit_length()) <= _MAX_UNION_ERRORS
 
-    def _outline(self, arguments: JsonObject) -> list[_Finding]:
+    def _outline(self, arguments: JsonObject) -> list[_ArgumentFinding]:
         """Which arguments are wrong, without the places inside of them."""
         properties = self._compiled.document.resolved(self._compiled.document.root).get("properties")
         found = []
@@ -115,14 +123,16 @@ class Complaint:
             if name in arguments and self._compiled.part_accepts(pointer, arguments[name]) is False:
                 expected = self._expectation.describe(schema) or "a value that fits its schema"
                 sentence = f"{name!r} must be {expected}, found {shorten(arguments[name])} that does not fit"
-                found.append(_Finding(2, (name,), sentence, expected, schema, pointer))
-        return found or [_Finding(3, (), "they do not fit the schema of the tool", "arguments that fit the schema")]
+                found.append(_ArgumentFinding(2, (name,), sentence, expected, schema, pointer))
+        return found or [
+            _ArgumentFinding(3, (), "they do not fit the schema of the tool", "arguments that fit the schema")
+        ]
 
-    def _about_non_json(self, error: Exception) -> ArgumentProblem:
+    def _about_non_json(self, error: Exception) -> ArgumentError:
         reason = "a text is not valid Unicode" if isinstance(error, UnicodeError) else f"{error}"[:_MAX_SENTENCE_CHARS]
         return self.about_text(f"a value cannot be expressed in JSON ({reason})")
 
-    def _told(self, findings: list[_Finding], arguments: JsonObject) -> ArgumentProblem:
+    def _told(self, findings: list[_ArgumentFinding], arguments: JsonObject) -> ArgumentError:
         # The same trouble is often reported by several branches; one sentence each is enough.
         unique = list({finding.sentence: finding for finding in findings}.values())
         unique.sort(key=lambda finding: finding.rank)
@@ -131,7 +141,7 @@ class Complaint:
         fields = tuple(str(finding.path[0]) for finding in unique if finding.path and not finding.is_unknown)
         shown = _shown(self._example_call(arguments, fields))
         advice = f" Correct it and call again{shown}." if shown else ""
-        return ArgumentProblem(
+        return ArgumentError(
             message=self._message(f"{told}{more}.{advice}"),
             field=field_name(unique[0].path),
             expected=unique[0].expected,
@@ -142,7 +152,7 @@ class Complaint:
         # A model's text may hold half of a surrogate pair, which no provider accepts back.
         return f"Invalid arguments for {self._tool_name}: {text}".encode(errors="backslashreplace").decode()
 
-    def _findings(self, error: jsonschema_rs.ValidationError, depth: int) -> Iterator[_Finding]:
+    def _findings(self, error: jsonschema_rs.ValidationError, depth: int) -> Iterator[_ArgumentFinding]:
         keyword, path = error.kind.name, tuple(error.instance_path)
         schema = self._compiled.document.at(error.schema_path[:-1])
         pointer = child(ROOT, *error.schema_path[:-1])
@@ -157,15 +167,15 @@ class Complaint:
         else:
             yield self._wrong(error, schema, pointer)
 
-    def _missing(self, path: Path, schema: Any, pointer: str) -> _Finding:
+    def _missing(self, path: Path, schema: Any, pointer: str) -> _ArgumentFinding:
         name = path[-1]
         properties = self._compiled.document.resolved(schema).get("properties")
         wanted = properties.get(name) if isinstance(properties, dict) else None
         expected = self._expectation.describe(wanted) or "a value"
         sentence = f"{field_name(path)!r} is required and missing ({expected})"
-        return _Finding(0, path, sentence, expected, wanted, child(pointer, "properties", name))
+        return _ArgumentFinding(0, path, sentence, expected, wanted, child(pointer, "properties", name))
 
-    def _unknown(self, path: Path, names: Iterable[str], known: Iterable[str]) -> Iterator[_Finding]:
+    def _unknown(self, path: Path, names: Iterable[str], known: Iterable[str]) -> Iterator[_ArgumentFinding]:
         known = list(known)
         for name in names:
             nearest = nearest_names(name, known)
@@ -177,11 +187,11 @@ class Complaint:
                 hint = "none are known" if path else "this tool takes none"
             field = field_name((*path, name))
             expected = f"one of the known names: {', '.join(known[:20])}" if known else "no such argument"
-            yield _Finding(
+            yield _ArgumentFinding(
                 1, (*path, name), f"{field[:80]!r} is not a known argument ({hint})", expected, is_unknown=True
             )
 
-    def _wrong(self, error: jsonschema_rs.ValidationError, schema: Any, pointer: str) -> _Finding:
+    def _wrong(self, error: jsonschema_rs.ValidationError, schema: Any, pointer: str) -> _ArgumentFinding:
         keyword, path = error.kind.name, tuple(error.instance_path)
         expected = self._expectation.describe(schema) if keyword in _DESCRIBED else ""
         if expected:
@@ -189,9 +199,9 @@ class Complaint:
         else:
             expected = f"a value that satisfies {keyword!r}"
             sentence = f"{field_name(path)!r}: {error.message[:_MAX_SENTENCE_CHARS]} (found {shorten(error.instance)})"
-        return _Finding(2 if keyword == "type" else 3, path, sentence, expected, schema, pointer)
+        return _ArgumentFinding(2 if keyword == "type" else 3, path, sentence, expected, schema, pointer)
 
-    def _example_value(self, finding: _Finding) -> Any | None:
+    def _example_value(self, finding: _ArgumentFinding) -> Any | None:
         example = None if finding.schema is None else self._expectation.example(finding.schema)
         return None if self._compiled.part_accepts(finding.pointer, example) is False else example
 
@@ -246,3 +256,175 @@ def _telling_branch(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.
         if errors and not any(inner.kind.name in ("type", "const") and inner.instance_path == here for inner in errors)
     ]
     return telling[0] if len(telling) == 1 else None
+
+
+_MAX_OPTIONS = 12
+# With every level a union of many, the work grows as their product; deeper words would not be read anyway.
+_MAX_DEPTH = 4
+_MAX_EXAMPLE_LENGTH = 40
+
+_TYPE_PHRASES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "an array",
+    "object": "an object",
+}
+_FORMAT_EXAMPLES = {
+    "date": "2025-01-31",
+    "date-time": "2025-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "email": "someone@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com",
+    "url": "https://example.com",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+}
+
+
+class ExpectedValue:
+    """Words and examples for the subschemas of one document."""
+
+    __slots__ = ("_document",)
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
+
+    def describe(self, schema: Any, depth: int = 0) -> str:
+        """A phrase that fits after "must be"; empty where the schema does not say."""
+        schema = self._document.resolved(schema)
+        if "const" in schema:
+            return shorten(schema["const"])
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return _one_of(schema["enum"])
+        types = allowed_types(schema)
+        if types is not None:
+            return " or ".join(self._describe_type(name, schema, depth) for name in types)
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword)
+            if isinstance(branches, list) and depth < _MAX_DEPTH:
+                phrases = [self.describe(branch, depth + 1) for branch in branches[:_MAX_OPTIONS]]
+                return " or ".join(dict.fromkeys(phrase for phrase in phrases if phrase))
+        for part in schema["allOf"] if isinstance(schema.get("allOf"), list) and depth < _MAX_DEPTH else ():
+            if phrase := self.describe(part, depth + 1):
+                return phrase
+        return " or ".join(_limits(kind, schema).strip() for kind in ("number", "string") if _limits(kind, schema))
+
+    def _describe_type(self, name: str, schema: JsonObject, depth: int) -> str:
+        phrase = _TYPE_PHRASES.get(name, name) + _limits(name, schema)
+        if name == "array" and depth < _MAX_DEPTH and (item := self.describe(schema.get("items"), depth + 1)):
+            return f"{phrase} (each item {item})"
+        if name == "object" and isinstance(schema.get("required"), list) and schema["required"]:
+            return f"{phrase} with {', '.join(repr(key) for key in schema['required'][:_MAX_OPTIONS])}"
+        return phrase
+
+    def example(self, schema: Any, depth: int = 0) -> Any:
+        """A value that the schema most likely accepts; the caller checks it."""
+        schema = self._document.resolved(schema)
+        for given in (schema.get("examples"), schema.get("enum")):
+            if isinstance(given, list) and given:
+                return given[0]
+        for keyword in ("const", "example", "default"):
+            if schema.get(keyword) is not None:
+                return schema[keyword]
+        types = [name for name in allowed_types(schema) or () if name != "null"]
+        if types:
+            return self._example_of_type(types[0], schema, depth)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            branches = schema.get(keyword)
+            if isinstance(branches, list) and depth < _MAX_DEPTH:
+                found = (self.example(branch, depth + 1) for branch in branches[:_MAX_OPTIONS])
+                return next((value for value in found if value is not None), None)
+        return None
+
+    def _example_of_type(self, name: str, schema: JsonObject, depth: int) -> Any:
+        if name == "string":
+            return _example_string(schema)
+        if name in ("integer", "number"):
+            return _example_number(schema)
+        if name == "boolean":
+            return True
+        if name == "array":
+            least = schema.get("minItems")
+            count = least if isinstance(least, int) and least > 0 else 1
+            item = self.example(schema.get("items"), depth + 1) if depth < _MAX_DEPTH else None
+            return [] if item is None else [item] * min(count, _MAX_EXAMPLE_LENGTH)
+        if name == "object":
+            return self.example_object(schema, depth)
+        return None
+
+    def example_object(self, schema: JsonObject, depth: int = 0, extra_names: tuple[str, ...] = ()) -> JsonObject:
+        """An object with the required properties, and those named besides."""
+        properties = schema.get("properties")
+        required = schema.get("required")
+        names = [*(required if isinstance(required, list) else ()), *extra_names]
+        if not isinstance(properties, dict) or depth >= _MAX_DEPTH:
+            return {}
+        found = {name: self.example(properties.get(name), depth + 1) for name in names if isinstance(name, str)}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _one_of(options: list[Any]) -> str:
+    shown = ", ".join(shorten(option) for option in options[:_MAX_OPTIONS])
+    if len(options) == 1:
+        return shown
+    return f"one of {shown}" + (f" … ({len(options)} in all)" if len(options) > _MAX_OPTIONS else "")
+
+
+def _limits(name: str, schema: JsonObject) -> str:
+    if name == "string":
+        text = _range(schema.get("minLength"), schema.get("maxLength"), " characters")
+        pattern, form = schema.get("pattern"), schema.get("format")
+        text += f" matching {pattern[:MAX_TEXT_CHARS]!r}" if isinstance(pattern, str) else ""
+        return text + (f" in the format {form!r}" if isinstance(form, str) else "")
+    if name == "array":
+        return _range(schema.get("minItems"), schema.get("maxItems"), " items")
+    if name in ("integer", "number"):
+        text = _range(schema.get("minimum"), schema.get("maximum"), "")
+        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+        text += f" above {above}" if _is_number(above) else ""
+        text += f" below {below}" if _is_number(below) else ""
+        step = schema.get("multipleOf")
+        return text + (f" that is a multiple of {step}" if _is_number(step) else "")
+    return ""
+
+
+def _range(least: Any, most: Any, unit: str) -> str:
+    if _is_number(least) and _is_number(most):
+        return f" of {least}{unit}" if least == most else f" from {least} to {most}{unit}"
+    if _is_number(least):
+        return f" of at least {least}{unit}"
+    return f" of at most {most}{unit}" if _is_number(most) else ""
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _example_string(schema: JsonObject) -> str:
+    form = schema.get("format")
+    text = _FORMAT_EXAMPLES.get(form, "text") if isinstance(form, str) else "text"
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    if isinstance(least, int) and len(text) < least <= _MAX_EXAMPLE_LENGTH:
+        text = text.ljust(least, "x")
+    return text[:most] if isinstance(most, int) and most >= 0 else text
+
+
+def _example_number(schema: JsonObject) -> Any:
+    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    step = schema.get("multipleOf")
+    if _is_number(least):
+        return least
+    if _is_number(above):
+        return above + 1
+    if _is_number(step):
+        return step
+    if _is_number(most):
+        return min(1, most)
+    return min(1, below - 1) if _is_number(below) else 1

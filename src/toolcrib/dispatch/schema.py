@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from toolcrib.core.types import JsonObject
 
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+
 ROOT = "#"
+MAX_TEXT_CHARS = 60
 
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -28,7 +34,7 @@ _OPEN_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
 _MAX_HOPS = 32
 
 
-def normalised(schema: JsonObject) -> JsonObject:
+def normalise(schema: JsonObject) -> JsonObject:
     """The schema to validate with: an unknown `$schema` means 2020-12, `nullable` becomes a null type.
 
     The input is not changed. Raises RecursionError where it is nested too deeply to be walked.
@@ -216,3 +222,110 @@ def mentions_integer(schema: Any) -> bool:
             return True
         return any(mentions_integer(value) for value in schema.values())
     return isinstance(schema, list) and any(mentions_integer(value) for value in schema)
+
+
+def shorten(value: Any) -> str:
+    """A value as a message shows it: short scalars in full, containers by their size."""
+    if isinstance(value, str):
+        cut = value if len(value) <= MAX_TEXT_CHARS else value[:MAX_TEXT_CHARS] + "…"
+        return json.dumps(cut, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in cut))
+    if isinstance(value, (bool, int, float)) or value is None:
+        try:
+            text = json.dumps(value)
+        except ValueError:
+            return "a huge number"
+        return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
+    if isinstance(value, (list, tuple)):
+        return f"an array of {len(value)} item{'s'[: len(value) != 1]}" if value else "an empty array"
+    if isinstance(value, dict):
+        names = ", ".join(str(name)[:MAX_TEXT_CHARS] for name in list(value)[:5])
+        return f"an object with {names}{', …' if len(value) > 5 else ''}" if value else "an empty object"
+    return f"a Python {type(value).__name__}"
+
+
+# A pattern that needs more steps than this on one value is told as a mismatch; 100,000 take about a millisecond.
+_BACKTRACK_LIMIT = 100_000
+_MASK = "the value"
+_MAX_REASON_CHARS = 300
+
+Check = Callable[[Any], bool]
+
+
+class CompiledSchema:
+    """One schema, ready to judge values; `problem` says why it cannot, where it is itself invalid."""
+
+    __slots__ = ("_options", "_parts", "_validator", "document", "is_valid", "problem")
+
+    def __init__(self, schema: JsonObject) -> None:
+        # Importing jsonschema-rs takes 30 ms, and many processes never call a tool.
+        import jsonschema_rs  # noqa: PLC0415
+
+        self._parts: jsonschema_rs.ValidatorMap | None = None
+        self._validator: jsonschema_rs.Validator | None = None
+        self._options: dict[str, Any] = {
+            "retriever": _refuse_to_fetch,
+            "pattern_options": jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT),
+        }
+        self.problem: str | None = None
+        self.document = SchemaDocument(schema)
+        self.is_valid: Check = _nothing_is_valid
+        try:
+            self.document = SchemaDocument(normalise(schema))
+            self._validator = jsonschema_rs.validator_for(self.document.root, mask=_MASK, **self._options)
+        except RecursionError:
+            self.problem = "the schema is nested too deeply"
+        except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
+            self.problem = _reason(error, self.document)
+        else:
+            self.is_valid = self._validator.is_valid
+
+    def errors(self, value: Any) -> Iterator[jsonschema_rs.ValidationError]:
+        """Every violation; raises ValueError for a value that is not JSON."""
+        return iter(()) if self._validator is None else self._validator.iter_errors(value)
+
+    def part_accepts(self, pointer: str, value: Any) -> bool | None:
+        """Whether the subschema at `pointer` accepts a value; None where that cannot be known."""
+        if self._validator is None:
+            return None
+        if self._parts is None:
+            self._parts = self._compile_parts()
+        part = self._parts.get(pointer)
+        try:
+            return None if part is None else part.is_valid(value)
+        except (ValueError, RecursionError):
+            return False
+
+    def _compile_parts(self) -> jsonschema_rs.ValidatorMap:
+        # Only calls that need coercion come here; two threads at once compile the same map twice, harmlessly.
+        import jsonschema_rs  # noqa: PLC0415
+
+        try:
+            return jsonschema_rs.validator_map_for(self.document.root, **self._options)
+        except (ValueError, jsonschema_rs.ReferencingError):
+            return jsonschema_rs.validator_map_for(True)
+
+
+def validate(schema: JsonObject, value: Any) -> bool:
+    """Whether `value` is valid under `schema`, as it stands; raises ValueError where the schema is not usable."""
+    compiled = CompiledSchema(schema)
+    if compiled.problem is not None:
+        raise ValueError(compiled.problem)
+    return compiled.is_valid(value)
+
+
+def _nothing_is_valid(_value: Any) -> bool:
+    return False
+
+
+def _refuse_to_fetch(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is outside of the schema, and references are never fetched")
+
+
+def _reason(error: Exception, document: SchemaDocument) -> str:
+    text = str(getattr(error, "message", "") or error)
+    path: list[str | int] = getattr(error, "instance_path", [])
+    if path and text.startswith(_MASK):
+        # The mask keeps a model's values out of messages; here it hides the schema's own words.
+        text = shorten(document.at(path)) + text.removeprefix(_MASK)
+    place = f" at {'/'.join(str(step) for step in path)!r}" if path else ""
+    return f"{text[:_MAX_REASON_CHARS]}{place}"

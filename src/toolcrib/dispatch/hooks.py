@@ -12,7 +12,7 @@ from toolcrib.core.attempt import Attempt, attempt, attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
-from toolcrib.dispatch.edges import CallCancelled, Edge, Limit, ThreadEdge, drive
+from toolcrib.dispatch.executors import CallCancelled, CallLimit, Executor, ThreadExecutor, drive
 from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text
 from toolcrib.hooks.manager import HookManager, HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 STOPPED_HOOK_SECONDS = 5.0
 """How long each hook of a call that was stopped may take."""
 
-RunHandler = Callable[[JsonObject, Edge], Awaitable[Any]]
+RunHandler = Callable[[JsonObject, Executor], Awaitable[Any]]
 
 
 async def rewrite_request(
-    hooks: HookManager, name: str, args: JsonObject, ctx: ToolContext, edge: Edge
+    hooks: HookManager, name: str, args: JsonObject, ctx: ToolContext, executor: Executor
 ) -> tuple[JsonObject, tuple[JsonObject, ...]]:
     """The arguments after every `tool_request` middleware, each seeing what the one before left, and their trace."""
     original = args
@@ -35,7 +35,7 @@ async def rewrite_request(
     for registered in hooks.middleware("tool_request"):
         # Copies, so that only what is returned counts: one that fails half-way has changed nothing.
         keywords = _middleware_keywords(name, deepcopy(args), deepcopy(original), ctx)
-        answer, error = await _answer(registered, keywords, ctx, edge)
+        answer, error = await _answer(registered, keywords, ctx, executor)
         if error is not None:
             source = registered.source
             logger.error("middleware 'tool_request' of %s failed and was passed over", source, exc_info=error)
@@ -47,13 +47,18 @@ async def rewrite_request(
 
 
 async def ask_pre_hooks(
-    hooks: HookManager, entry: ToolEntry, args: JsonObject, ctx: ToolContext, trace: tuple[JsonObject, ...], edge: Edge
+    hooks: HookManager,
+    entry: ToolEntry,
+    args: JsonObject,
+    ctx: ToolContext,
+    trace: tuple[JsonObject, ...],
+    executor: Executor,
 ) -> Verdict:
     """What `pre_tool_call` says: the first valid answer counts, but every callback sees the call."""
     verdict = ALLOW
     keywords = _call_keywords(entry.name, args, ctx) | {"middleware_trace": list(trace)}
     for registered in hooks.hooks("pre_tool_call"):
-        answer, error = await _answer(registered, keywords, ctx, edge)
+        answer, error = await _answer(registered, keywords, ctx, executor)
         if error is not None:
             logger.error("hook 'pre_tool_call' of %s failed", registered.source, exc_info=error)
             if registered.observer:
@@ -72,34 +77,34 @@ async def run_through_middleware(
     args: JsonObject,
     original: JsonObject,
     ctx: ToolContext,
-    edge: Edge,
+    executor: Executor,
     run_handler: RunHandler,
 ) -> Any:
     """The result of the `tool_execution` chain around the handler, outermost first."""
     layers = hooks.middleware("tool_execution")
 
-    async def enter(index: int, args: JsonObject, edge: Edge) -> Any:
+    async def enter(index: int, args: JsonObject, executor: Executor) -> Any:
         if index == len(layers):
-            return await run_handler(args, edge)
+            return await run_handler(args, executor)
         registered = layers[index]
         # A copy: what a layer changes counts only if it goes on to run the rest with it.
         own = deepcopy(args)
 
-        async def enter_next(changed: JsonObject | None, inner: Edge) -> Any:
+        async def enter_next(changed: JsonObject | None, inner: Executor) -> Any:
             return await enter(index + 1, own if changed is None else changed, inner)
 
         rest = _Rest(enter_next)
         keywords = _middleware_keywords(name, own, original, ctx)
-        answer, error = await attempt_async(_run_layer(registered, keywords, rest, edge))
+        answer, error = await attempt_async(_run_layer(registered, keywords, rest, executor))
         if error is None:
             return answer
         if rest.error is not None:
             raise rest.error from None
         source = registered.source
         logger.error("middleware 'tool_execution' of %s failed and was passed over", source, exc_info=error)
-        return rest.result if rest.used else await enter(index + 1, args, edge)
+        return rest.result if rest.used else await enter(index + 1, args, executor)
 
-    return await enter(0, args, edge)
+    return await enter(0, args, executor)
 
 
 async def fire_post_hooks(
@@ -109,7 +114,7 @@ async def fire_post_hooks(
     result: ToolResult,
     ctx: ToolContext,
     trace: tuple[JsonObject, ...],
-    edge: Edge,
+    executor: Executor,
 ) -> str | JsonObject:
     """Tells `post_tool_call` about the outcome and returns the content as `transform_tool_result` leaves it."""
     keywords = _call_keywords(entry.name, args, ctx) | {
@@ -121,9 +126,9 @@ async def fire_post_hooks(
         "error_message": result.error_message or None,
     }
     for registered in hooks.hooks("post_tool_call"):
-        await _answer_logged("post_tool_call", registered, keywords | {"middleware_trace": list(trace)}, ctx, edge)
+        await _answer_logged("post_tool_call", registered, keywords | {"middleware_trace": list(trace)}, ctx, executor)
     for registered in hooks.hooks("transform_tool_result"):
-        answer = await _answer_logged("transform_tool_result", registered, keywords, ctx, edge)
+        answer = await _answer_logged("transform_tool_result", registered, keywords, ctx, executor)
         if isinstance(answer, str):
             return plain_text(answer)
     return result.content
@@ -132,39 +137,39 @@ async def fire_post_hooks(
 class _Rest:
     """The rest of an execution chain, which a layer may run once."""
 
-    def __init__(self, run: Callable[[JsonObject | None, Edge], Awaitable[Any]]) -> None:
+    def __init__(self, run: Callable[[JsonObject | None, Executor], Awaitable[Any]]) -> None:
         self._run = run
         self.used = False
         self.result: Any = None
         self.error: BaseException | None = None
 
-    async def run(self, args: JsonObject | None, edge: Edge) -> Any:
+    async def run(self, args: JsonObject | None, executor: Executor) -> Any:
         if self.used:
             raise RuntimeError("next_call can be used once in each middleware")
         self.used = True
-        self.result, self.error = await attempt_async(self._run(args, edge))
+        self.result, self.error = await attempt_async(self._run(args, executor))
         if self.error is not None:
             raise self.error
         return self.result
 
 
-async def _run_layer(registered: HookRegistration, keywords: JsonObject, rest: _Rest, edge: Edge) -> Any:
+async def _run_layer(registered: HookRegistration, keywords: JsonObject, rest: _Rest, executor: Executor) -> Any:
     if registered.is_async:
-        inner = edge.within_wait()
+        inner = executor.nested_in_wait()
 
         async def next_call_async(args: JsonObject | None = None) -> Any:
             return await rest.run(args, inner)
 
-        return await edge.wait(registered(keywords | {"next_call": next_call_async}))
-    threaded = edge.within_block()
+        return await executor.wait(registered(keywords | {"next_call": next_call_async}))
+    threaded = executor.nested_in_block()
 
     def next_call(args: JsonObject | None = None) -> Any:
         return drive(rest.run(args, threaded))
 
     try:
-        answer = await edge.block(lambda: registered(keywords | {"next_call": next_call}), None, None)
+        answer = await executor.block(lambda: registered(keywords | {"next_call": next_call}), None, None)
     except asyncio.CancelledError:
-        if isinstance(threaded, ThreadEdge):
+        if isinstance(threaded, ThreadExecutor):
             threaded.stop()
         raise
     if inspect.iscoroutine(answer):
@@ -173,24 +178,26 @@ async def _run_layer(registered: HookRegistration, keywords: JsonObject, rest: _
     return answer
 
 
-async def _answer(registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, edge: Edge) -> Attempt[Any]:
+async def _answer(
+    registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor
+) -> Attempt[Any]:
     """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
     answer, error = attempt(registered, keywords)
     if not inspect.isawaitable(answer):
         return Attempt(answer, error)
     # Of a call that was stopped its hooks hear all the same, if they do not take long.
-    limit = Limit(STOPPED_HOOK_SECONDS) if ctx.cancelled else Limit(cancel=ctx.cancel)
-    outcome = await attempt_async(edge.wait_bounded(answer, limit))
+    limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
+    outcome = await attempt_async(executor.wait_bounded(answer, limit))
     if isinstance(outcome.error, CallCancelled):
         raise outcome.error
     return outcome
 
 
 async def _answer_logged(
-    name: str, registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, edge: Edge
+    name: str, registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor
 ) -> Any:
     try:
-        answer, error = await _answer(registered, keywords, ctx, edge)
+        answer, error = await _answer(registered, keywords, ctx, executor)
     except CallCancelled:
         logger.warning("hook %r of %s was left behind when its call was stopped", name, registered.source)
         return None
