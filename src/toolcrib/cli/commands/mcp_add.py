@@ -124,7 +124,7 @@ def add_servers(name: str | None, words: tuple[str, ...], pasted: str | None, **
     for server in found:
         _report(server, settings.home)
     if variables:
-        note(f"Wrote {', '.join(variables)} to {settings.home.env_file}; the config only names them.")
+        note(f"Wrote {', '.join(variables)} to {settings.home.env_file}; the config holds only the names.")
     names = [server.name for server in found if server.settings.get("enabled") is not False]
     if names:
         login = next((one for one in found if one.settings.get("auth") == "oauth"), None)
