@@ -152,7 +152,7 @@ def test_a_failed_call_has_the_first_line_of_its_error_below_where_it_does_not_f
 
     assert as_text(*finished_lines(call, failed, 80, UNICODE)) == "✗ 💻 terminal  ls -l · 0.0s · failed: no"
     rows = as_text(*finished_lines(call, long, 80, UNICODE)).splitlines()
-    assert rows[0].endswith("out of time")
+    assert rows[0].endswith("timed out")
     assert all(row.startswith("    word") for row in rows[1:])
 
 
