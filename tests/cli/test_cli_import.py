@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-
 import pytest
-
 from tests.cli.cli_program import Program
 from toolcrib.sessions.store import SessionStore
 
@@ -62,7 +60,7 @@ def test_a_dry_run_counts_the_sessions_and_changes_nothing(toolcrib, hermes):
 
     assert outcome.code == 0
     assert "Will be brought over:\n  sessions: 2 to import\n" in outcome.stdout
-    assert outcome.stdout.endswith("To do this, type `toolcrib import hermes --from hermes`.\n")
+    assert outcome.stdout.endswith("To import this, run `toolcrib import hermes --from hermes`.\n")
     assert not (toolcrib.home / "sessions.db").exists()
     assert {path.name: path.read_bytes() for path in hermes.iterdir()} == before
 
@@ -77,7 +75,7 @@ def test_sessions_are_brought_beside_those_that_are_here(toolcrib, hermes):
 
     assert (outcome.code, outcome.stderr) == (0, "")
     assert "  sessions: 1 to import, 1 is already here\n" in outcome.stdout
-    assert "Brought 1 session over; type `toolcrib doctor`" in outcome.stdout
+    assert "Imported 1 session; run `toolcrib doctor`" in outcome.stdout
     listed = toolcrib("sessions", "list").stdout
     assert "Mine" in listed
     assert "Trip 1" in listed
