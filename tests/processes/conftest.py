@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.testing.environments import FakeEnvironment, Reply
 
@@ -42,8 +42,8 @@ def fake() -> FakeEnvironment:
 
 
 @pytest.fixture
-async def local() -> AsyncIterator[LocalEnvironment]:
-    environment = LocalEnvironment(dict(os.environ))
+async def local() -> AsyncIterator[LocalShellEnvironment]:
+    environment = LocalShellEnvironment(dict(os.environ))
     await environment.open()
     yield environment
     await environment.close()

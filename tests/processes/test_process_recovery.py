@@ -14,7 +14,7 @@ import pytest
 
 from toolcrib.core.environments import CommandRequest, Environment
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.shell import SessionOptions
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
 from toolcrib.processes.host_tree import end_tree, processes_of
@@ -51,7 +51,7 @@ def crash(folder: Path, *commands: str) -> list[str]:
 async def open_local(address: Mapping[str, str]) -> Environment | None:
     if not os.path.isdir(address["folder"]):  # noqa: PTH112, ASYNC240 - one look at a folder of this machine
         return None
-    environment = LocalEnvironment(dict(os.environ), SessionOptions(folder=address["folder"]))
+    environment = LocalShellEnvironment(dict(os.environ), SessionOptions(folder=address["folder"]))
     await environment.open()
     return environment
 
