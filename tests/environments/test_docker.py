@@ -243,7 +243,7 @@ class TestRealContainers:
         assert (status.st_uid, status.st_gid) == (os.getuid(), os.getgid())
 
     async def test_a_removed_container_is_noticed(self, opened: Open, options: DockerOptions) -> None:
-        """Starting a program in a container that somebody removed fails as a place that went away."""
+        """Starting a program in a container that somebody removed fails as an environment that went away."""
         engine = await opened()
         await bash(engine, "true")
         waiting = await engine.spawn(["cat"], on_output=lambda data: None)

@@ -1,4 +1,4 @@
-"""Registries over an empty folder, and places to run commands in."""
+"""Registries over an empty folder, and environments to run commands in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def registry(make_registry: MakeRegistry) -> ProcessRegistry:
 
 @pytest.fixture
 def fake() -> FakeEnvironment:
-    """A place whose commands run until the test ends them."""
+    """An environment whose commands run until the test ends them."""
     return FakeEnvironment(default=Reply(exit_code=None))
 
 

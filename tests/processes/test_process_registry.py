@@ -379,8 +379,8 @@ async def test_too_many_matches_of_a_session_pause_all_its_watches(
     assert sorted(told[16:]) == ["watch_match", "watch_overflow_released"]
 
 
-async def test_a_lost_place_is_told(registry: ProcessRegistry, fake: FakeEnvironment) -> None:
-    """A process whose place went away is neither running nor exited."""
+async def test_a_lost_environment_is_told(registry: ProcessRegistry, fake: FakeEnvironment) -> None:
+    """A process whose environment went away is neither running nor exited."""
     process, execution = await started(registry, fake, notify_on_complete=True)
     execution.ends(255, "lost", note="the connection broke")
     await process.done.wait()
