@@ -310,7 +310,7 @@ class TestRealContainers:
 
         with pytest.raises(EnvironmentFailed, match=f"image '{wanted}' not found"):
             await DockerEngine(replace(options, image=wanted, pull=False)).open()
-        with pytest.raises(EnvironmentFailed, match=f"fetching it failed.*pull {wanted}"):
+        with pytest.raises(EnvironmentFailed, match=f"pulling it failed.*pull {wanted}"):
             await DockerEngine(replace(options, image=wanted)).open()
 
     async def test_an_image_without_bash_is_refused(self, options: DockerOptions, tmp_path: Path) -> None:

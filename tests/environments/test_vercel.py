@@ -67,7 +67,7 @@ async def test_a_sandbox_is_made_as_the_options_say(service: VercelService, opti
 
 def test_a_sandbox_without_an_end_is_refused() -> None:
     """There is always a time to live on the service's side."""
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="positive number"):
         VercelOptions(lifetime_seconds=0)
 
 
