@@ -37,7 +37,7 @@ def bare(path: str, first: int) -> float:
 async def measure(path: str, lines: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     async with Runtime() as runtime:
-        # The first call opens the place and loads what reading needs.
+        # The first call opens the environment and loads what reading needs.
         await runtime.call("read_file", {"path": __file__})
         before = memory_mb("VmRSS")
         for name, first in (("start", 1), ("middle", lines // 2), ("end", lines - WANTED + 1)):

@@ -105,7 +105,7 @@ def test_what_is_no_file_is_refused_in_one_sentence(calls: EditCalls) -> None:
     pipe, loop = calls.write("pipe", "x")["error"], calls.write("loop", "x")["error"]
 
     assert pipe == f"{str(calls.folder / 'pipe')!r} cannot be edited: it is neither a file nor a folder"
-    assert "leads nowhere" in loop
+    assert "dangling link" in loop
 
 
 def test_binary_content_that_is_replaced_is_named(calls: EditCalls) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+
 import pytest
+
 from tests.cli.cli_program import Program
 from toolcrib.sessions.store import SessionStore
 

@@ -19,15 +19,15 @@ from tests.cli.cli_program import DEADLINE_SECONDS, Program, _read_until
 
 KINDS = ["local", "sandbox", "docker", "ssh", "singularity", "modal", "daytona", "vercel_sandbox"]
 BACKEND = """
-from toolcrib.environments.backends.local import LocalEngine, LocalEnvironment
+from toolcrib.environments.backends.local import LocalEngine, LocalShellEnvironment
 
-class Forgetful(LocalEnvironment):
+class Forgetful(LocalShellEnvironment):
     async def start(self, request, on_output):
         from msgspec.structs import replace
         return await super().start(replace(request, command="{ " + request.command + "\\n}; true"), on_output)
 
 def environment(spec, settings):
-    return LocalEnvironment({"PATH": "/usr/bin:/bin"})
+    return LocalShellEnvironment({"PATH": "/usr/bin:/bin"})
 
 def engine(spec, settings):
     return LocalEngine({"PATH": "/usr/bin:/bin"})
@@ -42,12 +42,12 @@ ABANDONED = """
 import asyncio, os, sys
 from pathlib import Path
 from toolcrib.core.environments import CommandRequest
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 
 async def main():
     await SandboxEngine(SandboxOptions(workspace=Path(sys.argv[1]), home=Path(sys.argv[1]))).open()
-    local = LocalEnvironment({"PATH": os.environ["PATH"], "HOME": sys.argv[1]})
+    local = LocalShellEnvironment({"PATH": os.environ["PATH"], "HOME": sys.argv[1]})
     await local.open()
     await local.start(CommandRequest(command="exec sleep 300", mode="background"), lambda _: None)
     os._exit(9)
@@ -123,7 +123,7 @@ def test_a_broken_promise_is_shown_with_its_rule_and_ends_with_1(with_backend: P
     assert outcome.code == 1
     assert "failed   exit-codes" in outcome.stdout
     assert "expected 1, seen 0" in outcome.stdout
-    assert "The exit code of a command is handed on" in outcome.stdout
+    assert "The exit code of a command is passed on" in outcome.stdout
     assert "passed   output-order" in outcome.stdout
     assert "1 passed, 1 failed" in outcome.stdout
 
@@ -178,7 +178,7 @@ def test_the_checks_can_be_listed(toolcrib: Program) -> None:
     outcome = toolcrib("env", "check", "--list")
 
     assert "exit-codes" in outcome.stdout
-    assert "The exit code of a command is handed on as it is" in outcome.stdout
+    assert "The exit code of a command is passed on unchanged" in outcome.stdout
 
 
 @contextmanager

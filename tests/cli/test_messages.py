@@ -334,7 +334,7 @@ def normalised(text: str, root: Path) -> str:
     )
     # Nor is how this machine is equipped.
     text = re.sub(r"package (\w+) [\d.]+", r"package \1 VERSION", text)
-    text = re.sub(r"rights, by \S+", "rights, by BASH", text)
+    text = re.sub(r"permissions, in \S+", "permissions, in BASH", text)
     return re.sub(r"[\d,]+ MB free", "N MB free", text)
 
 

@@ -49,7 +49,7 @@ calls = st.tuples(st.integers(0, 1000), texts, st.dictionaries(texts, texts, max
 def test_frames_are_the_same_however_the_bytes_arrive(
     noise: bytes, sent: list[tuple[bytes, Frame]], cuts: list[int]
 ) -> None:
-    """Noise of the place comes first and is left out; then each frame is handed on once, in order."""
+    """Noise of the environment comes first and is left out; then each frame is handed on once, in order."""
     data = noise.replace(b"\0", b"") + NONCE + b"".join(one for one, _ in sent)
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
 

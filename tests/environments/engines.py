@@ -108,17 +108,17 @@ def bubblewrap() -> Path:
     return Path(program)
 
 
-def terminal_settings(place: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """The settings under `terminal` that let commands run in this place; skips where it is not started."""
-    if place == "docker":
+def terminal_settings(backend: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The settings under `terminal` that let commands run in this backend; skips where it is not started."""
+    if backend == "docker":
         monkeypatch.setenv("DOCKER_HOST", docker_host())
         return {"backend": "docker", "docker": {"image": IMAGE, "network": False}}
-    if place == "ssh":
+    if backend == "ssh":
         pytest.importorskip("asyncssh")
         server = ssh_server()
         where = {"host": server.host, "port": server.port, "user": server.user, "key": str(server.key)}
         return {"backend": "ssh", "ssh": {**where, "known_hosts": str(server.known_hosts)}}
-    return {"backend": place}
+    return {"backend": backend}
 
 
 def _state(service: str) -> Mapping[str, str]:

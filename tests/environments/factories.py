@@ -16,7 +16,7 @@ from tests.environments import engines
 from toolcrib.core.environments import Engine, Leftover
 from toolcrib.environments.backends import docker, singularity
 from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.singularity import SingularityEngine, SingularityOptions
 from toolcrib.environments.conformance import Capability, Subject
@@ -64,9 +64,9 @@ async def local(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     folders = _new_folder(temporary / "folders")
     made = iter(range(1_000))
 
-    def make() -> LocalEnvironment:
+    def make() -> LocalShellEnvironment:
         folder = _new_folder(folders / str(next(made)))
-        return LocalEnvironment(host_environ(), SessionOptions(cwd="/", folder=str(folder)))
+        return LocalShellEnvironment(host_environ(), SessionOptions(cwd="/", folder=str(folder)))
 
     async def leftovers() -> list[str]:
         return [*(str(path) for path in folders.iterdir()), *open_files()]

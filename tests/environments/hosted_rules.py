@@ -150,9 +150,9 @@ class HostedEngineRules:
 
     async def test_closing_ends_the_sandbox_and_everything_in_it(self, engine: Any, service: Any) -> None:
         """After close() no process of the sandbox is left; closing again is harmless."""
-        place = service.running[0]
+        sandbox = service.running[0]
         process = await engine.spawn(["bash", "-c", "sleep 60 & sleep 60"], on_output=lambda data: None)
-        assert place.pids()
+        assert sandbox.pids()
 
         async with asyncio.timeout(20):
             await engine.close()
@@ -160,7 +160,7 @@ class HostedEngineRules:
             await process.abandon()
 
         assert service.running == []
-        assert place.pids() == []
+        assert sandbox.pids() == []
 
     async def test_a_sandbox_that_vanished_is_told(self, engine: Any, service: Any) -> None:
         """When the service ended the sandbox, the next program is an EnvironmentFailed, not a hang."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.environments.factories import FACTORIES, SECRET, Factory, host_environ
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.conformance import CHECKS, Capability, Check, CheckContext, Subject, run_check, run_suite
 
 
@@ -37,21 +37,21 @@ async def test_the_backend_keeps_the_promise(subject: Subject, check: Check) -> 
     assert result.state == "passed", f"{check.rule}\n{result.detail}"
 
 
-class Forgetful(LocalEnvironment):
+class Forgetful(LocalShellEnvironment):
     """A backend that loses exit codes."""
 
     async def start(self, request: CommandRequest, on_output: OnOutput) -> Execution:
         return await super().start(replace(request, command=f"{{ {request.command}\n}}; true"), on_output)
 
 
-class Closed(LocalEnvironment):
+class Closed(LocalShellEnvironment):
     """A backend that cannot be opened."""
 
     async def open(self) -> None:
         raise EnvironmentFailed("the moon is not full; wait")
 
 
-def of(kind: type[LocalEnvironment], can: frozenset[Capability] = frozenset()) -> Subject:
+def of(kind: type[LocalShellEnvironment], can: frozenset[Capability] = frozenset()) -> Subject:
     return Subject(name=kind.__name__, make=lambda: kind(host_environ()), can=can)
 
 
@@ -84,7 +84,7 @@ async def test_a_check_that_hangs_fails() -> None:
     async def hang(ctx: CheckContext) -> None:
         await asyncio.Event().wait()
 
-    result = await run_check(Check(name="hang", rule="", run=hang, seconds=0.1), of(LocalEnvironment))
+    result = await run_check(Check(name="hang", rule="", run=hang, seconds=0.1), of(LocalShellEnvironment))
 
     assert (result.state, result.detail) == ("failed", "it took longer than 0 s")
 
@@ -95,7 +95,7 @@ async def test_anything_that_a_backend_raises_is_its_failure() -> None:
     async def burst(ctx: CheckContext) -> None:
         raise ZeroDivisionError("burst")
 
-    result = await run_check(Check(name="burst", rule="", run=burst), of(LocalEnvironment))
+    result = await run_check(Check(name="burst", rule="", run=burst), of(LocalShellEnvironment))
 
     assert (result.state, result.detail) == ("failed", "ZeroDivisionError: burst")
 
@@ -103,7 +103,7 @@ async def test_anything_that_a_backend_raises_is_its_failure() -> None:
 async def test_an_unknown_check_is_named_with_the_nearest() -> None:
     """A name that no check has is refused before anything runs."""
     with pytest.raises(UnknownName, match="did you mean 'exit-codes'"):
-        await run_suite(of(LocalEnvironment), only=["exit-code"])
+        await run_suite(of(LocalShellEnvironment), only=["exit-code"])
 
 
 def test_every_check_has_a_name_of_its_own_and_a_rule() -> None:

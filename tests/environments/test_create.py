@@ -291,7 +291,7 @@ async def test_the_profile_is_read_once_without_its_secrets(tmp_path):
     assert printed == "yes ours []\nf\n"
 
 
-async def test_a_place_is_found_again_by_its_address(tmp_path):
+async def test_an_environment_is_found_again_by_its_address(tmp_path):
     """After a crash another process opens the same folder and hears the rest of a background command."""
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     settings = settings_with()

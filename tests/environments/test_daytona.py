@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.environments.engine_runs import bash, run
+from tests.environments.fakes.daytona_service import KEY, DaytonaService, daytona_service
 from tests.environments.hosted_rules import HostedEngineRules, eventually
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.backends import daytona as backend
@@ -18,7 +19,6 @@ from toolcrib.environments.backends.daytona import DaytonaEngine, DaytonaOptions
 pytest.importorskip("daytona", reason="the SDK of Daytona is not installed: pip install 'toolcrib[daytona]'")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
-from tests.environments.fakes.daytona_service import KEY, DaytonaService, daytona_service
 
 pytestmark = pytest.mark.services
 
@@ -76,7 +76,7 @@ async def test_a_sandbox_is_made_as_the_options_say(service: DaytonaService, opt
 @pytest.mark.parametrize("name", ["lifetime_seconds", "idle_seconds"])
 def test_a_sandbox_without_an_end_is_refused(name: str) -> None:
     """There is always a time to live on the service's side."""
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="positive number"):
         DaytonaOptions(**{name: 0})
 
 

@@ -243,7 +243,7 @@ class TestRealContainers:
         assert (status.st_uid, status.st_gid) == (os.getuid(), os.getgid())
 
     async def test_a_removed_container_is_noticed(self, opened: Open, options: DockerOptions) -> None:
-        """Starting a program in a container that somebody removed fails as a place that went away."""
+        """Starting a program in a container that somebody removed fails as an environment that went away."""
         engine = await opened()
         await bash(engine, "true")
         waiting = await engine.spawn(["cat"], on_output=lambda data: None)
@@ -310,7 +310,7 @@ class TestRealContainers:
 
         with pytest.raises(EnvironmentFailed, match=f"image '{wanted}' not found"):
             await DockerEngine(replace(options, image=wanted, pull=False)).open()
-        with pytest.raises(EnvironmentFailed, match=f"fetching it failed.*pull {wanted}"):
+        with pytest.raises(EnvironmentFailed, match=f"pulling it failed.*pull {wanted}"):
             await DockerEngine(replace(options, image=wanted)).open()
 
     async def test_an_image_without_bash_is_refused(self, options: DockerOptions, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.shell import SessionOptions
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/"}
@@ -17,7 +17,7 @@ ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/"}
 
 def test_a_new_one_leaves_no_folder() -> None:
     """A start folder that does not exist is said, and nothing is left behind."""
-    environment = LocalEnvironment(ENVIRON, SessionOptions(cwd="/no/such/folder"))
+    environment = LocalShellEnvironment(ENVIRON, SessionOptions(cwd="/no/such/folder"))
 
     with pytest.raises(EnvironmentFailed, match="/no/such/folder"):
         asyncio.run(environment.open())
@@ -30,7 +30,7 @@ async def test_one_that_was_taken_over_keeps_what_its_commands_printed(tmp_path:
     log = tmp_path / "proc_1.log"
     log.write_text("finished\n")
     (tmp_path / "sessions").touch()
-    environment = LocalEnvironment(ENVIRON, SessionOptions(cwd="/no/such/folder", folder=str(tmp_path)))
+    environment = LocalShellEnvironment(ENVIRON, SessionOptions(cwd="/no/such/folder", folder=str(tmp_path)))
 
     with pytest.raises(EnvironmentFailed):
         await environment.open()

@@ -1,4 +1,4 @@
-"""Files of a place: over a real engine on this machine, and directly."""
+"""Files of an environment: over a real engine on this machine, and directly."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_refusals_are_the_errors_that_python_has(files: BackendFiles | Hos
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 async def test_what_is_closed_to_the_user_is_a_permission_error(public: Path) -> None:
-    """A user of the place reads and replaces only what he may."""
+    """A user of the environment reads and replaces only what he may."""
     files = BackendFiles(HostEngine(prefix=["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]))
     (public / "secret").write_text("s")
     (public / "secret").chmod(0o600)
@@ -370,7 +370,7 @@ def test_nothing_is_unpacked_outside_of_its_folder(tmp_path: Path, escape: str) 
 
 
 async def test_a_cut_answer_is_said_to_be_one(tmp_path: Path) -> None:
-    """A place that goes away in the middle is an error of the environment, never half a file."""
+    """An environment that goes away in the middle is an error of the environment, never half a file."""
     (tmp_path / "f").write_bytes(b"x" * 10_000)
     cut = HostEngine(prefix=["sh", "-c", '"$@" | head -c 5000', "sh"])
 

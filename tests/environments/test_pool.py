@@ -18,7 +18,7 @@ LIFETIME = 300.0
 
 
 class FolderEnvironment:
-    """A place that is a folder of this machine: there while it is open, gone afterwards. Runs no commands."""
+    """An environment that is a folder of this machine: there while it is open, gone afterwards. Runs no commands."""
 
     kind = "folder"
     isolated = False
@@ -76,8 +76,8 @@ class Folders:
 
 @pytest.fixture
 async def folders(tmp_path: Path) -> Folders:
-    (tmp_path / "places").mkdir()
-    return Folders(tmp_path / "places")
+    (tmp_path / "environments").mkdir()
+    return Folders(tmp_path / "environments")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def use(pool: EnvironmentPool, spec: EnvironmentSpec = SPEC) -> Environmen
 
 
 async def test_the_same_key_gets_the_same_environment(make_pool, folders):
-    """Whoever asks for a key twice, one after the other or at once, works in one place."""
+    """Whoever asks for a key twice, one after the other or at once, works in one environment."""
     pool = make_pool()
 
     first = await use(pool)
@@ -125,7 +125,7 @@ async def test_the_same_key_gets_the_same_environment(make_pool, folders):
     [{"session": "two"}, {"backend": "other"}, {"image": "i"}, {"host": "h"}, {"user": "u"}, {"cwd": "/elsewhere"}],
 )
 async def test_another_key_gets_another_environment(make_pool, change: Mapping[str, str]):
-    """A difference in session, backend, image, host, user or folder is another place."""
+    """A difference in session, backend, image, host, user or folder is another environment."""
     pool = make_pool()
     values = {"backend": "folder", "session": "one", "cwd": "/work"} | change
 
@@ -133,7 +133,7 @@ async def test_another_key_gets_another_environment(make_pool, change: Mapping[s
 
 
 async def test_those_who_ask_at_once_wait_for_one_opening(make_pool, folders):
-    """Ten tasks that want a place which is not open yet open it once."""
+    """Ten tasks that want an environment which is not open yet open it once."""
     pool = make_pool()
     folders.may_open.clear()
 
@@ -210,7 +210,7 @@ async def test_closing_during_an_opening_is_an_error_for_those_who_wait(make_poo
 
 
 async def test_idle_ones_are_given_back(make_pool, folders, clock):
-    """A place that nobody used for its lifetime is closed, one that was used since is not."""
+    """An environment that nobody used for its lifetime is closed, one that was used since is not."""
     pool = make_pool()
     await use(pool)
     clock.now += LIFETIME - 1
@@ -225,7 +225,7 @@ async def test_idle_ones_are_given_back(make_pool, folders, clock):
 
 
 async def test_idleness_begins_when_it_is_given_back(make_pool, folders, clock):
-    """A place that is held is never closed, however long that takes; its time starts afterwards."""
+    """An environment that is held is never closed, however long that takes; its time starts afterwards."""
     pool = make_pool()
 
     async with pool.acquire(SPEC):
@@ -239,7 +239,7 @@ async def test_idleness_begins_when_it_is_given_back(make_pool, folders, clock):
 
 
 async def test_a_busy_one_is_never_given_back(make_pool, clock):
-    """Processes in the background keep their place; its time starts when they have ended."""
+    """Processes in the background keep their environment; its time starts when they have ended."""
     busy = True
     pool = make_pool(is_busy=lambda environment: busy)
     await use(pool)
@@ -290,7 +290,7 @@ async def test_one_that_is_being_closed_is_not_handed_out(make_pool, folders, cl
 
 
 async def test_a_lost_one_is_replaced(make_pool, folders):
-    """After `discard` the same key gets a new place; the old one is closed once."""
+    """After `discard` the same key gets a new environment; the old one is closed once."""
     pool = make_pool()
     lost = await use(pool)
 
@@ -315,7 +315,7 @@ async def test_a_session_is_closed_alone(make_pool, folders):
     assert [entry.spec for entry in pool.entries()] == [SPEC]
 
 
-async def test_a_place_that_cannot_be_closed_is_logged_and_dropped(make_pool, folders, caplog):
+async def test_an_environment_that_cannot_be_closed_is_logged_and_dropped(make_pool, folders, caplog):
     """One failure does not keep the others open, and is not hidden."""
     pool = make_pool()
     await use(pool)

@@ -190,7 +190,7 @@ class TestRealInstances:
         assert await bash(again, "cat /opt/file") == "kept\n"
 
     async def test_a_stopped_instance_is_noticed(self, opened: Open, options: SingularityOptions) -> None:
-        """Starting a program in an instance that somebody stopped fails as a place that went away."""
+        """Starting a program in an instance that somebody stopped fails as an environment that went away."""
         engine = await opened()
         await bash(engine, "true")
         (found,) = await leftovers(options.binary, options.environ)

@@ -473,7 +473,7 @@ async def test_an_abandoned_program_is_not_listened_to(engine: SshEngine) -> Non
 
 @pytest.mark.services
 async def test_address_says_where_it_leads(engine: SshEngine, options: SshOptions) -> None:
-    """Another process finds the same place by the address; it holds paths, no secrets."""
+    """Another process finds the same environment by the address; it holds paths, no secrets."""
     await engine.open()
 
     address = engine.address()

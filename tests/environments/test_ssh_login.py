@@ -196,7 +196,7 @@ async def test_new_hosts_can_be_refused(options: SshOptions, known_hosts: Path) 
     """Where new hosts are not accepted, an unknown one is an error that shows its key."""
     message = await failure(replace(options, accept_new_host_keys=False))
 
-    assert "is not known" in message
+    assert "is unknown" in message
     assert "SHA256:" in message
     assert not known_hosts.exists()
 
@@ -208,7 +208,7 @@ async def test_a_refused_key_is_named(options: SshOptions, server: OwnSshd) -> N
 
     message = await failure(replace(options, key=str(wrong)))
 
-    assert f"{server.user}@127.0.0.1 port {server.port} refused every key" in message
+    assert f"{server.user}@127.0.0.1 port {server.port} rejected every key" in message
     assert fingerprint(wrong) in message
     assert "authorized_keys" in message
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.environments.engine_runs import bash, run
+from tests.environments.fakes.vercel_service import PROJECT, TEAM, TOKEN, VercelService, vercel_service
 from tests.environments.hosted_rules import HostedEngineRules
 from toolcrib.core.errors import ConfigError, EnvironmentFailed
 from toolcrib.environments.backends import vercel_sandbox as backend
@@ -18,7 +19,6 @@ from toolcrib.environments.backends.vercel_sandbox import VercelEngine, VercelOp
 pytest.importorskip("vercel.sandbox", reason="the SDK of Vercel is not installed: pip install 'toolcrib[vercel]'")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
-from tests.environments.fakes.vercel_service import PROJECT, TEAM, TOKEN, VercelService, vercel_service
 
 pytestmark = pytest.mark.services
 
@@ -67,7 +67,7 @@ async def test_a_sandbox_is_made_as_the_options_say(service: VercelService, opti
 
 def test_a_sandbox_without_an_end_is_refused() -> None:
     """There is always a time to live on the service's side."""
-    with pytest.raises(ConfigError, match="above 0"):
+    with pytest.raises(ConfigError, match="positive number"):
         VercelOptions(lifetime_seconds=0)
 
 

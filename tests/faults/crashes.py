@@ -104,7 +104,7 @@ class Crash:
             owner.process.send_signal(signal.SIGKILL)
             owner.end()
         assert owner.process.returncode == -signal.SIGKILL
-        entries = (self.home / "processes" / "places").glob("*.json")
+        entries = (self.home / "processes" / "environments").glob("*.json")
         self.addresses: list[dict[str, str]] = [json.loads(entry.read_text())["address"] for entry in entries]
 
     def let_some_finish(self) -> None:

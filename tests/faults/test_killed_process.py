@@ -114,7 +114,7 @@ def test_after_a_kill_nothing_runs_on_and_nothing_finished_is_lost(
     assert crash.names_in(recovered) == {"ended": named("never"), "finished": named("after")}
     assert place.marked(crash.marks) == []
     assert place.there(crash.addresses) == []
-    assert list((crash.home / "processes" / "places").iterdir()) == []
+    assert list((crash.home / "processes" / "environments").iterdir()) == []
     for one in BEHIND:
         answer = log_of(owner, crash, one)
         assert answer["output"][: len(one.prints)] == list(one.prints), one.name

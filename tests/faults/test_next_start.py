@@ -119,7 +119,7 @@ def test_a_command_does_not_wait_for_a_host_that_is_silent(home: Path) -> None:
     assert recovered.lost == (record.id,)
     assert afterwards["status"] == "lost"
     on_disk = json.loads((home / "processes" / record.id / "meta.json").read_text())
-    (entry,) = (home / "processes" / "places").iterdir()
+    (entry,) = (home / "processes" / "environments").iterdir()
     assert on_disk["status"] == "running"
     assert json.loads(entry.read_text())["address"] == address
 
@@ -143,7 +143,7 @@ def test_a_container_that_is_gone_is_forgotten(shared: Path, tmp_path: Path, doc
     recovered = recovered_by(owners(crash))
 
     assert crash.names_in(recovered) == {"lost": ["after", "runs"]}
-    assert list((crash.home / "processes" / "places").iterdir()) == []
+    assert list((crash.home / "processes" / "environments").iterdir()) == []
 
 
 @pytest.mark.services
@@ -190,7 +190,7 @@ def test_a_sandbox_ends_with_its_owner_and_its_folder_is_removed(shared: Path, t
     assert crash.names_in(recovered) == {"lost": ["after", "runs"]}
     assert len(scratch) == 1
     assert not scratch[0].exists()
-    assert list((crash.home / "processes" / "places").iterdir()) == []
+    assert list((crash.home / "processes" / "environments").iterdir()) == []
 
 
 def test_what_a_command_had_left_running_goes_on_if_the_user_wants_that(

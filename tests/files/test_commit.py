@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolcrib.core.environments import BackendPath
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.shell import SessionOptions
 from toolcrib.files.editing import EditRefused, FileEdit, FileVersion, commit, put
 
@@ -22,7 +22,7 @@ from toolcrib.files.editing import EditRefused, FileEdit, FileVersion, commit, p
 class Disturbed:
     """A place in which something happens before each write and removal: `before(number, path)`."""
 
-    def __init__(self, place: LocalEnvironment, before: Callable[[int, str], Awaitable[None]]) -> None:
+    def __init__(self, place: LocalShellEnvironment, before: Callable[[int, str], Awaitable[None]]) -> None:
         self._place, self._before, self._count = place, before, 0
 
     def __getattr__(self, name: str) -> Any:
@@ -40,11 +40,11 @@ class Disturbed:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[LocalEnvironment]:
+async def place(tmp_path: Path) -> AsyncIterator[LocalShellEnvironment]:
     own = tmp_path / "own"
     own.mkdir()
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    environment = LocalEnvironment(environ, SessionOptions(cwd=str(tmp_path), folder=str(own)))
+    environment = LocalShellEnvironment(environ, SessionOptions(cwd=str(tmp_path), folder=str(own)))
     await environment.open()
     yield environment
     await environment.close()
@@ -89,7 +89,7 @@ AFTER = {"a": "new a\n", "b": "new b\n", "d": "d\n"}
 BEFORE = {name: f"old {name}\n" for name in "abc"}
 
 
-async def test_all_steps_are_done(place: LocalEnvironment, folder: Path) -> None:
+async def test_all_steps_are_done(place: LocalShellEnvironment, folder: Path) -> None:
     """Files are written, made and removed; a mode is kept unless another is asked for."""
     await commit([*steps(folder)[:2], step(folder / "b", "new b\n", 0o755), step(folder / "n/d", "d\n")], place)
 
@@ -100,7 +100,7 @@ async def test_all_steps_are_done(place: LocalEnvironment, folder: Path) -> None
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 async def test_a_file_that_changes_meanwhile_stops_everything(
-    place: LocalEnvironment, folder: Path, number: int
+    place: LocalShellEnvironment, folder: Path, number: int
 ) -> None:
     """What was done is taken back, and the change of somebody else stays."""
     disturbed = ""
@@ -119,7 +119,7 @@ async def test_a_file_that_changes_meanwhile_stops_everything(
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
 
-async def test_a_full_disk_takes_everything_back(place: LocalEnvironment, folder: Path) -> None:
+async def test_a_full_disk_takes_everything_back(place: LocalShellEnvironment, folder: Path) -> None:
     """An error of the system in the middle leaves the files as before, new folders removed."""
 
     async def fail(count: int, path: str) -> None:
@@ -135,7 +135,7 @@ async def test_a_full_disk_takes_everything_back(place: LocalEnvironment, folder
     assert not (folder / "n").exists()
 
 
-async def test_a_mode_is_taken_back_as_well(place: LocalEnvironment, folder: Path) -> None:
+async def test_a_mode_is_taken_back_as_well(place: LocalShellEnvironment, folder: Path) -> None:
     """A step that changes only the mode is undone, too."""
 
     async def fail(count: int, path: str) -> None:
@@ -148,7 +148,7 @@ async def test_a_mode_is_taken_back_as_well(place: LocalEnvironment, folder: Pat
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
 
-async def test_what_cannot_be_restored_is_named(place: LocalEnvironment, folder: Path) -> None:
+async def test_what_cannot_be_restored_is_named(place: LocalShellEnvironment, folder: Path) -> None:
     """The state of each file is told, also when even the way back is blocked."""
 
     async def fail(count: int, path: str) -> None:
@@ -164,7 +164,7 @@ async def test_what_cannot_be_restored_is_named(place: LocalEnvironment, folder:
     assert state(folder) == {**BEFORE, "a": "new a\n", "b": "new b\n"}
 
 
-async def test_a_file_that_somebody_changed_after_us_is_left_alone(place: LocalEnvironment, folder: Path) -> None:
+async def test_a_file_that_somebody_changed_after_us_is_left_alone(place: LocalShellEnvironment, folder: Path) -> None:
     """Taking back is guarded as well: only what we wrote ourselves is replaced."""
 
     async def change(count: int, path: str) -> None:
@@ -178,7 +178,7 @@ async def test_a_file_that_somebody_changed_after_us_is_left_alone(place: LocalE
     assert state(folder) == {**BEFORE, "a": "after us\n"}
 
 
-async def test_a_cancelled_commit_is_brought_to_its_end(place: LocalEnvironment, folder: Path) -> None:
+async def test_a_cancelled_commit_is_brought_to_its_end(place: LocalShellEnvironment, folder: Path) -> None:
     """Whoever stops the call does not stop it between two files."""
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -200,7 +200,7 @@ async def test_a_cancelled_commit_is_brought_to_its_end(place: LocalEnvironment,
 @pytest.mark.parametrize("edit", ["commit", "put", "remove"])
 @pytest.mark.parametrize("swapped", ["folder", "file"])
 async def test_a_link_that_turns_up_at_the_last_moment_is_not_followed(
-    place: LocalEnvironment, folder: Path, edit: str, swapped: str
+    place: LocalShellEnvironment, folder: Path, edit: str, swapped: str
 ) -> None:
     """Between the look at a file and the write to it nobody can lead the write elsewhere."""
     elsewhere = folder.parent / "elsewhere"

@@ -1,4 +1,4 @@
-"""Registries over an empty folder, and places to run commands in."""
+"""Registries over an empty folder, and environments to run commands in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.testing.environments import FakeEnvironment, ScriptedReply
 
@@ -37,13 +37,13 @@ def registry(make_registry: MakeRegistry) -> ProcessRegistry:
 
 @pytest.fixture
 def fake() -> FakeEnvironment:
-    """A place whose commands run until the test ends them."""
+    """An environment whose commands run until the test ends them."""
     return FakeEnvironment(default=ScriptedReply(exit_code=None))
 
 
 @pytest.fixture
-async def local() -> AsyncIterator[LocalEnvironment]:
-    environment = LocalEnvironment(dict(os.environ))
+async def local() -> AsyncIterator[LocalShellEnvironment]:
+    environment = LocalShellEnvironment(dict(os.environ))
     await environment.open()
     yield environment
     await environment.close()

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from toolcrib.core.environments import CommandRequest
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.processes.registry import ProcessRegistry
 
 
 async def main(folder: Path, commands: list[str]) -> None:
     registry = ProcessRegistry(folder)
-    environment = LocalEnvironment(dict(os.environ))
+    environment = LocalShellEnvironment(dict(os.environ))
     await environment.open()
     registry.ledger.environment_opened(environment.address())
     for command in commands:

@@ -11,7 +11,7 @@ def numbers(store: EventStore, reader: str, session: str = "s") -> list[int]:
     return [event.number for event in store.unread(session, reader)]
 
 
-def test_each_reader_has_a_place_of_his_own(tmp_path: Path) -> None:
+def test_each_reader_has_an_environment_of_his_own(tmp_path: Path) -> None:
     """What one reader has acknowledged is still new to another."""
     store = EventStore(tmp_path)
     for count in range(3):

@@ -14,7 +14,7 @@ import pytest
 
 from toolcrib.core.environments import CommandRequest, Environment
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.shell import SessionOptions
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
 from toolcrib.processes.host_tree import end_tree, processes_of
@@ -51,7 +51,7 @@ def crash(folder: Path, *commands: str) -> list[str]:
 async def open_local(address: Mapping[str, str]) -> Environment | None:
     if not os.path.isdir(address["folder"]):  # noqa: PTH112, ASYNC240 - one look at a folder of this machine
         return None
-    environment = LocalEnvironment(dict(os.environ), SessionOptions(folder=address["folder"]))
+    environment = LocalShellEnvironment(dict(os.environ), SessionOptions(folder=address["folder"]))
     await environment.open()
     return environment
 
@@ -125,7 +125,7 @@ async def test_orphans_go_on_when_the_user_wants_that(make_registry: MakeRegistr
     assert processes_of(runs, None) == []
 
 
-async def test_orphans_are_ended_even_if_their_place_is_gone(make_registry: MakeRegistry, tmp_path: Path) -> None:
+async def test_orphans_are_ended_even_if_their_environment_is_gone(make_registry: MakeRegistry, tmp_path: Path) -> None:
     """On this machine the ledger alone is enough to end them."""
     folder = tmp_path / "processes"
     (runs,) = crash(folder, "setsid sleep 300 & sleep 300")
@@ -160,10 +160,10 @@ async def test_two_that_recover_at_once_never_get_the_same_orphan(make_registry:
     assert (len(first.running), len(second.running)) == (1, 0)
 
 
-async def test_a_place_that_cannot_be_reached_is_tried_again_next_time(
+async def test_an_environment_that_cannot_be_reached_is_tried_again_next_time(
     make_registry: MakeRegistry, fake: FakeEnvironment, tmp_path: Path
 ) -> None:
-    """Its processes count as lost, but the place stays on record with us as its owner."""
+    """Its processes count as lost, but the environment stays on record with us as its owner."""
     process_id = await left_by_the_dead(tmp_path / "processes", fake)
     registry = make_registry()
 
@@ -174,9 +174,9 @@ async def test_a_place_that_cannot_be_reached_is_tried_again_next_time(
 
     assert recovered.lost == (process_id,)
     (entry,) = (tmp_path / "processes" / "environments").iterdir()
-    place = json.loads(entry.read_text())
-    assert place["address"] == dict(fake.address())
-    assert place["owner"]["pid"] == os.getpid()
+    environment = json.loads(entry.read_text())
+    assert environment["address"] == dict(fake.address())
+    assert environment["owner"]["pid"] == os.getpid()
 
 
 async def test_a_completion_that_was_told_before_the_crash_is_not_told_again(
@@ -196,8 +196,10 @@ async def test_a_completion_that_was_told_before_the_crash_is_not_told_again(
     assert fake.closings == 1
 
 
-async def test_places_without_processes_are_given_back(make_registry: MakeRegistry, fake: FakeEnvironment) -> None:
-    """A place that a dead process of ours had open is opened once more and closed."""
+async def test_environments_without_processes_are_given_back(
+    make_registry: MakeRegistry, fake: FakeEnvironment
+) -> None:
+    """An environment that a dead process of ours had open is opened once more and closed."""
     make_registry(owner=await dead()).ledger.environment_opened(fake.address())
     registry = make_registry()
     opened = []
@@ -213,10 +215,10 @@ async def test_places_without_processes_are_given_back(make_registry: MakeRegist
     assert registry.ledger.take_orphans().environments == ()
 
 
-async def test_an_adopted_place_is_given_back_with_its_last_process(
+async def test_an_adopted_environment_is_given_back_with_its_last_process(
     make_registry: MakeRegistry, fake: FakeEnvironment, tmp_path: Path
 ) -> None:
-    """The place stays open for what goes on in it, and no longer."""
+    """The environment stays open for what goes on in it, and no longer."""
     process_id = await left_by_the_dead(tmp_path / "processes", fake)
     registry = make_registry()
 
@@ -270,7 +272,7 @@ async def test_a_tree_is_ended_by_the_name_in_its_environment(command: str) -> N
 async def test_a_process_that_is_being_recovered_is_known_at_once(
     make_registry: MakeRegistry, fake: FakeEnvironment, tmp_path: Path
 ) -> None:
-    """Whoever asks while its place is being opened can see it and wait for it."""
+    """Whoever asks while its environment is being opened can see it and wait for it."""
     process_id = await left_by_the_dead(tmp_path / "processes", fake)
     registry = make_registry()
     asked, may_open = asyncio.Event(), asyncio.Event()

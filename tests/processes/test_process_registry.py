@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.core.environments import CommandRequest, OrphanedProcess, TerminalSize
 from toolcrib.core.errors import EnvironmentFailed
-from toolcrib.environments.backends.local import LocalEnvironment
+from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.process_identity import is_alive
 from toolcrib.processes.events import ProcessEvent
 from toolcrib.processes.host_tree import processes_of
@@ -41,7 +41,7 @@ async def started(
 
 
 async def run_local(
-    registry: ProcessRegistry, local: LocalEnvironment, command: str, **options: object
+    registry: ProcessRegistry, local: LocalShellEnvironment, command: str, **options: object
 ) -> TrackedProcess:
     request = CommandRequest(command=command, terminal=options.pop("terminal", None))  # type: ignore[arg-type]
     record = await registry.start(local, request, session_key="s", **options)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def types(events: list[ProcessEvent]) -> list[str]:
     return [event.type for event in events]
 
 
-async def test_a_process_runs_to_its_end(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_a_process_runs_to_its_end(registry: ProcessRegistry, local: LocalShellEnvironment) -> None:
     """Output, exit code and state of a real command are there when it has ended."""
     process = await run_local(registry, local, "echo hällo; exit 3")
 
@@ -70,7 +70,7 @@ async def test_a_process_runs_to_its_end(registry: ProcessRegistry, local: Local
     assert len(process.record.id) == len("proc_") + 12
 
 
-async def test_input_works_without_a_terminal(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_input_works_without_a_terminal(registry: ProcessRegistry, local: LocalShellEnvironment) -> None:
     """A command reads what is typed into it, and sees the end of its input."""
     process = await run_local(registry, local, 'read -r name; echo "hi $name"; cat; echo over')
 
@@ -84,7 +84,9 @@ async def test_input_works_without_a_terminal(registry: ProcessRegistry, local: 
         await process.write(b"x", registry.limits)
 
 
-async def test_a_background_process_can_have_a_terminal(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_a_background_process_can_have_a_terminal(
+    registry: ProcessRegistry, local: LocalShellEnvironment
+) -> None:
     """With a terminal the program sees one, and typed text reaches it."""
     process = await run_local(registry, local, "tty >/dev/null && read -r a && echo got:$a", terminal=TerminalSize())
 
@@ -94,7 +96,7 @@ async def test_a_background_process_can_have_a_terminal(registry: ProcessRegistr
     assert "got:yes" in process.output.tail(100)
 
 
-async def test_kill_ends_the_whole_tree(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_kill_ends_the_whole_tree(registry: ProcessRegistry, local: LocalShellEnvironment) -> None:
     """Children and grandchildren are gone when kill returns, and a second kill says that it was over."""
     process = await run_local(registry, local, "(sleep 300 & setsid sleep 300 & wait) & sleep 300 & wait")
     await until(lambda: len(processes_of(process.record.id, process.record.identity)) >= 5)
@@ -107,7 +109,9 @@ async def test_kill_ends_the_whole_tree(registry: ProcessRegistry, local: LocalE
     assert (process.record.status, process.record.termination_source) == ("killed", "test")
 
 
-async def test_what_a_command_left_running_is_ended_by_kill(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_what_a_command_left_running_is_ended_by_kill(
+    registry: ProcessRegistry, local: LocalShellEnvironment
+) -> None:
     """A background command may end before its children: they stay in reach, and in sight."""
     process = await run_local(registry, local, "sleep 300 >/dev/null 2>&1 & echo started")
     await registry.wait(process, WAIT_SECONDS)
@@ -120,7 +124,7 @@ async def test_what_a_command_left_running_is_ended_by_kill(registry: ProcessReg
     await until(lambda: not process.record.children_run)
 
 
-async def test_many_processes_need_no_threads(registry: ProcessRegistry, local: LocalEnvironment) -> None:
+async def test_many_processes_need_no_threads(registry: ProcessRegistry, local: LocalShellEnvironment) -> None:
     """A hundred processes are started and ended together, and no thread is made for them."""
     before = threading.active_count()
     records = await asyncio.gather(
@@ -375,8 +379,8 @@ async def test_too_many_matches_of_a_session_pause_all_its_watches(
     assert sorted(told[16:]) == ["watch_match", "watch_overflow_released"]
 
 
-async def test_a_lost_place_is_told(registry: ProcessRegistry, fake: FakeEnvironment) -> None:
-    """A process whose place went away is neither running nor exited."""
+async def test_a_lost_environment_is_told(registry: ProcessRegistry, fake: FakeEnvironment) -> None:
+    """A process whose environment went away is neither running nor exited."""
     process, execution = await started(registry, fake, notify_on_complete=True)
     execution.ends(255, "lost", note="the connection broke")
     await process.done.wait()
@@ -440,7 +444,7 @@ async def test_a_foreground_command_that_waits_for_input_is_adopted(
 
 
 async def test_a_process_that_does_not_read_refuses_input_in_time(
-    make_registry: Callable[..., ProcessRegistry], local: LocalEnvironment
+    make_registry: Callable[..., ProcessRegistry], local: LocalShellEnvironment
 ) -> None:
     """Typing more than the pipe holds does not hang."""
     registry = make_registry(limits=ProcessLimits(write_seconds=0.1))

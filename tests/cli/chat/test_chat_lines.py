@@ -6,36 +6,21 @@ import base64
 import io
 import json
 from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from toolcrib.agent.events import CallFinished
-from toolcrib.agent.events import CallStarted
-from toolcrib.agent.events import SubagentProgressed
-from toolcrib.cli.chat.images import named_images
-from toolcrib.cli.chat.images import save_images
-from toolcrib.cli.chat.images import with_images
-from toolcrib.cli.chat.screen import coloured_diff
-from toolcrib.cli.chat.screen import diff_of
-from toolcrib.cli.chat.screen import finished_lines
-from toolcrib.cli.chat.screen import shown_output
-from toolcrib.cli.chat.slash import SlashCommand
-from toolcrib.cli.chat.slash import UnknownCommand
-from toolcrib.cli.chat.slash import find_command
-from toolcrib.cli.chat.slash import split_command
+
+from toolcrib.agent.events import CallFinished, CallStarted, SubagentProgressed
+from toolcrib.cli.chat.images import named_images, save_images, with_images
+from toolcrib.cli.chat.screen import coloured_diff, diff_of, finished_lines, shown_output
+from toolcrib.cli.chat.slash import SlashCommand, UnknownCommand, find_command, split_command
 from toolcrib.cli.chat.status import Activity
-from toolcrib.cli.chat.symbols import ASCII
-from toolcrib.cli.chat.symbols import UNICODE
-from toolcrib.cli.chat.symbols import fitted
-from toolcrib.cli.chat.symbols import short_cost
-from toolcrib.cli.chat.symbols import short_count
-from toolcrib.cli.chat.symbols import short_duration
-from toolcrib.cli.chat.symbols import symbols_for
+from toolcrib.cli.chat.symbols import ASCII, UNICODE, fitted, short_cost, short_count, short_duration, symbols_for
 from toolcrib.cli.output import cell_width
 from toolcrib.config.paths import Home
-from toolcrib.core.messages import Image
-from toolcrib.core.messages import RequestedCall
+from toolcrib.core.messages import Image, RequestedCall
 
 PIXEL = b"\x89PNG\r\n\x1a\nnot a real picture"
 

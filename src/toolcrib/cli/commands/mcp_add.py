@@ -10,19 +10,15 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
 import click
 import msgspec
-from toolcrib.cli.mcp_formats import ImportedServer
-from toolcrib.cli.mcp_formats import read_pasted
-from toolcrib.cli.mcp_formats import read_servers
-from toolcrib.cli.mcp_secrets import SecretExtractor
-from toolcrib.cli.mcp_secrets import own_variables
-from toolcrib.cli.mcp_secrets import variables_in
+
+from toolcrib.cli.mcp_formats import ImportedServer, read_pasted, read_servers
+from toolcrib.cli.mcp_secrets import SecretExtractor, own_variables, variables_in
 from toolcrib.cli.output import note
 from toolcrib.config.edit import put_mappings
-from toolcrib.config.env_file import load_env_file
-from toolcrib.config.env_file import read_env_file
-from toolcrib.config.env_file import save_env_values
+from toolcrib.config.env_file import load_env_file, read_env_file, save_env_values
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
@@ -32,8 +28,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.errors import UsageError
 from toolcrib.mcp.client.servers import read_server
 from toolcrib.mcp.names import toolset_name
-from toolcrib.toolsets.catalog import SHORT_NAMES
-from toolcrib.toolsets.catalog import TOOLSETS
+from toolcrib.toolsets.catalog import SHORT_NAMES, TOOLSETS
 
 MAX_NAME_CHARS = 40
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_CHARS - 1}}}")

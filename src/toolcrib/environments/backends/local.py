@@ -81,7 +81,7 @@ class LocalEngine:
         return {}
 
 
-class LocalEnvironment(ShellEnvironment):
+class LocalShellEnvironment(ShellEnvironment):
     """This machine. Does natively what other environments do with programs inside them."""
 
     engine: LocalEngine
@@ -233,7 +233,7 @@ async def remove(leftover: Leftover, _: EnvironmentRequest) -> None:
 BACKEND = Backend(
     kind="local",
     location="host",
-    create=lambda request: LocalEnvironment(request.host_environ(), request.session_options()),
+    create=lambda request: LocalShellEnvironment(request.host_environ(), request.session_options()),
     probe=_probe,
     leftovers=leftovers,
     remove=remove,

@@ -1,4 +1,4 @@
-"""Scripts in every kind of place: what holds on this machine holds there."""
+"""Scripts in every kind of environment: what holds on this machine holds there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAEMON = (
     "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
     "        os.execve('/bin/sleep', ['sleep', '654321'], {})\n    os._exit(0)\nos.wait()\nprint('left')"
 )
-# Looked for in /proc, since a place need not have `ps`.
+# Looked for in /proc, since an environment need not have `ps`.
 LEFT = "grep -lz '^654321$' /proc/[0-9]*/cmdline 2>/dev/null | wc -l"
 
 Settings = dict[str, Any]
@@ -57,7 +57,7 @@ def landlock(_: pytest.MonkeyPatch) -> Settings:
     return {"backend": "local", "sandbox": {"use": "landlock"}}
 
 
-PLACES = [
+ENVIRONMENTS = [
     pytest.param(sandbox, id="sandbox"),
     pytest.param(landlock, id="landlock"),
     pytest.param(docker, id="docker", marks=pytest.mark.services),
@@ -66,21 +66,21 @@ PLACES = [
 
 
 @pytest.fixture
-def place(
+def environment(
     request: pytest.FixtureRequest, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
-    """A runtime whose commands and scripts run in the place that the test names."""
+    """A runtime whose commands and scripts run in the environment that the test names."""
     kind: Callable[[pytest.MonkeyPatch], Settings] = request.param
     terminal = {"login_shell": False, **kind(monkeypatch)}
     code = {"timeout": 20, "python": PYTHON if terminal["backend"] in ("local", "sandbox") else ""}
     config = json.dumps({"terminal": terminal, "code_execution": code, "approvals": {"mode": "off"}})
     options: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": project}
-    with isolated_runtime(tmp_path / "place-home", config, **options) as runtime:
+    with isolated_runtime(tmp_path / "environment-home", config, **options) as runtime:
         yield runtime
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_a_script_works_where_commands_work(place: Runtime, run_script: Run) -> None:
+@pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
+def test_a_script_works_where_commands_work(environment: Runtime, run_script: Run) -> None:
     """Same folder, same files, tools called from there and from threads."""
     code = (
         "import os\nopen('made.txt', 'w').write('by the script')\n"
@@ -88,34 +88,36 @@ def test_a_script_works_where_commands_work(place: Runtime, run_script: Run) -> 
         "print(one['output'] == os.getcwd(), two['output'])\nos.remove('made.txt')"
     )
 
-    answer = run_script(place, code)
+    answer = run_script(environment, code)
 
     assert (answer["status"], answer["output"]) == ("success", "True by the script\n")
     assert answer["tool_calls_made"] == 2
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_an_exception_there_is_told_as_here(place: Runtime, run_script: Run) -> None:
+@pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
+def test_an_exception_there_is_told_as_here(environment: Runtime, run_script: Run) -> None:
     """With the lines of the script."""
-    answer = run_script(place, "def half(n):\n    return n / 0\nhalf(3)")
+    answer = run_script(environment, "def half(n):\n    return n / 0\nhalf(3)")
 
     assert answer["error"] == "ZeroDivisionError: division by zero"
     assert 'File "script.py", line 2, in half\n    return n / 0' in answer["traceback"]
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_nothing_is_left_running_there(place: Runtime, run_script: Run) -> None:
+@pytest.mark.parametrize("environment", ENVIRONMENTS, indirect=True)
+def test_nothing_is_left_running_there(environment: Runtime, run_script: Run) -> None:
     """Neither what hides nor what runs into the time limit."""
-    left = run_script(place, DAEMON)
+    left = run_script(environment, DAEMON)
 
-    found = json.loads(str(place.call_sync("terminal", {"command": LEFT}).content))
+    found = json.loads(str(environment.call_sync("terminal", {"command": LEFT}).content))
 
     assert left["output"] == "left\n"
     assert found["output"].strip() == "0"
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("place", [pytest.param(lambda patch: docker(patch, python=False), id="docker")], indirect=True)
-def test_a_place_without_python_says_so(place: Runtime, run_script: Run) -> None:
+@pytest.mark.parametrize(
+    "environment", [pytest.param(lambda patch: docker(patch, python=False), id="docker")], indirect=True
+)
+def test_an_environment_without_python_says_so(environment: Runtime, run_script: Run) -> None:
     """And what to do about it."""
-    assert run_script(place, "print(1)")["error"].startswith("no Python was found in the environment")
+    assert run_script(environment, "print(1)")["error"].startswith("no Python was found in the environment")

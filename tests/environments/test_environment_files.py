@@ -1,4 +1,4 @@
-"""What the file tools need of a place: lines, guarded changes, and no way around a link; directly and by programs."""
+"""What the file tools need of an environment: lines, guarded changes, no way around a link; natively and by script."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ FEW_PROGRAMS = "bash cat chmod chown env head ln ls mkdir mv pwd readlink rm rmd
 
 
 def place_with(programs: Sequence[str], folder: Path) -> BackendFiles:
-    """Files of a place that has only these programs, as a small image has."""
+    """Files of an environment that has only these programs, as a small image has."""
     found = folder / "bin"
     found.mkdir()
     for name in programs:
@@ -339,7 +339,7 @@ def place_with(programs: Sequence[str], folder: Path) -> BackendFiles:
     return BackendFiles(Few(), lambda: inside(folder))
 
 
-async def test_a_place_without_stat_or_dd_has_files_too(tmp_path: Path) -> None:
+async def test_an_environment_without_stat_or_dd_has_files_too(tmp_path: Path) -> None:
     """What only better images have is done without: modes and sizes come from ls, and there is no stamp."""
     files = place_with(FEW_PROGRAMS, tmp_path)
 
@@ -358,7 +358,7 @@ async def test_a_place_without_stat_or_dd_has_files_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["sha256sum", "shasum", "openssl"])
 async def test_any_of_the_usual_programs_compares_contents(tmp_path: Path, program: str) -> None:
-    """An expected content is checked by whatever the place has for that."""
+    """An expected content is checked by whatever the environment has for that."""
     if shutil.which(program) is None:
         pytest.skip(f"there is no {program} here")
     files = place_with([*FEW_PROGRAMS, program, "perl"], tmp_path)
@@ -371,7 +371,7 @@ async def test_any_of_the_usual_programs_compares_contents(tmp_path: Path, progr
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
-async def test_a_place_that_cannot_compare_says_what_is_missing(tmp_path: Path) -> None:
+async def test_an_environment_that_cannot_compare_says_what_is_missing(tmp_path: Path) -> None:
     """Nothing is overwritten on good faith."""
     files = place_with(FEW_PROGRAMS, tmp_path)
     (tmp_path / "f").write_bytes(b"old")
