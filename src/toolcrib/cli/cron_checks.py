@@ -28,7 +28,7 @@ def check_toolsets(names: Sequence[str] | None) -> None:
 def check_skills(job: Job) -> None:
     """Raises for a skill that is not there for a session in the job's folder."""
     if job.skills:
-        shelf = open_runtime().context().services.get("skills").shelf(job.workdir)
+        shelf = open_runtime().context().services.get("skills").catalog(job.workdir)
         for name in job.skills:
             require_skill(shelf, name)
 

@@ -15,7 +15,7 @@ from toolcrib.skills.skill import Skill, UnknownSkill
 def open_shelf() -> SkillCatalog:
     """All skills, those of plugins too."""
     runtime = open_runtime()
-    shelf: SkillCatalog = runtime.context().services.get("skills").shelf(runtime.workspace)
+    shelf: SkillCatalog = runtime.context().services.get("skills").catalog(runtime.workspace)
     return shelf
 
 

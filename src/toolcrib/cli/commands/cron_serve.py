@@ -82,7 +82,7 @@ async def _serve(store: JobStore, settings: Settings, printer: _Printer, *, once
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_stop)
-    scheduler = Scheduler(store, ScheduledRuns(store, load_settings).execute, settings.cron, tell=printer)
+    scheduler = Scheduler(store, ScheduledRuns(store, load_settings).execute, settings.cron, on_event=printer)
     if once:
         await scheduler.run_due(stop)
         if not printer.lines:

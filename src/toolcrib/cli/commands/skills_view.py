@@ -29,7 +29,7 @@ def command(name: str, file: str) -> None:
     if skill.problem:
         raise SkillError(f"the skill {skill.name!r} cannot be used: {skill.problem}")
     # Not Path.exists, which raises for a name that is too long.
-    if file and (skill.is_alone or not os.path.exists(skill.folder / file)):  # noqa: PTH110
+    if file and (skill.is_single_file or not os.path.exists(skill.folder / file)):  # noqa: PTH110
         advice = f"`toolcrib skills view {skill.name}` names its files"
         raise UsageError(f"the skill {skill.name!r} has no file {file!r}; {advice}")
     print_line(clean(read_text(skill.folder, file or skill.file.name)).rstrip("\n"))
