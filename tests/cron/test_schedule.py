@@ -73,7 +73,7 @@ MEANINGS = [
 
 @pytest.mark.parametrize(("text", "expected"), MEANINGS, ids=[text for text, _ in MEANINGS])
 def test_a_text_means_these_moments(text: str, expected: list[str]) -> None:
-    """CronSchedule expressions, spans, weekdays, times and dates are read as people mean them."""
+    """Cron expressions, spans, weekdays, times and dates are read as people mean them."""
     assert said(read(text)) == expected
 
 

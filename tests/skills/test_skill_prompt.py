@@ -41,7 +41,7 @@ def test_names_and_descriptions_stand_in_the_prompt_and_no_texts(home: Path, pro
     assert (
         text.index("- tea: Make tea.")
         < text.index("- brew: ")
-        < text.index("nobody has checked")
+        < text.index("not reviewed by the user")
         < text.index("- build")
     )
     assert "The text." not in text

@@ -76,7 +76,7 @@ MANAGE_SCHEMA: JsonObject = {
             },
             "name": {
                 "type": "string",
-                "description": "Lower-case letters, digits and hyphens, at most 64; also the `name` in its front matter",
+                "description": "Lower-case letters, digits and hyphens, at most 64; the same as `name` in content",
             },
             "content": {
                 "type": "string",
