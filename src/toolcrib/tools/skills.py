@@ -80,8 +80,8 @@ MANAGE_SCHEMA: JsonObject = {
             },
             "content": {
                 "type": "string",
-                "description": "For create and edit: ---, name: and description: (what it does and when to use it), ---, "
-                "then the instructions in Markdown",
+                "description": "For create and edit: ---, name: and description: (what it does and when to use "
+                "it), ---, then the instructions in Markdown",
             },
             "old_string": {"type": "string", "description": "For patch: text that occurs exactly once"},
             "new_string": {"type": "string", "description": "For patch: the replacement"},
