@@ -159,7 +159,7 @@ class RuntimeServices:
     @lazy
     def mcp(self) -> McpClientManager:
         """The MCP servers of this runtime."""
-        from toolcrib.mcp.client.manager import McpClientManager
+        from toolcrib.mcp.client.manager import McpClientManager  # noqa: PLC0415
 
         runtime = self._runtime
         hub = McpClientManager(
@@ -181,13 +181,13 @@ class RuntimeServices:
 
     @lazy
     def code_execution(self) -> CodeExecutionService:
-        from toolcrib.code_execution.service import CodeExecutionService
+        from toolcrib.code_execution.service import CodeExecutionService  # noqa: PLC0415
 
         return CodeExecutionService(self._runtime.settings, self)
 
     @lazy
     def skills(self) -> SkillService:
-        from toolcrib.skills.service import SkillService
+        from toolcrib.skills.service import SkillService  # noqa: PLC0415
 
         return SkillService(self._runtime.settings, self)
 

@@ -289,7 +289,7 @@ async def test_a_run_that_was_stopped_is_delivered(
     report = await run_with_timeout(runs.execute, jobs.claim_now(job, NOW), cancel, 0.5)
 
     assert (report.state, report.note) == ("timed_out", "given to `cat > told`")
-    assert "It failed: its time is over" in (workspace / "told").read_text()
+    assert "It failed: the run timed out" in (workspace / "told").read_text()
 
 
 @pytest.mark.parametrize("broken", ["skill", "folder", "settings"])
@@ -327,11 +327,11 @@ async def test_a_run_that_is_told_to_stop_stops(make_job: MakeJob, run: Run, scr
     """The token reaches the agent, and what it said so far is reported."""
     script({"delay_seconds": 60}, {"say": "Too late."})
     cancel = CancelToken()
-    cancel.cancel("its time is over")
+    cancel.cancel("the run timed out")
 
     report = await run(make_job(), cancel)
 
-    assert (report.state, report.error) == ("failed", "its time is over")
+    assert (report.state, report.error) == ("failed", "the run timed out")
 
 
 async def test_a_run_at_work_can_be_stopped(jobs: JobStore, home: Path, make_job: MakeJob, script: Script) -> None:
@@ -341,12 +341,12 @@ async def test_a_run_at_work_can_be_stopped(jobs: JobStore, home: Path, make_job
 
     def stop_at_first_turn(event: AnyEvent) -> None:
         if isinstance(event, TurnStarted):
-            cancel.cancel("its time is over")
+            cancel.cancel("the run timed out")
 
     runs = JobRunner(jobs, lambda: load_settings(Home(home)), stop_at_first_turn)
     report = await runs.execute(jobs.claim_now(make_job(), NOW), cancel)
 
-    assert (report.state, report.error) == ("failed", "its time is over")
+    assert (report.state, report.error) == ("failed", "the run timed out")
 
 
 async def test_runs_can_go_on_with_a_session(

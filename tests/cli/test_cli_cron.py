@@ -119,9 +119,9 @@ def test_create_says_what_the_schedule_was_taken_for(toolcrib: Program) -> None:
 
 
 BAD = [
-    (["create", "every now and then", "x"], "cannot read the schedule 'every now and then'"),
+    (["create", "every now and then", "x"], "cannot parse the schedule 'every now and then'"),
     (["create", "every 2h"], "the `prompt` is empty"),
-    (["create", "every 2h", "x", "--deliver", "telegram"], "no messaging platform of that name is set up"),
+    (["create", "every 2h", "x", "--deliver", "telegram"], "no messaging platform with that name is configured"),
     (["create", "every 2h", "x", "--tz", "Berlin"], "did you mean 'Europe/Berlin'"),
     (["create", "every 2h", "x", "--toolsets", "termnal"], "did you mean 'terminal'"),
     (["create", "every 2h", "x", "--skill", "data-analysys"], "did you mean 'data-analysis'"),
@@ -250,7 +250,7 @@ def test_a_killed_scheduler_leaves_a_lost_run(
 def ask_for_run(toolcrib: Program, job: str) -> None:
     """As the tool `cronjob` does it: the scheduler is to run it at once."""
     store = JobStore(toolcrib.home / "cron.db")
-    store.ask_for_run(store.find(job), time.time())
+    store.request_run(store.find(job), time.time())
     store.close()
 
 

@@ -201,5 +201,5 @@ def test_mcp_servers_are_counted_and_none_is_started(toolcrib: Program):
     assert "3 configured, 1 in use" in page.stdout
     assert [one["name"] for one in about["mcp"]["servers"] if one["problem"]] == ["off", "lacking"]
     assert (code, "A_KEY_THAT_NOBODY_SET" in what_is_wrong(about)) == (1, True)
-    assert "switched off" not in what_is_wrong(about)
+    assert "it is disabled" not in what_is_wrong(about)
     assert not started.exists()

@@ -82,12 +82,12 @@ async def test_a_job_is_made_seen_changed_paused_resumed_run_and_removed(cronjob
 
 
 BAD_CALLS = [
-    ({"action": "create", "prompt": "x"}, "give a schedule"),
-    ({"action": "create", "schedule": "sometimes", "prompt": "x"}, "cannot read the schedule 'sometimes'"),
+    ({"action": "create", "prompt": "x"}, "the schedule is missing"),
+    ({"action": "create", "schedule": "sometimes", "prompt": "x"}, "cannot parse the schedule 'sometimes'"),
     ({"action": "create", "schedule": "every 2h"}, "the `prompt` is empty"),
     ({"action": "create", "schedule": "every 2h", "prompt": "x", "deliver": "slack"}, "no messaging platform"),
     ({"action": "create", "schedule": "every 2h", "prompt": "x", "enabled_toolsets": ["fil"]}, "unknown toolset 'fil'"),
-    ({"action": "pause"}, "say which job"),
+    ({"action": "pause"}, "which job"),
     ({"action": "run", "job_id": "nothing"}, "unknown job 'nothing'"),
 ]
 
@@ -193,7 +193,7 @@ async def test_a_job_gets_no_tools_that_its_session_lacks(cronjob: Call, jobs_of
     no_script = await cronjob("create", session, schedule="every 2h", script="ls", no_agent=True)
 
     assert jobs_of.find("small").allowed_tools == ("read_file", "todo")
-    assert "no tool of the toolset 'terminal'" in no_terminal["error"]
+    assert "no tools from the toolset 'terminal'" in no_terminal["error"]
     assert "has no terminal" in no_script["error"]
 
 
@@ -257,7 +257,7 @@ async def test_a_zero_byte_is_no_path(cronjob: Call, argument: dict[str, str]) -
     """What no path can hold is refused in words."""
     answer = await cronjob("create", schedule="every 2h", prompt="x", **argument)
 
-    assert "without the zero byte" in answer["error"]
+    assert "remove the NUL byte" in answer["error"]
 
 
 async def test_a_long_list_is_bounded(cronjob: Call, jobs_of: JobStore) -> None:

@@ -65,7 +65,7 @@ def test_only_the_owner_can_read_the_file(jobs: JobStore) -> None:
 
 def test_looking_at_nothing_creates_nothing(jobs: JobStore) -> None:
     """Without jobs there is no file, and all answers are empty."""
-    assert (jobs.jobs(), claim(jobs, START), jobs.next_moment(), jobs.scheduler()) == ([], [], None, 0)
+    assert (jobs.jobs(), claim(jobs, START), jobs.next_due(), jobs.scheduler()) == ([], [], None, 0)
     assert jobs.database.path is not None
     assert not jobs.database.path.exists()
 
@@ -78,7 +78,7 @@ def test_jobs_are_found_by_name_by_id_and_by_their_beginning(jobs: JobStore) -> 
 
     assert jobs.find("mail of TODAY") == jobs.find(mail.id) == mail
     assert jobs.find("harb").name == "harbour"
-    with pytest.raises(UnknownJob, match="'Mail of today' and 'Mail of tomorrow' begin so"):
+    with pytest.raises(UnknownJob, match="'Mail of today' and 'Mail of tomorrow' both match"):
         jobs.find("mail")
     with pytest.raises(UnknownJob, match="did you mean 'harbour'"):
         jobs.find("harbor")
@@ -90,7 +90,7 @@ def test_a_name_is_given_once(jobs: JobStore) -> None:
     """A second job of the same name is refused; a name that we make up ourselves is made different."""
     make_job(jobs, name="harbour")
 
-    with pytest.raises(JobError, match="there is a job 'Harbour' already"):
+    with pytest.raises(JobError, match="a job named 'Harbour' already exists"):
         make_job(jobs, name="Harbour")
     assert [make_job(jobs).name for _ in range(3)] == [
         "Look at the harbour", "Look at the harbour 2", "Look at the harbour 3",
@@ -99,20 +99,20 @@ def test_a_name_is_given_once(jobs: JobStore) -> None:
 
 IMPOSSIBLE = [
     ({"prompt": " "}, "the `prompt` is empty"),
-    ({"prompt": "x" * 20_001}, "too long"),
+    ({"prompt": "x" * 20_001}, "characters; at most"),
     ({"no_agent": True}, "needs a `script`"),
     ({"repeat": -1}, "cannot run -1 times"),
-    ({"deliver": "telegram"}, "no messaging platform of that name is set up"),
+    ({"deliver": "telegram"}, "no messaging platform with that name is configured"),
     ({"deliver": "orgin"}, "did you mean 'origin'"),
     ({"deliver": "file:"}, "does not say which file"),
     ({"deliver": "origin"}, "there is no session to deliver to"),
-    ({"workdir": "nowhere"}, "there is no folder"),
+    ({"workdir": "nowhere"}, "does not exist"),
     ({"context_from": ("nothing",)}, "unknown job 'nothing'"),
     ({"attach_to_session": "20200101_000000_abcdef"}, "there is no session"),
     ({"attach_to_session": "this"}, "there is no session here"),
     ({"timezone": "Berlin"}, "unknown time zone"),
-    ({"name": "\x1b[31m"}, "is no name"),
-    ({"schedule": "0 9 * * * Asia/Tokyo"}, "names its time zone itself"),
+    ({"name": "\x1b[31m"}, "is not a valid job name"),
+    ({"schedule": "0 9 * * * Asia/Tokyo"}, "already names a time zone"),
 ]
 
 
@@ -146,7 +146,7 @@ def test_once_lets_one_run_stand_for_all_that_were_missed(jobs: JobStore) -> Non
 
     (found,) = run_all(jobs, START + 10.5 * HOUR)
 
-    assert found.run.note == "it stands for 10 moments that have passed"
+    assert found.run.note == "it stands for 10 missed runs"
     assert jobs.find(job.id).next_run == START + 11 * HOUR
 
 
@@ -165,7 +165,7 @@ def test_skip_leaves_out_what_was_missed(jobs: JobStore) -> None:
 
     assert run_all(jobs, START + 3.5 * HOUR) == []
     (left_out,) = jobs.runs(job)
-    assert (left_out.state, left_out.note) == ("skipped", "left out: 3 moments passed before anybody could run it")
+    assert (left_out.state, left_out.note) == ("skipped", "skipped: 3 runs missed while no scheduler could start them")
     assert [one.run.due_at for one in run_all(jobs, START + 6 * HOUR + 30)] == [START + 6 * HOUR]
     assert jobs.find(job.id).next_run == START + 7 * HOUR
 
@@ -184,7 +184,7 @@ def test_years_of_missed_minutes_are_no_burden(jobs: JobStore) -> None:
 
     (found,) = run_all(jobs, START + 2 * 365 * 24 * HOUR)
 
-    assert found.run.note == "it stands for more than 10,000 moments that have passed"
+    assert found.run.note == "it stands for more than 10,000 missed runs"
     assert (jobs.find(job.id).next_run or 0) > START + 2 * 365 * 24 * HOUR
 
 
@@ -194,10 +194,10 @@ def test_a_job_never_overlaps_itself(jobs: JobStore) -> None:
     (first,) = claim(jobs, START + HOUR)
 
     assert claim(jobs, START + 3 * HOUR) == []
-    assert jobs.next_moment() is None
+    assert jobs.next_due() is None
     jobs.finish(first.run, DONE, START + 3.5 * HOUR, keep_runs=10)
     (second,) = claim(jobs, START + 3.5 * HOUR)
-    assert second.run.note == "it stands for 2 moments that have passed"
+    assert second.run.note == "it stands for 2 missed runs"
 
 
 def test_no_more_than_the_limit_run_at_once(jobs: JobStore) -> None:
@@ -247,7 +247,7 @@ def test_a_run_can_be_asked_for(jobs: JobStore) -> None:
     """A run at once leaves the schedule as it is, also of a job that rests; a second one waits for the first."""
     job = make_job(jobs)
     job = jobs.replace(pause_job(job, START), job)
-    jobs.ask_for_run(job, START + 7)
+    jobs.request_run(job, START + 7)
 
     (found,) = claim(jobs, START + 8)
 
@@ -297,7 +297,7 @@ def test_a_change_does_not_undo_what_happened_meanwhile(jobs: JobStore) -> None:
     job = make_job(jobs)
     run_all(jobs, START + HOUR)
 
-    with pytest.raises(JobError, match="look at it again"):
+    with pytest.raises(JobError, match="check it and try again"):
         jobs.replace(replace(job, prompt="Something else"), job)
     assert jobs.find(job.id).run_count == 1
 
@@ -418,7 +418,7 @@ def test_a_run_whose_process_was_killed_is_lost(
     assert [run.state for run in jobs.mark_lost(START + HOUR + 60)] == ["running"]
     assert [(one.run.due_at, one.run.note) for one in run_all(jobs, START + 2 * HOUR)] == [(START + 2 * HOUR, "")]
     assert [run.state for run in jobs.runs(job)] == ["ok", "lost"]
-    assert "not run again" in jobs.runs(job)[1].error
+    assert "not repeated" in jobs.runs(job)[1].error
 
 
 def test_a_job_with_a_lost_run_can_be_removed(
@@ -498,7 +498,7 @@ def test_a_name_is_given_once_in_any_script(jobs: JobStore) -> None:
     """Names are compared as they are looked for, not only in ASCII: `Übung` and `übung` could not be told apart."""
     make_job(jobs, name="Übung")
 
-    with pytest.raises(JobError, match="there is a job 'übung' already"):
+    with pytest.raises(JobError, match="a job named 'übung' already exists"):
         make_job(jobs, name="übung")
 
 
@@ -530,8 +530,8 @@ def test_a_clock_that_was_set_back_lets_jobs_run_again(jobs: JobStore) -> None:
     run_all(jobs, START + 1_000 * HOUR)
     waits_until = jobs.find(job.id).next_run
 
-    counted = jobs.count_anew(START + HOUR / 2)
-    again = jobs.count_anew(START + HOUR / 2)
+    counted = jobs.reschedule_after_clock_change(START + HOUR / 2)
+    again = jobs.reschedule_after_clock_change(START + HOUR / 2)
     at_once, later = run_all(jobs, START + HOUR), run_all(jobs, START + 2 * HOUR)
 
     assert waits_until == START + 1_001 * HOUR
@@ -543,7 +543,7 @@ def test_a_job_made_while_the_clock_was_ahead_counts_from_now(jobs: JobStore) ->
     """Spans are counted from the time at which the clock was right again."""
     job = make_job(jobs, "every 2h", now=START + 1_000 * HOUR)
 
-    jobs.count_anew(START)
+    jobs.reschedule_after_clock_change(START)
 
     assert jobs.find(job.id).next_run == START + 2 * HOUR
 
@@ -553,7 +553,7 @@ def test_a_clock_that_is_right_changes_nothing(jobs: JobStore) -> None:
     make_job(jobs, "0 0 1 1 *")
     run_all(jobs, START)
 
-    assert jobs.count_anew(START) == []
+    assert jobs.reschedule_after_clock_change(START) == []
 
 
 def test_the_latest_runs_come_without_their_outputs(jobs: JobStore) -> None:
@@ -586,7 +586,7 @@ LACKING = [
     ({"deliver": "command:wall"}, {"write_file"}, "no terminal"),
     ({"deliver": "file:/tmp/x"}, {"read_file"}, "cannot write files"),
     ({"script": "ls"}, {"write_file"}, "no terminal"),
-    ({"attach_to_session": "20200101_000000_abcdef"}, {"terminal"}, "only go on with that session"),
+    ({"attach_to_session": "20200101_000000_abcdef"}, {"terminal"}, "only continue that session"),
 ]
 
 

@@ -65,7 +65,7 @@ def lines() -> list[str]:
 @pytest.fixture
 def make_scheduler(jobs: JobStore, clock: Clock, lines: list[str]) -> MakeScheduler:
     def make(execute: Execute, **settings: object) -> Scheduler:
-        return Scheduler(jobs, execute, CronSettings(**settings), clock=clock, tell=lines.append)  # type: ignore[arg-type]
+        return Scheduler(jobs, execute, CronSettings(**settings), clock=clock, on_event=lines.append)  # type: ignore[arg-type]
 
     return make
 
@@ -97,7 +97,7 @@ async def test_what_is_due_is_run_and_put_on_record(
 
     assert [(run.state, run.output) for run in jobs.runs(due)] == [("ok", "result of due")]
     assert jobs.runs(later) == []
-    assert lines == ["due: run 1 started", "due: run 1 ended well after 0 s"]
+    assert lines == ["due: run 1 started", "due: run 1 succeeded after 0 s"]
 
 
 async def test_a_job_that_another_process_makes_is_noticed(
@@ -111,7 +111,7 @@ async def test_a_job_that_another_process_makes_is_noticed(
         assert jobs.database.path is not None
         other = JobStore(jobs.database.path)
         job = other.find("far away")
-        other.ask_for_run(job, START)
+        other.request_run(job, START)
         other.close()
         assert (await runs.next_begun()).job.name == "far away"
 
@@ -169,7 +169,7 @@ async def test_jobs_wait_for_room(jobs: JobStore, clock: Clock, runs: Runs, make
 async def test_a_run_that_takes_too_long_is_stopped(
     jobs: JobStore, clock: Clock, runs: Runs, make_scheduler: MakeScheduler
 ) -> None:
-    """When its time is over a run is told to stop; what it has by then is kept."""
+    """When the run timed out a run is told to stop; what it has by then is kept."""
     job = make_job(jobs)
     clock.now = START + HOUR
 
@@ -178,7 +178,7 @@ async def test_a_run_that_takes_too_long_is_stopped(
     (run,) = jobs.runs(job)
     assert (run.state, run.output) == ("timed_out", "half of it")
     assert run.error == "it was stopped after 0.05 seconds (cron.timeout)"
-    assert runs.stopped == ["its time is over"]
+    assert runs.stopped == ["the run timed out"]
 
 
 async def test_a_run_that_fails_says_why(jobs: JobStore, clock: Clock, make_scheduler: MakeScheduler) -> None:

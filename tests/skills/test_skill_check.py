@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.skills.skill_crib import skill_text
 from toolcrib.skills.catalog import skill_at
-from toolcrib.skills.check import find_concerns, find_problems, format_problems, kind_of
+from toolcrib.skills.check import find_concerns, find_problems, format_problems, text_kind
 
 
 def said(text: str, folder: str = "brew") -> list[tuple[int, str, str]]:
@@ -93,7 +93,7 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_dangerous_commands_are_found_where_they_stand(path: str, text: str, expected: list[tuple[int, str]]) -> None:
     """In fenced blocks, between backticks and in scripts; ordinary examples pass."""
-    assert [(one.line, one.severity) for one in find_concerns(text, kind_of(path, text))] == expected
+    assert [(one.line, one.severity) for one in find_concerns(text, text_kind(path, text))] == expected
 
 
 @pytest.mark.parametrize("at", [0, 13_990, 15_995, 40_000, 99_000])

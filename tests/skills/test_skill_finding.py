@@ -165,4 +165,4 @@ async def test_plugins_offer_skills(make_crib: Make, tmp_path: Path) -> None:
     assert (await crib.said("skill_view", name="kitchen:cooking"))["content"].startswith("# Cooking")
     oven = await crib.said("skill_view", name="kitchen:baking", file_path="references/oven.md")
     assert oven["content"] == "Hot."
-    assert "no files" in await crib.refused("skill_view", name="kitchen:cooking", file_path="oven.md")
+    assert "no further files" in await crib.refused("skill_view", name="kitchen:cooking", file_path="oven.md")

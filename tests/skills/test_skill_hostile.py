@@ -49,7 +49,7 @@ def test_the_limit_of_a_head_is_said() -> None:
 
     (problem,) = format_problems(text, "long")
 
-    assert problem.message == "its head is too large to be read; keep it under 4,000 characters"
+    assert problem.message == "its front matter is too large; keep it under 4,000 characters"
 
 
 async def test_a_number_in_a_head_is_text(crib: Crib) -> None:
@@ -116,7 +116,7 @@ async def test_nothing_is_put_below_a_file(crib: Crib) -> None:
         "skill_manage", action="write_file", name="brew", file_path="notes.md/more.md", file_content="x"
     )
 
-    assert error == "'notes.md' is a file, so nothing can be put below it; choose another path"
+    assert error == "'notes.md' is a file, not a folder; choose another path"
 
 
 def test_a_project_with_very_many_folders_is_looked_at_in_part(tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ async def test_only_what_was_judged_is_shown(crib: Crib) -> None:
 
     answer = service.view(args, crib.runtime.context(cwd=str(crib.project), effects=judged))
 
-    assert "was changed meanwhile" in answer
+    assert "changed in the meantime" in answer
     assert "KEY" not in answer

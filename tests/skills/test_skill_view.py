@@ -56,7 +56,7 @@ async def test_nothing_outside_the_folder_is_shown(crib: Crib, brew: Path, path:
     (brew / "folder").symlink_to("/etc")
     error = await crib.refused("skill_view", name="brew", file_path=path)
     assert "root:" not in error
-    assert "leads out of the skill" in error or "no path inside the skill" in error
+    assert "leads out of the skill" in error or "not a path inside the skill" in error
 
 
 async def test_links_inside_the_folder_are_followed(crib: Crib, brew: Path) -> None:
@@ -69,8 +69,8 @@ async def test_fifos_folders_and_binary_files_are_named_as_such(crib: Crib, brew
     """A pipe does not hang the call, and bytes are no text."""
     os.mkfifo(brew / "pipe")
     (brew / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
-    assert "not a file that can be read" in await crib.refused("skill_view", name="brew", file_path="pipe")
-    assert "not a file that can be read" in await crib.refused("skill_view", name="brew", file_path="references")
+    assert "not a regular file" in await crib.refused("skill_view", name="brew", file_path="pipe")
+    assert "not a regular file" in await crib.refused("skill_view", name="brew", file_path="references")
     assert "binary file of 11 bytes" in await crib.refused("skill_view", name="brew", file_path="logo.png")
     assert "pipe" not in (await crib.said("skill_view", name="brew"))["linked_files"]
 

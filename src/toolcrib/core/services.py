@@ -96,7 +96,7 @@ class SkillsPort(Protocol):
 
     def manage_effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]: ...
 
-    def shelf(self, folder: str) -> Any:
+    def catalog(self, folder: str) -> Any:
         """The skills that a session in this folder finds."""
         ...
 

@@ -1,1 +1,1 @@
-"""Work at set times."""
+"""Scheduled jobs."""

@@ -1,4 +1,4 @@
-"""Jobs and their runs, as values."""
+"""Jobs and runs as values, and as JSON for programs and models."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ RunState = Literal["running", "ok", "failed", "timed_out", "skipped", "lost"]
 Trigger = Literal["schedule", "manual"]
 JobState = Literal["active", "paused", "done"]
 
-LOST = "the process that ran it was ended before it could say how it went; it is not run again by itself"
+LOST = "its process ended before it could report a result; it is not repeated automatically"
 
 
 class JobError(ToolcribError):
-    """A job cannot be read, written or run; says which one and what to do."""
+    """A job cannot be read, written or run; the message says which one and what to do."""
 
 
 class UnknownJob(UnknownName):
-    """No job, or more than one, is meant by a name."""
+    """A name matches no job, or more than one."""
 
     kind = "job"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """Work at set times."""
+    """A scheduled job."""
 
     id: str
     name: str
     schedule: str
-    """As it was written."""
+    """As the user wrote it."""
     timezone: str = ""
-    """The zone of the schedule; empty means this machine's."""
+    """The time zone of the schedule; empty means this machine's."""
     since: float
-    """When the schedule was written: spans of time are counted from here."""
+    """When the schedule was set; intervals count from here."""
     prompt: str = ""
     repeat: int | None = None
-    """How often it runs at most; None means without end."""
+    """The maximum number of runs; None means no limit."""
     missed: MissedPolicy | None = None
-    """None: as `cron.missed` says."""
+    """None uses the setting `cron.missed`."""
     deliver: str = "local"
     origin: str = ""
-    """The session that made it."""
+    """The session that created it."""
     skills: tuple[str, ...] = ()
     model: str = ""
     provider: str = ""
@@ -60,25 +60,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     context_from: tuple[str, ...] = ()
     """The ids of jobs whose latest output is put before the prompt."""
     toolsets: tuple[str, ...] | None = None
-    """None: those of the config."""
+    """None uses those in the config."""
     allowed_tools: tuple[str, ...] | None = None
-    """The tools of the session that made it, beyond which it gets none; None where a person made it."""
+    """The tools of the session that created it, which it cannot exceed; None if a person created it."""
     workdir: str = ""
     attach_to_session: str = ""
-    """The session that its runs go on with; empty means that each has a session of its own."""
+    """The session that its runs continue; empty means that each run gets its own session."""
     created_at: float = 0.0
     updated_at: float = 0.0
 
     state: JobState = "active"
     next_run: float | None = None
     run_count: int = 0
-    """Runs that its schedule started."""
+    """Runs started by its schedule."""
     asked_at: float | None = None
-    """When somebody asked for a run at once that has not begun yet."""
+    """When somebody requested an immediate run that has not started yet."""
 
 
 LIVE_FIELDS = ("state", "next_run", "run_count", "asked_at")
-"""What is kept in columns of its own, because schedulers look at it and change it."""
+"""Fields with their own columns, because schedulers query and update them."""
 
 
 class JobRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,13 +95,13 @@ class JobRun(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     error: str = ""
     note: str = ""
-    """What else there is to know: runs that it stands for, what became of its delivery."""
+    """Additional information, such as the runs that it replaces or the result of its delivery."""
     owner: str = ""
     """The process that runs it."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run went."""
+    """The outcome of a run."""
 
     state: RunState
     output: str = ""
@@ -111,7 +111,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schedule_of(job: Job) -> Schedule:
-    """When a job is due; raises UsageError where that cannot be read any more."""
+    """The parsed schedule of a job; raises UsageError if it is no longer valid."""
     zone = zone_named(job.timezone) if job.timezone else machine_zone(environment())
     return parse_schedule(job.schedule, zone, job.since)
 
@@ -121,12 +121,12 @@ OPTIONS = ("repeat", "missed", "skills", "model", "provider", "script", "no_agen
 
 
 def format_moment(moment: float, zone: tzinfo | None = None) -> str:
-    """A moment with its offset, in a zone or in that of this machine: 2026-12-24T18:00:00+01:00."""
+    """A moment with its UTC offset, in a zone or in this machine's: 2026-12-24T18:00:00+01:00."""
     return datetime.fromtimestamp(moment, zone or UTC).astimezone(zone).isoformat(timespec="seconds")
 
 
 def upcoming_runs(job: Job, now: float) -> tuple[list[float], tzinfo | None, str]:
-    """The next moments of a job, the zone that they are said in, and what its schedule means."""
+    """The next moments of a job, their time zone, and the meaning of its schedule in words."""
     try:
         schedule = schedule_of(job)
     except UsageError as error:
@@ -139,7 +139,7 @@ def upcoming_runs(job: Job, now: float) -> tuple[list[float], tzinfo | None, str
 
 
 def describe_job(job: Job, now: float) -> JsonObject:
-    """A job; empty options are left out."""
+    """A job as JSON, without empty options. Keys are only ever added."""
     moments, zone, meaning = upcoming_runs(job, now)
     facts: JsonObject = {
         "job_id": job.id,
@@ -164,7 +164,7 @@ def describe_job(job: Job, now: float) -> JsonObject:
 
 
 def describe_run(run: JobRun, output_chars: int = 0) -> JsonObject:
-    """A run, with the beginning of its output where that is asked for; empty facts are left out."""
+    """A run as JSON, without empty fields; `output_chars` includes the start of its output."""
     facts: JsonObject = {
         "run": run.number,
         "state": run.state,

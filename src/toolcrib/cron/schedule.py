@@ -1,8 +1,17 @@
-"""When a job runs. `next_after` is pure: the same moment always gives the same answer.
+"""When a job runs: schedules, and how to parse them as people and models write them.
 
-What happens when clocks are changed: a time of day that clocks show twice is meant once, the first time; one that they
-skip is made up for at the end of the gap. A schedule that runs in every hour of the day, and one in steps of hours or
-minutes, goes by the time that passes, so that neither an hour is left out nor one is done twice.
+0 9 * * 1-5            a cron expression: minute, hour, day, month, day of the week; @hourly, @daily …
+every 2h               also 30m, 1d, 1w, "90 minutes", 1h30m
+every monday at 9:00   also "every day at 18:30", "every weekday at 8am", "every mon, thu at 9"
+in 30m                 once; also 30m alone
+at 18:00               once, the next time that clocks show it; also "tomorrow 9:00"
+2026-12-24 18:00       once; also 2026-12-24T18:00+01:00
+
+A time zone may follow each of them: `0 9 * * 1-5 Europe/Berlin`.
+
+`next_after` is pure: the same moment always gives the same answer. When clocks change, a time of day that occurs twice
+counts only the first time, and one that is skipped is made up for at the end of the gap. Schedules that run in every
+hour of the day, and intervals of hours or minutes, go by elapsed time, so no hour is skipped or repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from toolcrib.core.errors import UsageError, nearest_names
 from toolcrib.core.lazy import lazy_pattern
 
 LAST_MOMENT = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""Behind it, dates cannot be counted with any more."""
+"""Date arithmetic fails beyond this."""
 FIRST_MOMENT = 0.0
 
 
@@ -31,19 +40,19 @@ class Schedule(Protocol):
 
     @property
     def meaning(self) -> str:
-        """What it was taken for, in words."""
+        """The schedule in words, as it was understood."""
         ...
 
     @property
     def zone(self) -> tzinfo: ...
 
     def next_after(self, moment: float) -> float | None:
-        """The first moment after this one; None when there is none any more."""
+        """The first moment after this one; None if there is none."""
         ...
 
 
 class OnceSchedule(Struct, frozen=True, kw_only=True):
-    """One moment."""
+    """A single moment."""
 
     at: float
     zone: tzinfo
@@ -57,7 +66,7 @@ class OnceSchedule(Struct, frozen=True, kw_only=True):
 
 
 class IntervalSchedule(Struct, frozen=True, kw_only=True):
-    """Every so many seconds, counted from a moment that is none of them itself."""
+    """Every `seconds`, counted from `since`, which is not itself due."""
 
     seconds: int
     since: float
@@ -74,7 +83,7 @@ class IntervalSchedule(Struct, frozen=True, kw_only=True):
 
 
 class DailySchedule(Struct, frozen=True, kw_only=True):
-    """Every so many days at the time of day of a moment that is none of them itself."""
+    """Every `days` at the time of day of `since`, which is not itself due."""
 
     days: int
     since: float
@@ -96,7 +105,7 @@ class DailySchedule(Struct, frozen=True, kw_only=True):
 
 
 class CronSchedule(Struct, frozen=True, kw_only=True):
-    """The times of a cron expression of five fields, which was checked."""
+    """A validated cron expression with five fields."""
 
     expression: str
     zone: tzinfo
@@ -134,7 +143,7 @@ def upcoming(schedule: Schedule, moment: float) -> Iterator[float]:
 
 
 def count_until(schedule: Schedule, first: float, last: float, limit: int) -> int:
-    """How many moments there are from one of them up to `last`, which counts, too; never more than `limit`."""
+    """How many moments there are from `first` to `last`, both included; at most `limit`."""
     later = takewhile(lambda moment: moment <= last, upcoming(schedule, first))
     return 1 + sum(1 for _ in islice(later, limit - 1))
 
@@ -144,7 +153,7 @@ MAX_NAME_CHARS = 100
 
 
 def zone_named(name: str) -> tzinfo:
-    """The time zone of that name, as `Europe/Berlin`; raises UsageError with the nearest names."""
+    """The time zone with that name, such as `Europe/Berlin`; raises UsageError with the nearest names."""
     try:
         if len(name) <= MAX_NAME_CHARS:
             return ZoneInfo(name)
@@ -152,8 +161,8 @@ def zone_named(name: str) -> tzinfo:
         pass
     known = available_timezones()
     if not known:
-        raise UsageError(f"there are no time zones on this machine, so {name!r} is unknown; install `tzdata`")
-    # People name the city.
+        raise UsageError(f"unknown time zone {name!r}: this machine has no time zone data; install `tzdata`")
+    # People often type just the city.
     cities = {zone.rpartition("/")[2]: zone for zone in sorted(known, reverse=True)}
     near = nearest_names(name, known) or [cities[city] for city in nearest_names(name, cities)]
     meant = f" did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
@@ -161,7 +170,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def machine_zone(environ: Mapping[str, str], localtime: Path = LOCALTIME) -> tzinfo:
-    """The time zone of this machine: TZ where it is set, else what the system says."""
+    """The time zone of this machine: TZ if it is set, otherwise the system's."""
     variable = environ.get("TZ", "").removeprefix(":")
     if variable:
         try:
@@ -177,26 +186,26 @@ def machine_zone(environ: Mapping[str, str], localtime: Path = LOCALTIME) -> tzi
 
 
 def _system_zone() -> tzinfo:
-    # It knows the offset of today alone, which is all that such a machine tells.
+    # This has only today's offset, which is all that such a machine reveals.
     return datetime.now(UTC).astimezone().tzinfo or UTC
 
 
 def zone_label(zone: tzinfo, moment: float) -> str:
-    """The name of a zone for people: `Europe/Berlin`, else its offset at that moment."""
+    """A readable name for a zone: `Europe/Berlin`, or its offset at that moment."""
     key = getattr(zone, "key", None)
     return str(key) if key else "UTC" + ("" if zone is UTC else datetime.fromtimestamp(moment, zone).isoformat()[-6:])
 
 
 def first_moment(wall: datetime, zone: tzinfo) -> float:
-    """The first moment at which clocks in the zone show this time of day, or a later one if they skip it.
+    """The first moment at which clocks in the zone show this time, or the end of the gap if they skip it.
 
-    A time that clocks show twice, because they were set back, is meant the first time.
+    A time that occurs twice, because clocks were set back, means its first occurrence.
     """
     early = wall.replace(tzinfo=zone, fold=0)
     moment = early.timestamp()
     if datetime.fromtimestamp(moment, zone).replace(tzinfo=None, fold=0) == wall:
         return moment
-    # Clocks are set forward over it: found by halving between the two readings of a time that does not exist.
+    # Clocks skip this time: bisect between the two interpretations of a time that does not exist.
     before, after = int(wall.replace(tzinfo=zone, fold=1).timestamp()) - 1, int(moment)
     while after - before > 1:
         middle = (before + after) // 2
@@ -243,13 +252,13 @@ _DATE = lazy_pattern(
 
 
 def parse_schedule(text: str, zone: tzinfo, now: float) -> Schedule:
-    """The schedule that a text means, seen from `now`; raises UsageError, in one sentence with examples."""
+    """Parse a schedule relative to `now`; raises UsageError with examples."""
     written = " ".join(text.split())
     if not written:
-        raise UsageError(f"the schedule is empty; write for example {EXAMPLES}")
+        raise UsageError(f"the schedule is empty; examples: {EXAMPLES}")
     if len(written) > MAX_CHARS:
         raise _not_understood(written, "it is too long")
-    # Whole seconds: nobody means less, and dates count in them exactly.
+    # Whole seconds, because date arithmetic is exact in them.
     now = float(int(now))
     named = _IN_ZONE.fullmatch(written)
     if named is not None:
@@ -257,17 +266,17 @@ def parse_schedule(text: str, zone: tzinfo, now: float) -> Schedule:
     for read in (_read_cron, _read_span, _read_date, _read_days, _read_time):
         found = read(written, zone, now)
         if found is not None:
-            return _that_comes(found, written, now)
+            return _require_upcoming(found, written, now)
     raise _not_understood(written)
 
 
-def _that_comes(schedule: Schedule, written: str, now: float) -> Schedule:
+def _require_upcoming(schedule: Schedule, written: str, now: float) -> Schedule:
     if schedule.next_after(now) is not None:
         return schedule
     if isinstance(schedule, OnceSchedule):
         there, here = (datetime.fromtimestamp(one, schedule.zone).isoformat(" ") for one in (schedule.at, now))
-        raise UsageError(f"the time {written!r} has passed: it means {there}, and now it is {here}; name a later one")
-    raise UsageError(f"the schedule {written!r} never comes: no day is like that; change its day or month")
+        raise UsageError(f"the time {written!r} has passed: it means {there}, and it is now {here}; choose a later one")
+    raise UsageError(f"the schedule {written!r} never occurs, because no such day exists; change its day or month")
 
 
 def _read_cron(text: str, zone: tzinfo, _now: float) -> Schedule | None:
@@ -275,7 +284,7 @@ def _read_cron(text: str, zone: tzinfo, _now: float) -> Schedule | None:
     if text.startswith("@") or text.lower() in ("hourly", "daily", "weekly", "monthly", "yearly"):
         name = "@" + text.lower().removeprefix("@")
         if name not in NICKNAMES:
-            raise _not_understood(text, f"of the words with an @ there are {', '.join(NICKNAMES)}")
+            raise _not_understood(text, f"the known nicknames are {', '.join(NICKNAMES)}")
         return _cron(NICKNAMES[name], zone, text)
     if not re.match(r"[\d*]", text) or not all(re.fullmatch(r"[\d*?,/#A-Za-z-]+", word) for word in words):
         return None
@@ -283,7 +292,7 @@ def _read_cron(text: str, zone: tzinfo, _now: float) -> Schedule | None:
         return _cron(text, zone, text)
     if any(word.startswith("*") for word in words):
         fields = "minute, hour, day, month and day of the week"
-        raise _not_understood(text, f"a cron expression has five fields ({fields}), and this has {len(words)}")
+        raise _not_understood(text, f"a cron expression has five fields ({fields}), but this has {len(words)}")
     return None
 
 
@@ -296,7 +305,7 @@ def _cron(expression: str, zone: tzinfo, written: str) -> CronSchedule:
 
 
 def _read_span(text: str, zone: tzinfo, now: float) -> Schedule | None:
-    """`every 2h` is repeated; `in 30m`, or the span alone, comes once."""
+    """`every 2h` repeats; `in 30m`, or the span alone, runs once."""
     lowered = text.lower()
     repeated = lowered.startswith("every ")
     span = lowered.removeprefix("every ").removeprefix("in ")
@@ -307,13 +316,13 @@ def _read_span(text: str, zone: tzinfo, now: float) -> Schedule | None:
     parts = [(int(number), unit[0]) for number, unit in _PART.findall(span)]
     seconds = sum(number * UNITS[unit] for number, unit in parts)
     if seconds > LONGEST_SECONDS:
-        raise _not_understood(text, "that is longer than ten years")
+        raise _not_understood(text, "it is longer than ten years")
     if not repeated:
         if not seconds:
-            raise _not_understood(text, "that is no time at all")
+            raise _not_understood(text, "it is zero")
         return OnceSchedule(at=now + seconds, zone=zone)
     if seconds < SHORTEST_SECONDS:
-        raise _not_understood(text, "the shortest step is one minute")
+        raise _not_understood(text, "the shortest interval is one minute")
     if all(unit in "dw" for _, unit in parts):
         return DailySchedule(days=seconds // UNITS["d"], since=now, zone=zone, meaning=_every(seconds))
     return IntervalSchedule(seconds=seconds, since=now, zone=zone, meaning=_every(seconds))
@@ -376,7 +385,7 @@ def _read_date(text: str, zone: tzinfo, _now: float) -> Schedule | None:
     wall = _checked(text, lambda: datetime.fromisoformat(f"{day}T{clock.zfill(5 if clock.count(':') == 1 else 8)}"))
     at = _moment(wall, zone) if wall.year > 1 else -1.0
     if at >= LAST_MOMENT:
-        raise _not_understood(text, "that is too far away")
+        raise _not_understood(text, "it is too far in the future")
     return OnceSchedule(at=at, zone=zone)
 
 
@@ -394,7 +403,7 @@ def _zone(text: str) -> tzinfo:
         digits = text[1:].replace(":", "")
         offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
         if offset >= timedelta(days=1):
-            raise UsageError(f"{text!r} is no offset from UTC, as `+01:00` is")
+            raise UsageError(f"{text!r} is not a valid UTC offset; write it like `+01:00`")
         return timezone(-offset if text[0] == "-" else offset)
     return zone_named(text)
 
@@ -408,4 +417,4 @@ def _checked(text: str, make: Callable[[], _T]) -> _T:
 
 def _not_understood(text: str, why: str = "") -> UsageError:
     because = f" ({why})" if why else ""
-    return UsageError(f"cannot read the schedule {text[:80]!r}{because}; write for example {EXAMPLES}")
+    return UsageError(f"cannot parse the schedule {text[:80]!r}{because}; examples: {EXAMPLES}")

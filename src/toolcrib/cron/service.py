@@ -1,10 +1,10 @@
-"""What the tool `cronjob` does.
+"""The service behind the tool `cronjob`.
 
-A job runs later, when nobody watches, so it gets no more than the session that makes it: the tools of that session at
-most, and never `cronjob` itself. Its prompt must not carry orders in disguise. Whatever changes the schedule has the
-effect `schedule`, so that the gate asks a person, once for each change or once for the session; a script and a command
-for the delivery are judged as commands in addition, a file for the delivery and a folder other than the session's as
-paths that are written to. Looking has no effect.
+A job runs later, when nobody watches, so it gets no more than the session that creates it: at most that session's
+tools, and never `cronjob` itself. Its prompt must not contain disguised instructions. Every change of the schedule has
+the effect `schedule`, so the gate asks a person, once per change or once per session. A script and a delivery command
+are also judged as commands; a delivery file, and a folder other than the session's, as paths that are written to.
+Listing jobs has no effect.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ SHOWN_JOBS = 50
 SHOWN_RUNS = 5
 SHOWN_OUTPUT_CHARS = 4_000
 SHOWN_PROMPT_CHARS = 200
-NO_SCHEDULER = (
-    "No scheduler is running, so nothing runs by itself: tell the user to keep `toolcrib cron serve` running."
-)
+NO_SCHEDULER = "No scheduler is running, so no job will run: tell the user to keep `toolcrib cron serve` running."
 TEXTS = ("schedule", "prompt", "name", "deliver", "model", "script", "workdir", "attach_to_session")
 
 
 class CronService:
-    """The jobs of the home of one Runtime. Keeps nothing: what is in the database counts, at every call."""
+    """The jobs in the home of one Runtime. Stateless: every call reads the database."""
 
     def __init__(self, settings: Settings, services: Services, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
@@ -58,9 +56,9 @@ class CronService:
         }
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """What became of the action, as JSON."""
-        # Another process may hold the database for a moment, and a loop must not wait for it.
-        return await asyncio.to_thread(self._answer, args, ctx)
+        """Run an action and return its result as JSON."""
+        # Another process may lock the database for a moment, and the loop must not wait for it.
+        return await asyncio.to_thread(self._handle, args, ctx)
 
     def effects(self, args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
         """What a call changes, now and later."""
@@ -69,29 +67,29 @@ class CronService:
             return ()
         about = [str(args[name]) for name in ("job_id", "name", "schedule") if args.get(name)]
         if action != "create":
-            about += self._meant(args)
+            about += self._job_label(args)
         prompt = " ".join(str(args.get("prompt") or "").split())[:SHOWN_PROMPT_CHARS]
         effects = [Effect("schedule", " ".join([action, *about]) + (f": {prompt}" if prompt else ""))]
         if action in ("create", "update"):
             effects += self._later_effects(args, ctx)
         return tuple(effects)
 
-    def _meant(self, args: JsonObject) -> list[str]:
-        """The job that a call speaks of, for a person who knows no ids."""
+    def _job_label(self, args: JsonObject) -> list[str]:
+        """The job of a call, described for a person who does not know ids."""
         store = JobStore(self._settings.home.cron_file)
         try:
-            job = self._found(args, store)
+            job = self._find_job(args, store)
             return [f"(the job {job.name!r}, {job.schedule})"]
         except ToolcribError:
-            return []  # The handler says that there is none.
+            return []  # The handler reports that there is none.
         finally:
             store.close()
 
     def _later_effects(self, args: JsonObject, ctx: ToolContext) -> list[Effect]:
-        """What runs of the job will do for certain, or may do without anybody being asked then."""
+        """What runs of the job will do for certain, or may do without approval at that time."""
         commands, effects = [], []
         folder = self._folder(ctx)
-        # The handler refuses what cannot be a path.
+        # The handler refuses an invalid path.
         if args.get("workdir") and "\0" not in str(args["workdir"]):
             where = self._services.terminal.execution_target(ctx)
             folder = os.path.join(folder or "/", os.path.expanduser(str(args["workdir"])))  # noqa: PTH111, PTH118
@@ -104,7 +102,7 @@ class CronService:
             try:
                 destination = parse_destination(str(args["deliver"]), self._folder(ctx))
             except UsageError:
-                destination = None  # The handler says what is wrong with it.
+                destination = None  # The handler reports what is wrong with it.
             if destination is not None and destination.kind == "command":
                 commands.append(destination.target)
             if destination is not None and destination.kind == "file":
@@ -114,9 +112,9 @@ class CronService:
         terminal = self._services.terminal
         return effects + [terminal.effect_of({"command": one, "workdir": folder}, ctx) for one in commands]
 
-    def _answer(self, args: JsonObject, ctx: ToolContext) -> str:
+    def _handle(self, args: JsonObject, ctx: ToolContext) -> str:
         if ctx.effects is not None and ctx.effects != self.effects(args, ctx):
-            return tool_error("a path is not what it was when it was looked at; nothing was done, so try again")
+            return tool_error("a path changed after the call was approved; nothing was done, so try again")
         store = JobStore(self._settings.home.cron_file)
         try:
             return sendable(tool_result(self._actions[args["action"]](args, ctx, store)))
@@ -125,26 +123,26 @@ class CronService:
         finally:
             store.close()
 
-    # One function for each action
+    # Actions
 
     def _create(self, args: JsonObject, ctx: ToolContext, store: JobStore) -> JsonObject:
-        wish, author = self._wish(args), self._author(ctx)
-        self._refuse_foreign_toolsets(wish.toolsets, ctx)
-        job = new_job(wish, author, self._settings, store, self._clock())
+        draft, author = self._draft(args), self._author(ctx)
+        self._refuse_foreign_toolsets(draft.toolsets, ctx)
+        job = new_job(draft, author, self._settings, store, self._clock())
         self._refuse_unknown_skills(job)
-        return self._told(store.add(job), store, "The job is kept; check that the next runs are what was meant.")
+        return self._job_result(store.add(job), store, "The job was created; check that the next runs are as intended.")
 
     def _update(self, args: JsonObject, ctx: ToolContext, store: JobStore) -> JsonObject:
-        before, wish = self._found(args, store), self._wish(args)
-        self._refuse_foreign_toolsets(wish.toolsets, ctx)
-        job = update_job(before, wish, self._author(ctx), self._settings, store, self._clock())
-        if wish.skills:
+        before, draft = self._find_job(args, store), self._draft(args)
+        self._refuse_foreign_toolsets(draft.toolsets, ctx)
+        job = update_job(before, draft, self._author(ctx), self._settings, store, self._clock())
+        if draft.skills:
             self._refuse_unknown_skills(job)
-        return self._told(store.replace(job, before), store, "The job was changed.")
+        return self._job_result(store.replace(job, before), store, "The job was changed.")
 
     def _list(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
         if args.get("job_id"):
-            job = self._found(args, store)
+            job = self._find_job(args, store)
             runs = [describe_run(run, SHOWN_OUTPUT_CHARS) for run in store.runs(job, SHOWN_RUNS)]
             return {"job": self._facts(job), "runs": runs, **self._warning(store)}
         known, latest = store.jobs(), store.latest_runs()
@@ -156,7 +154,7 @@ class CronService:
             }
             for job in known[:SHOWN_JOBS]
         ]
-        more = {"note": f"Only the first {SHOWN_JOBS} are listed; job_id finds any other."}
+        more = {"note": f"Only the first {SHOWN_JOBS} jobs are listed; use job_id for any other."}
         return {
             "jobs": jobs,
             "count": len(known),
@@ -165,34 +163,36 @@ class CronService:
         }
 
     def _pause(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
-        job = self._found(args, store)
-        return self._told(
-            store.replace(pause_job(job, self._clock()), job), store, "The job rests until it is resumed."
+        job = self._find_job(args, store)
+        return self._job_result(
+            store.replace(pause_job(job, self._clock()), job), store, "The job is paused until it is resumed."
         )
 
     def _resume(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
-        job = self._found(args, store)
-        return self._told(store.replace(resume_job(job, self._clock()), job), store, "The job runs again.")
+        job = self._find_job(args, store)
+        return self._job_result(store.replace(resume_job(job, self._clock()), job), store, "The job is active again.")
 
     def _run(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
-        job = self._found(args, store)
-        store.ask_for_run(job, self._clock())
-        return self._told(job, store, "The scheduler runs it now, in the background; list with its job_id shows how.")
+        job = self._find_job(args, store)
+        store.request_run(job, self._clock())
+        return self._job_result(
+            job, store, "The scheduler runs it now in the background; list with its job_id shows the result."
+        )
 
     def _remove(self, args: JsonObject, _ctx: ToolContext, store: JobStore) -> JsonObject:
-        job = self._found(args, store)
+        job = self._find_job(args, store)
         store.remove(job)
         return {"removed": job.name, "job_id": job.id}
 
-    # Reading arguments
+    # Arguments
 
-    def _found(self, args: JsonObject, store: JobStore) -> Job:
+    def _find_job(self, args: JsonObject, store: JobStore) -> Job:
         wanted = str(args.get("job_id") or args.get("name") or "")
         if not wanted:
-            raise UsageError("say which job: give its job_id, as list shows it")
+            raise UsageError("which job? Give its job_id, as shown by list")
         return store.find(wanted)
 
-    def _wish(self, args: JsonObject) -> JobDraft:
+    def _draft(self, args: JsonObject) -> JobDraft:
         given: dict[str, Any] = {name: str(args[name]) for name in TEXTS if args.get(name) is not None}
         for name, key in (("skills", "skills"), ("context_from", "context_from"), ("enabled_toolsets", "toolsets")):
             if args.get(name) is not None:
@@ -203,7 +203,7 @@ class CronService:
         for name in ("prompt", "name"):
             threat = threat_in(given.get(name, ""))
             if threat:
-                raise UsageError(f"the {name} was refused: {threat}; a job runs unseen, so word it without that")
+                raise UsageError(f"the {name} was refused: {threat}; a job runs unattended, so rephrase it")
         return JobDraft(**given)
 
     def _author(self, ctx: ToolContext) -> JobAuthor:
@@ -211,28 +211,28 @@ class CronService:
         return JobAuthor(folder=self._folder(ctx), session=ctx.session_id, allowed_tools=allowed)
 
     def _folder(self, ctx: ToolContext) -> str:
-        """Where the session works; empty where only another machine knows that."""
+        """The session's working folder; empty if only another machine knows it."""
         if ctx.cwd or self._settings.terminal.backend not in ON_THIS_MACHINE:
             return ctx.cwd
         return os.path.abspath(os.curdir)  # noqa: PTH100 - `Path` would be asked for a folder that may be gone
 
     def _refuse_foreign_toolsets(self, toolsets: Sequence[str] | None, ctx: ToolContext) -> None:
-        """A session can only pass on what it has."""
+        """A session can only pass on toolsets that it has."""
         resolver = self._services.tool_catalog.builder.resolver
         resolver.require(toolsets or ())
         for name in toolsets or ():
             if ctx.allowed_tools is not None and not ctx.allowed_tools.intersection(resolver.resolve_many([name])):
-                raise UsageError(f"this session has no tool of the toolset {name!r}, so its jobs cannot have it either")
+                raise UsageError(f"this session has no tools from the toolset {name!r}, so neither can its jobs")
 
     def _refuse_unknown_skills(self, job: Job) -> None:
         if job.skills:
-            shelf = self._services.skills.shelf(job.workdir)
+            catalog = self._services.skills.catalog(job.workdir)
             for name in job.skills:
-                shelf.get(name)
+                catalog.get(name)
 
-    # Answering
+    # Results
 
-    def _told(self, job: Job, store: JobStore, message: str) -> JsonObject:
+    def _job_result(self, job: Job, store: JobStore, message: str) -> JsonObject:
         return {"job": self._facts(job), "message": message, **self._warning(store)}
 
     def _facts(self, job: Job) -> JsonObject:

@@ -1,7 +1,10 @@
-"""The jobs of one home and their runs, in one SQLite file for all processes.
+"""The jobs of one home and their runs, in one SQLite file shared by all processes.
 
-A run is begun in the same transaction that moves its job on to the next moment, so that each moment has exactly one
-run, whoever looks at the same time. The run of a process that was ended is lost: it is said, and never run again.
+A run starts in the same transaction that moves its job on to the next moment, so each moment has exactly one run, no
+matter how many schedulers look at once. A run whose process died is lost: that is recorded, and it is never repeated.
+
+A moment that a scheduler finds late, because none was running or because the job itself still was, counts as missed:
+`once` lets one run stand for all of them, `skip` leaves them out, `all` makes up for each of them in order.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ STEPS = (
                 note TEXT NOT NULL DEFAULT '',
                 owner TEXT NOT NULL
             )""",
-            # No moment of a schedule can be run twice, whatever a scheduler does.
+            # No moment of a schedule can run twice, whatever a scheduler does.
             "CREATE UNIQUE INDEX runs_once ON runs (job, due_at) WHERE trigger = 'schedule'",
             "CREATE UNIQUE INDEX runs_alone ON runs (job) WHERE state = 'running'",
             "CREATE INDEX runs_by_job ON runs (job, number)",
@@ -83,7 +86,7 @@ RUN_COLUMNS = "number, job, due_at, started_at, finished_at, state, trigger, ses
 
 
 def open_database(path: Path) -> Database:
-    """The database of scheduled jobs; opened on first use, for the owner alone."""
+    """The database of scheduled jobs; opened on first use, readable by the owner only."""
     return Database(path, steps=STEPS, what="database of scheduled jobs", error=JobError)
 
 
@@ -91,7 +94,7 @@ def job_values(job: Job) -> tuple[Any, ...]:
     """A job as the values of JOB_COLUMNS."""
     fields = msgspec.to_builtins(job)
     live = [fields.pop(name) for name in ("id", "name", *LIVE_FIELDS)]
-    # With escapes: a path may hold bytes that are no characters.
+    # ASCII, because a path may contain bytes that are not valid text.
     return (*live, json.dumps(fields))
 
 
@@ -107,30 +110,30 @@ def run_of(row: tuple[Any, ...]) -> JobRun:
 
 
 LATE_SECONDS = 60.0
-"""Who comes later than this has missed the moment."""
+"""A moment found later than this was missed."""
 MAX_COUNTED = 10_000
 
-_FREE = "NOT EXISTS (SELECT 1 FROM runs WHERE job = jobs.id AND runs.state = 'running')"
+_NOT_RUNNING = "NOT EXISTS (SELECT 1 FROM runs WHERE job = jobs.id AND runs.state = 'running')"
 _DUE = "(asked_at IS NOT NULL OR (state = 'active' AND next_run <= ?))"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A run that has begun, and its job."""
+    """A run that has started, and its job."""
 
     run: JobRun
     job: Job
 
 
 def is_anything_due(connection: sqlite3.Connection, now: float) -> bool:
-    """Whether it is worth a transaction to look closer."""
+    """Whether a write transaction is worthwhile."""
     return connection.execute(f"SELECT 1 FROM jobs WHERE {_DUE} LIMIT 1", (now,)).fetchone() is not None
 
 
-def next_moment(connection: sqlite3.Connection) -> float | None:
-    """When the next job is due, of those that are not running."""
+def next_due(connection: sqlite3.Connection) -> float | None:
+    """When the next job that is not running is due."""
     row = connection.execute(
         f"SELECT min(coalesce(asked_at, next_run)) FROM jobs "
-        f"WHERE (asked_at IS NOT NULL OR (state = 'active' AND next_run IS NOT NULL)) AND {_FREE}"
+        f"WHERE (asked_at IS NOT NULL OR (state = 'active' AND next_run IS NOT NULL)) AND {_NOT_RUNNING}"
     ).fetchone()
     return None if row[0] is None else float(row[0])
 
@@ -138,28 +141,28 @@ def next_moment(connection: sqlite3.Connection) -> float | None:
 def claim_due(
     connection: sqlite3.Connection, now: float, default: MissedPolicy, max_parallel: int, owner: str
 ) -> list[Claim]:
-    """Begin what is due, the longest due first, and move each job on to its next moment."""
+    """Start what is due, the longest overdue first, and move each job on to its next moment."""
     running = connection.execute("SELECT count(*) FROM runs WHERE state = 'running'").fetchone()[0]
     rows = connection.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE {_DUE} AND {_FREE} ORDER BY coalesce(asked_at, next_run)", (now,)
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE {_DUE} AND {_NOT_RUNNING} ORDER BY coalesce(asked_at, next_run)", (now,)
     ).fetchall()
-    begun: list[Claim] = []
+    started: list[Claim] = []
     for job in map(job_of, rows):
-        if running + len(begun) >= max_parallel:
+        if running + len(started) >= max_parallel:
             break
         if job.asked_at is not None:
-            begun.append(begin_manual_run(connection, job, job.asked_at, now, owner))
+            started.append(start_manual_run(connection, job, job.asked_at, now, owner))
             continue
-        claim = _begin_due(connection, job, now, default, owner)
+        claim = _start_due(connection, job, now, default, owner)
         if claim is not None:
-            begun.append(claim)
-    return begun
+            started.append(claim)
+    return started
 
 
-def count_anew(connection: sqlite3.Connection, now: float) -> list[Job]:
-    """The jobs that were made or run in what is the future now: the clock was set back, and they would wait for it.
+def reschedule_after_clock_change(connection: sqlite3.Connection, now: float) -> list[Job]:
+    """The jobs created or run in what is now the future: the clock was set back, and they would wait for it.
 
-    Moments that are on record are not run again all the same.
+    Moments that already have a run are still not repeated.
     """
     rows = connection.execute(
         f"SELECT {JOB_COLUMNS}, (SELECT max(started_at) FROM runs WHERE job = jobs.id) FROM jobs "
@@ -179,58 +182,58 @@ def count_anew(connection: sqlite3.Connection, now: float) -> list[Job]:
     return found
 
 
-def begin_manual_run(connection: sqlite3.Connection, job: Job, asked_at: float, now: float, owner: str) -> Claim:
-    """Begin a run that somebody asked for; the schedule stays as it is."""
+def start_manual_run(connection: sqlite3.Connection, job: Job, asked_at: float, now: float, owner: str) -> Claim:
+    """Start a manual run; the schedule does not change."""
     connection.execute("UPDATE jobs SET asked_at = NULL WHERE id = ?", (job.id,))
-    return Claim(_begin(connection, job, asked_at, now, owner, trigger="manual"), job)
+    return Claim(_insert_run(connection, job, asked_at, now, owner, trigger="manual"), job)
 
 
-def _begin_due(connection: sqlite3.Connection, job: Job, now: float, default: MissedPolicy, owner: str) -> Claim | None:
+def _start_due(connection: sqlite3.Connection, job: Job, now: float, default: MissedPolicy, owner: str) -> Claim | None:
     try:
         schedule = schedule_of(job)
     except UsageError as error:
-        # Its time zone is unknown on this machine by now, for example.
-        _move_on(connection, job, None, ran=False, state="paused")
+        # For example, its time zone is no longer known on this machine.
+        _advance(connection, job, None, ran=False, state="paused")
         note = f"the job was paused: {error}"
-        _begin(connection, job, job.next_run or now, now, owner, state="skipped", note=note)
+        _insert_run(connection, job, job.next_run or now, now, owner, state="skipped", note=note)
         return None
-    due = _not_run(connection, job, schedule, job.next_run)
+    due = _without_run(connection, job, schedule, job.next_run)
     if due is None or due > now:
-        _move_on(connection, job, due, ran=False)
+        _advance(connection, job, due, ran=False)
         return None
     policy = job.missed or default
     if policy == "skip" and due < now - LATE_SECONDS:
-        return _skip(connection, job, schedule, due, now, owner)
+        return _skip_missed(connection, job, schedule, due, now, owner)
     following, note = schedule.next_after(due), ""
     if policy != "all" and following is not None and following <= now:
         count = count_until(schedule, due, now, MAX_COUNTED)
-        note = f"it stands for {_counted(count)} moments that have passed"
+        note = f"it stands for {_format_count(count)} missed runs"
         following = schedule.next_after(now)
-    _move_on(connection, job, following, ran=True)
-    return Claim(_begin(connection, job, due, now, owner, note=note), job)
+    _advance(connection, job, following, ran=True)
+    return Claim(_insert_run(connection, job, due, now, owner, note=note), job)
 
 
-def _skip(
+def _skip_missed(
     connection: sqlite3.Connection, job: Job, schedule: Schedule, due: float, now: float, owner: str
 ) -> Claim | None:
-    """Leave out what was missed, and begin what is due just now."""
+    """Skip what was missed, and start what is due right now."""
     last_missed = now - LATE_SECONDS
     count = count_until(schedule, due, last_missed, MAX_COUNTED)
-    note = f"left out: {_counted(count)} moment{'s' if count > 1 else ''} passed before anybody could run it"
-    _begin(connection, job, due, now, owner, state="skipped", note=note)
-    following = _not_run(connection, job, schedule, schedule.next_after(last_missed))
+    note = f"skipped: {_format_count(count)} run{'s' if count > 1 else ''} missed while no scheduler could start them"
+    _insert_run(connection, job, due, now, owner, state="skipped", note=note)
+    following = _without_run(connection, job, schedule, schedule.next_after(last_missed))
     if following is None or following > now:
-        _move_on(connection, job, following, ran=False)
+        _advance(connection, job, following, ran=False)
         return None
-    _move_on(connection, job, schedule.next_after(now), ran=True)
-    return Claim(_begin(connection, job, following, now, owner), job)
+    _advance(connection, job, schedule.next_after(now), ran=True)
+    return Claim(_insert_run(connection, job, following, now, owner), job)
 
 
-def _counted(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count:,}" if count < MAX_COUNTED else f"more than {MAX_COUNTED:,}"
 
 
-def _move_on(
+def _advance(
     connection: sqlite3.Connection, job: Job, following: float | None, *, ran: bool, state: str = "active"
 ) -> None:
     count = job.run_count + ran
@@ -241,11 +244,11 @@ def _move_on(
         (following, count, state, job.id, job.next_run),
     )
     if moved.rowcount != 1:
-        raise sqlite3.IntegrityError(f"the job {job.id} moved on in the middle of a transaction")
+        raise sqlite3.IntegrityError(f"the job {job.id} changed in the middle of a transaction")
 
 
-def _not_run(connection: sqlite3.Connection, job: Job, schedule: Schedule, moment: float | None) -> float | None:
-    """This moment, or the next one that is not on record: a schedule was changed back, or the clock was."""
+def _without_run(connection: sqlite3.Connection, job: Job, schedule: Schedule, moment: float | None) -> float | None:
+    """This moment, or the next one without a run: the schedule or the clock may have been set back."""
     while moment is not None and _has_run(connection, job, moment):
         moment = schedule.next_after(moment)
     return moment
@@ -258,7 +261,7 @@ def _has_run(connection: sqlite3.Connection, job: Job, due: float) -> bool:
     return found is not None
 
 
-def _begin(
+def _insert_run(
     connection: sqlite3.Connection,
     job: Job,
     due: float,
@@ -280,11 +283,11 @@ def _begin(
 
 MAX_OUTPUT_CHARS = 1_000_000
 ID_BYTES = 3
-ADVICE = "`toolcrib cron list` shows all of them"
+ADVICE = "`toolcrib cron list` lists all jobs"
 
 
 class JobStore:
-    """All jobs of one home. Opened on first use, safe from any thread, shared with other processes."""
+    """The jobs of one home. Opened on first use, safe from any thread, shared with other processes."""
 
     def __init__(self, path: Path) -> None:
         self.database = open_database(path)
@@ -292,7 +295,7 @@ class JobStore:
     # Jobs
 
     def add(self, job: Job) -> Job:
-        """Keep a new job, under an id of its own; raises JobError where its name is taken."""
+        """Store a new job under a new id; raises JobError if its name is taken."""
         with self.database.write(durable=True) as connection:
             job = msgspec.structs.replace(job, id=_new_id(connection))
             _refuse_taken_name(connection, job)
@@ -301,17 +304,17 @@ class JobStore:
         return job
 
     def replace(self, job: Job, before: Job) -> Job:
-        """Keep a job in the place of what it was; raises JobError where it changed in between."""
+        """Replace a job; raises JobError if it changed in between."""
         with self.database.write(durable=True) as connection:
             found = _find_id(connection, job.id)
             if found != before:
-                raise JobError(f"the job {before.name!r} was changed by somebody else just now; look at it again")
+                raise JobError(f"the job {before.name!r} was just changed by somebody else; check it and try again")
             _refuse_taken_name(connection, job)
-            _put(connection, job)
+            _update_row(connection, job)
         return job
 
     def remove(self, job: Job) -> None:
-        """Delete a job and what is kept of its runs; one that is running is refused."""
+        """Delete a job and its runs; raises JobError while it is running."""
         with self.database.write(durable=True) as connection:
             self._mark_lost(connection, None)
             _refuse_running(connection, job)
@@ -319,7 +322,7 @@ class JobStore:
             connection.execute("DELETE FROM runs WHERE job = ?", (job.id,))
 
     def jobs(self) -> list[Job]:
-        """All jobs: those that come next first, then those that rest."""
+        """All jobs, sorted by their next run; jobs without one come last."""
         if not self.database.exists:
             return []
         with self.database.read() as connection:
@@ -327,7 +330,7 @@ class JobStore:
             return [job_of(row) for row in rows.fetchall()]
 
     def find(self, wanted: str) -> Job:
-        """The job with that id or name, or the only one whose id or name begins so; raises UnknownJob."""
+        """The job with that id or name, or the only one whose id or name starts with it; raises UnknownJob."""
         known, text = self.jobs(), wanted.strip().casefold()
         exact = [job for job in known if text in (job.id, job.name.casefold())]
         near = [job for job in known if text and (job.id.startswith(text) or job.name.casefold().startswith(text))]
@@ -337,25 +340,25 @@ class JobStore:
         if found:
             names = " and ".join(repr(job.name) for job in found[:3])
             raise UnknownJob(
-                wanted, (), advice=f"{names} begin so; write more of it, or its id, as `toolcrib cron list` shows it"
+                wanted, (), advice=f"{names} both match; give more of the name, or the id from `toolcrib cron list`"
             )
-        advice = ADVICE if known else "there are no jobs yet; `toolcrib cron create` makes one"
+        advice = ADVICE if known else "there are no jobs yet; `toolcrib cron create` creates one"
         raise UnknownJob(wanted, [name for job in known for name in (job.name, job.id)], advice=advice)
 
     # Runs
 
     def runs(self, job: Job, limit: int = 10) -> list[JobRun]:
-        """The latest runs of a job, the newest first. One whose process was ended is lost, marked so or not yet."""
+        """The latest runs of a job, newest first. One whose process died counts as lost even before it is marked."""
         if not self.database.exists:
             return []
         with self.database.read() as connection:
             rows = connection.execute(
                 f"SELECT {RUN_COLUMNS} FROM runs WHERE job = ? ORDER BY number DESC LIMIT ?", (job.id, limit)
             ).fetchall()
-        return [_as_it_is(run_of(row)) for row in rows]
+        return [_with_lost_state(run_of(row)) for row in rows]
 
     def latest_runs(self) -> dict[str, JobRun]:
-        """The latest run of each job that has one, by the job's id; without the outputs, which may be large."""
+        """The latest run of each job that has one, by job id; without outputs, which may be large."""
         if not self.database.exists:
             return {}
         columns = RUN_COLUMNS.replace("output", "'' AS output")
@@ -363,10 +366,10 @@ class JobStore:
             rows = connection.execute(
                 f"SELECT {columns} FROM runs WHERE number IN (SELECT max(number) FROM runs GROUP BY job)"
             ).fetchall()
-        return {run.job: _as_it_is(run) for run in map(run_of, rows)}
+        return {run.job: _with_lost_state(run) for run in map(run_of, rows)}
 
     def last_output(self, job_id: str) -> JobRun | None:
-        """The latest run of a job that went well."""
+        """The latest successful run of a job."""
         with self.database.read() as connection:
             row = connection.execute(
                 f"SELECT {RUN_COLUMNS} FROM runs WHERE job = ? AND state = 'ok' ORDER BY number DESC LIMIT 1", (job_id,)
@@ -374,10 +377,10 @@ class JobStore:
         return None if row is None else run_of(row)
 
     def claim_due(self, now: float, *, missed: MissedPolicy, max_parallel: int) -> list[Claim]:
-        """Begin the runs that are due, as many as may run at once. They are this process's to finish."""
+        """Start the runs that are due, up to the limit. This process must finish them."""
         if not self.database.exists:
             return []
-        # Looked at first without the right to write, which other processes would have to wait for.
+        # Check with a read first, because a write would make other processes wait.
         with self.database.read() as connection:
             if not is_anything_due(connection, now):
                 return []
@@ -386,29 +389,29 @@ class JobStore:
             return claim_due(connection, now, missed, max_parallel, own_owner())
 
     def claim_now(self, job: Job, now: float) -> Claim:
-        """Begin a run that somebody asked for; refused while the job is running."""
+        """Start a manual run; raises JobError while the job is running."""
         with self.database.write(durable=True) as connection:
             self._mark_lost(connection, now)
             found = _find_id(connection, job.id)
             _refuse_running(connection, found)
-            return begin_manual_run(connection, found, now, now, own_owner())
+            return start_manual_run(connection, found, now, now, own_owner())
 
-    def ask_for_run(self, job: Job, now: float) -> None:
-        """Let the next scheduler that looks run a job at once, also one that is paused."""
+    def request_run(self, job: Job, now: float) -> None:
+        """Request an immediate run from the next scheduler, even for a paused job."""
         with self.database.write(durable=True) as connection:
             connection.execute("UPDATE jobs SET asked_at = ? WHERE id = ?", (now, job.id))
 
-    def finish(self, run: JobRun, report: RunOutcome, now: float, *, keep_runs: int) -> None:
-        """Say how a run went, and forget the oldest ones. A run of ours that was thought lost counts again."""
-        output = report.output
+    def finish(self, run: JobRun, outcome: RunOutcome, now: float, *, keep_runs: int) -> None:
+        """Record the outcome of a run and delete the oldest ones. Also corrects a run that was marked as lost."""
+        output = outcome.output
         if len(output) > MAX_OUTPUT_CHARS:
-            output = f"{output[:MAX_OUTPUT_CHARS]}\n… ({len(report.output):,} characters in all)"
-        note = "; ".join(part for part in (run.note, report.note) if part)
+            output = f"{output[:MAX_OUTPUT_CHARS]}\n… ({len(outcome.output):,} characters in total)"
+        note = "; ".join(part for part in (run.note, outcome.note) if part)
         with self.database.write(durable=True) as connection:
             connection.execute(
                 "UPDATE runs SET state = ?, finished_at = ?, output = ?, error = ?, session_id = ?, note = ? "
                 "WHERE number = ? AND owner = ? AND state IN ('running', 'lost')",
-                (report.state, now, *map(sendable, (output, report.error)), report.session_id, sendable(note),
+                (outcome.state, now, *map(sendable, (output, outcome.error)), outcome.session_id, sendable(note),
                  run.number, run.owner),
             )  # fmt: skip
             connection.execute(
@@ -417,28 +420,28 @@ class JobStore:
                 (run.job, keep_runs),
             )
 
-    def count_anew(self, now: float) -> list[Job]:
-        """The jobs whose next moment is nearer now, because the clock was set back."""
+    def reschedule_after_clock_change(self, now: float) -> list[Job]:
+        """Move jobs to an earlier next run after the clock was set back; returns those that moved."""
         if not self.database.exists:
             return []
         with self.database.read() as connection:
-            if not count_anew(connection, now):
+            if not reschedule_after_clock_change(connection, now):
                 return []
         with self.database.write(durable=True) as connection:
-            found = count_anew(connection, now)
+            found = reschedule_after_clock_change(connection, now)
             for job in found:
-                _put(connection, job)
+                _update_row(connection, job)
         return found
 
-    def next_moment(self) -> float | None:
-        """When the next job is due that is not running; in the past while one waits for its turn."""
+    def next_due(self) -> float | None:
+        """When the next job that is not running is due; in the past while one waits for its turn."""
         if not self.database.exists:
             return None
         with self.database.read() as connection:
-            return next_moment(connection)
+            return next_due(connection)
 
     def mark_lost(self, now: float) -> list[JobRun]:
-        """The runs whose process was ended, which are marked as lost now."""
+        """Mark the runs whose process died as lost; returns them."""
         if not self.database.exists:
             return []
         with self.database.read() as connection:
@@ -460,7 +463,7 @@ class JobStore:
 
     @contextmanager
     def serving(self, now: float) -> Iterator[None]:
-        """While a scheduler of this process looks after the jobs, others can see that."""
+        """Register this process as a scheduler for the duration of the block."""
         owner = own_owner()
         with self.database.write() as connection:
             gone = [(one,) for one in _schedulers(connection) if not is_alive(one)]
@@ -473,7 +476,7 @@ class JobStore:
                 connection.execute("DELETE FROM schedulers WHERE owner = ?", (owner,))
 
     def scheduler(self) -> int:
-        """The process id of a scheduler that looks after the jobs; 0 when there is none."""
+        """The process id of a running scheduler; 0 if there is none."""
         if not self.database.exists:
             return 0
         with self.database.read() as connection:
@@ -481,7 +484,7 @@ class JobStore:
 
     @property
     def version(self) -> int:
-        """A number that changes when another process wrote something."""
+        """A number that changes when another process writes to the database."""
         if not self.database.exists:
             return 0
         with self.database.read() as connection:
@@ -492,7 +495,7 @@ class JobStore:
 
 
 def rescheduled(job: Job, now: float) -> Job:
-    """The job, active from now on, with the next moment of its schedule."""
+    """Activate a job from now on, with the next moment of its schedule."""
     following = schedule_of(job).next_after(now)
     exhausted = following is None or (job.repeat is not None and job.run_count >= job.repeat)
     return msgspec.structs.replace(
@@ -503,7 +506,7 @@ def rescheduled(job: Job, now: float) -> Job:
 def _new_id(connection: sqlite3.Connection) -> str:
     while True:
         made = secrets.token_hex(ID_BYTES)
-        # Hex digits alone could be taken for a number, or for a name.
+        # An all-digit id could be mistaken for a number or a name.
         if not made.isdigit() and not connection.execute("SELECT 1 FROM jobs WHERE id = ?", (made,)).fetchone():
             return made
 
@@ -515,17 +518,19 @@ def _find_id(connection: sqlite3.Connection, job_id: str) -> Job:
     return job_of(row)
 
 
-def _put(connection: sqlite3.Connection, job: Job) -> None:
+def _update_row(connection: sqlite3.Connection, job: Job) -> None:
     columns = ", ".join(f"{name} = ?" for name in JOB_COLUMNS.split(", "))
     connection.execute(f"UPDATE jobs SET {columns} WHERE id = ?", (*job_values(job), job.id))
 
 
 def _refuse_taken_name(connection: sqlite3.Connection, job: Job) -> None:
     others = connection.execute("SELECT id, name FROM jobs WHERE id <> ?", (job.id,)).fetchall()
-    # Compared as they are looked for; SQLite knows the case of ASCII letters alone.
+    # Compared like lookups do; SQLite folds the case of ASCII letters only.
     taken = next((number for number, name in others if name.casefold() == job.name.casefold()), "")
     if taken:
-        raise JobError(f"there is a job {job.name!r} already; choose another `name`, or update that one (id `{taken}`)")
+        raise JobError(
+            f"a job named {job.name!r} already exists; choose another `name`, or update that one (id `{taken}`)"
+        )
 
 
 def _refuse_running(connection: sqlite3.Connection, job: Job) -> None:
@@ -533,7 +538,7 @@ def _refuse_running(connection: sqlite3.Connection, job: Job) -> None:
     if row is not None:
         raise JobError(
             f"the job {job.name!r} is running in process {pid_of(row[0])}; wait until `toolcrib cron show {job.id}` "
-            "says that it has ended"
+            "shows that it has ended"
         )
 
 
@@ -546,7 +551,7 @@ def _schedulers(connection: sqlite3.Connection) -> Sequence[str]:
     return [row[0] for row in connection.execute("SELECT owner FROM schedulers").fetchall()]
 
 
-def _as_it_is(run: JobRun) -> JobRun:
+def _with_lost_state(run: JobRun) -> JobRun:
     if run.state != "running" or is_alive(run.owner):
         return run
     return msgspec.structs.replace(run, state="lost", error=LOST)

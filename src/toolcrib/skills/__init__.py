@@ -1,1 +1,1 @@
-"""Skills: what an agent can look up when it needs it."""
+"""Skills: instructions that an agent opens when it needs them."""

@@ -1,4 +1,4 @@
-"""Which skills there are: in the user's folder, in those of the settings, of plugins, bundled, and in the project."""
+"""Finds all skills: in the user's folder, in folders from the settings, from plugins, bundled, and in the project."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MAX_DEPTH = 4
 MAX_FOLDERS = 3_000
 MAX_PROJECT_FOLDERS = 300
 MAX_DESCRIPTION_CHARS = 2_000
-MAX_ASKED_CHARS = 300
+MAX_QUERY_CHARS = 300
 SKIPPED = frozenset({"node_modules", "__pycache__"})
 LENIENT_NAME = re.compile(r"[A-Za-z0-9][\w .-]{0,63}")
 
 
 class PluginDeclaration(Protocol):
-    """What a plugin declared: a skill is `register_skill(name, path, description)`."""
+    """A plugin's declaration; a skill is `register_skill(name, path, description)`."""
 
     @property
     def kind(self) -> str: ...
@@ -52,52 +52,52 @@ class PluginDeclaration(Protocol):
 
 
 class SkillPlugin(Protocol):
-    """A loaded plugin, as far as its skills go."""
+    """The part of a loaded plugin that declares skills."""
 
     @property
     def declarations(self) -> Sequence[PluginDeclaration]: ...
 
 
 class SkillCatalog(msgspec.Struct, frozen=True):
-    """All skills that were found."""
+    """All skills for one session."""
 
     skills: tuple[Skill, ...]
-    """Those that are offered, by category and name."""
+    """The visible skills, sorted by category and name."""
     hidden: tuple[Skill, ...] = ()
-    """Those that are not: another one has the name, the settings say so, or they cannot be read."""
+    """The hidden ones: the name is taken, the settings disable them, or they cannot be read."""
 
     def get(self, name: str) -> Skill:
-        """The skill of a name, of `category/name`, or of a folder's name.
+        """Find a skill by name, by `category/name`, or by the name of its folder.
 
-        Raises UnknownSkill with the nearest names, and SkillError for one that cannot be used.
+        Raises UnknownSkill with the nearest names, or SkillError for a skill that cannot be used.
         """
-        name = name.strip().strip("/")[:MAX_ASKED_CHARS]
+        name = name.strip().strip("/")[:MAX_QUERY_CHARS]
         for skill in self.skills:
             if name in (skill.name, f"{skill.category}/{skill.name}"):
                 return skill
         for skill in (*self.skills, *self.hidden):
             full = f"{skill.category}/{skill.name}"
-            is_meant = name == full if skill.hidden_by else name == skill.folder.name and not skill.is_alone
-            if is_meant and not skill.problem and skill.hidden_by != DISABLED:
+            matches = name == full if skill.hidden_by else name == skill.folder.name and not skill.is_single_file
+            if matches and not skill.problem and skill.hidden_by != DISABLED:
                 return skill
             if name == skill.name and skill.problem:
                 raise SkillError(f"the skill {name!r} cannot be used: {skill.problem}")
-        raise UnknownSkill(name, (skill.name for skill in self.skills), advice="skills_list shows all that are here")
+        raise UnknownSkill(name, (skill.name for skill in self.skills), advice="skills_list lists all of them")
 
 
 DISABLED = "the settings (skills.disabled)"
 
 
 def find_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = ()) -> SkillCatalog:
-    """Every skill for a session that works in `cwd`.
+    """All skills for a session that works in `cwd`.
 
-    Of several with the same name the first counts: the user's own, those of the settings, of plugins, the bundled
-    ones, and last the project's: a repository that somebody else wrote must not replace what the user knows.
+    The first skill with a name wins: the user's own, then those from the settings, plugins, the bundled ones, and last
+    the project's, because a repository written by somebody else must not replace what the user knows.
     """
     known: dict[str, Skill] = {}
     hidden: list[Skill] = []
-    for skill in _all(settings, cwd, plugins):
-        taken = known.get(_folded(skill.name))
+    for skill in _all_skills(settings, cwd, plugins):
+        taken = known.get(_normalized(skill.name))
         if skill.problem:
             hidden.append(skill)
         elif skill.name in settings.skills.disabled:
@@ -105,22 +105,22 @@ def find_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = (
         elif taken is not None:
             hidden.append(replace(skill, hidden_by=f"the one in {str(taken.folder)!r}"))
         else:
-            known[_folded(skill.name)] = skill
+            known[_normalized(skill.name)] = skill
     return SkillCatalog(tuple(sorted(known.values(), key=lambda skill: (skill.category, skill.name))), tuple(hidden))
 
 
-def _folded(name: str) -> str:
-    """A name whatever its case and the width of its letters: no `Data-analysis` must pass for `data-analysis`."""
+def _normalized(name: str) -> str:
+    """A name without case and width, so that `Data-analysis` cannot pass for `data-analysis`."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def _all(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) -> Iterator[Skill]:
+def _all_skills(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) -> Iterator[Skill]:
     chosen = settings.skills
     yield from find_in(settings.home.skills_dir, "user")
     for folder in chosen.folders:
         yield from find_in(Path(cwd or "/") / Path(folder).expanduser(), "folder")
     for plugin in plugins:
-        yield from (_offered(offer) for offer in plugin.declarations if offer.kind == "skill")
+        yield from (_plugin_skill(declaration) for declaration in plugin.declarations if declaration.kind == "skill")
     if chosen.bundled:
         yield from find_in(BUNDLED, "bundled")
     if chosen.project and cwd:
@@ -132,30 +132,30 @@ def _all(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin]) -> Iterat
 
 
 def project_folders(start: Path) -> list[Path]:
-    """The working folder and those above it up to the root of its repository: what lies beyond is somebody else's."""
+    """The working folder and its parents up to the root of the repository; anything above belongs to somebody else."""
     above = [start, *start.parents]
-    # Not Path.exists, which raises where a folder above may not be looked into.
+    # Not Path.exists, which raises if a parent folder is not accessible.
     root = next((at for at, folder in enumerate(above) if os.path.exists(folder / ".git")), 0)  # noqa: PTH110
     return above[: root + 1]
 
 
 def find_in(root: Path, source: SkillSource, inside: Path | None = None) -> Iterator[Skill]:
-    """The skills of one folder, in categories or not. With `inside`, links that lead out of it are not followed."""
+    """The skills in one folder, with or without categories. With `inside`, links that leave it are not followed."""
     limit = os.path.realpath(inside) if inside is not None else ""
-    # What somebody else wrote must not hold up the start of a session.
+    # A foreign repository must not delay the start of a session.
     most = MAX_PROJECT_FOLDERS if source == "project" else MAX_FOLDERS
     start = os.path.realpath(root)
     if limit and not _is_within(start, limit):
         return
     seen: set[str] = set()
-    # The path as it is named, without links, and the names of the folders on the way to it.
+    # The resolved path, and the names of the folders on the way to it.
     waiting: list[tuple[str, tuple[str, ...]]] = [(start, ())]
     while waiting and len(seen) < most:
         real, way = waiting.pop()
         if real in seen:
             continue
         seen.add(real)
-        folders, file = _look_into(real)
+        folders, file = _scan_folder(real)
         if file and way:
             is_linked = real != os.path.join(start, *way)  # noqa: PTH118 - as text
             yield _read(Path(real), file, source, way, is_linked)
@@ -165,21 +165,21 @@ def find_in(root: Path, source: SkillSource, inside: Path | None = None) -> Iter
 
 
 def skill_at(folder: Path) -> Skill | None:
-    """The skill in this very folder, wherever it is; None where there is none."""
+    """The skill in this very folder; None if there is none."""
     real = os.path.realpath(folder)
-    _, file = _look_into(real)
+    _, file = _scan_folder(real)
     return _read(Path(real), file, "folder", (Path(real).name,), is_linked=False) if file else None
 
 
-def _look_into(folder: str) -> tuple[list[str], str]:
-    """The names of the folders in a folder, in order, and of its SKILL.md; nothing of what cannot be read."""
+def _scan_folder(folder: str) -> tuple[list[str], str]:
+    """The subfolders of a folder, sorted, and the name of its SKILL.md; empty if it cannot be read."""
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is needed
     except OSError:
         return [], ""
     file = next((name for name in (SKILL_FILE, "skill.md") if name in names), "")
     likely = (name for name in names if name[0] != "." and name not in SKIPPED)
-    # One odd entry, such as a link to itself, must not hide the others.
+    # One broken entry, such as a link to itself, must not hide the others.
     return [name for name in likely if os.path.isdir(os.path.join(folder, name))], file  # noqa: PTH112, PTH118
 
 
@@ -189,11 +189,11 @@ def _read(folder: Path, file: str, source: SkillSource, way: tuple[str, ...], is
         name, description = name_and_description(read_head(folder, file), name)
     except SkillError as error:
         problem = str(error)
-    # Names reach the prompt, too.
+    # Names appear in the prompt, too.
     if not "".join((*way[:-1], name)).isprintable():
-        problem = "the name of its folder has characters that cannot be shown; rename the folder"
+        problem = "the name of its folder contains unprintable characters; rename the folder"
     elif source == "project" and threat_in(" ".join((*way[:-1], name)).replace("_", " ")):
-        problem = "its name tries to give the model orders"
+        problem = "its name tries to give the model instructions"
     return Skill(
         name=name,
         description=description,
@@ -207,7 +207,7 @@ def _read(folder: Path, file: str, source: SkillSource, way: tuple[str, ...], is
 
 
 def name_and_description(text: str, fallback: str) -> tuple[str, str]:
-    """The name and description of a SKILL.md; of one without a head the folder's name and the first line."""
+    """The name and description of a SKILL.md; without front matter, the folder's name and the first line."""
     parts = split_front_matter(text)
     fields = summary_fields(parts.front) if parts.front is not None else {}
     name = fields.get("name", "").strip()
@@ -216,15 +216,15 @@ def name_and_description(text: str, fallback: str) -> tuple[str, str]:
     return name if LENIENT_NAME.fullmatch(name) else fallback, description[:MAX_DESCRIPTION_CHARS]
 
 
-def _offered(offer: PluginDeclaration) -> Skill:
-    """A skill that a plugin names: a file, or a folder with a SKILL.md, from the plugin's own folder."""
-    arguments, options = offer.arguments, offer.options
-    given = Path(str(options.get("path") or (arguments[1] if len(arguments) > 1 else offer.name)))
-    path = Path(os.path.realpath(Path(offer.source.path) / given.expanduser()))
+def _plugin_skill(declaration: PluginDeclaration) -> Skill:
+    """A skill declared by a plugin: a file, or a folder with a SKILL.md, relative to the plugin's folder."""
+    arguments, options = declaration.arguments, declaration.options
+    given = Path(str(options.get("path") or (arguments[1] if len(arguments) > 1 else declaration.name)))
+    path = Path(os.path.realpath(Path(declaration.source.path) / given.expanduser()))
     file = path / SKILL_FILE if path.is_dir() else path
-    name, description, problem = f"{offer.source.name}:{offer.name}", "", ""
+    name, description, problem = f"{declaration.source.name}:{declaration.name}", "", ""
     try:
-        description = name_and_description(read_head(file.parent, file.name), offer.name)[1]
+        description = name_and_description(read_head(file.parent, file.name), declaration.name)[1]
     except SkillError as error:
         problem = str(error)
     said = options.get("description") or (arguments[2] if len(arguments) > 2 else "")
@@ -234,7 +234,7 @@ def _offered(offer: PluginDeclaration) -> Skill:
         source="plugin",
         folder=file.parent,
         file=file,
-        is_alone=file.name != SKILL_FILE,
+        is_single_file=file.name != SKILL_FILE,
         problem=problem,
     )
 
@@ -246,21 +246,21 @@ def _is_within(path: str, folder: str) -> bool:
 MAX_SKILLS = 200
 MAX_SHORT_DESCRIPTION_CHARS = 240
 MAX_INDEX_CHARS = 16_000
-HEAD = "# Skills\n\nInstructions for particular kinds of work; open one with skill_view before you do such work.\n"
-OF_THE_PROJECT = "\nFrom this project's own folder, which nobody has checked:\n"
+HEADING = "# Skills\n\nInstructions for particular kinds of work; open one with skill_view before you do such work.\n"
+PROJECT_HEADING = "\nFrom this project's folder, not reviewed by the user:\n"
 
 
 def skills_index(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = ()) -> str:
-    """The skills that can be opened with `skill_view`, a line each; empty when there are none."""
+    """The skills for the prompt, one line each: names and descriptions, never the texts. Empty if there are none."""
     skills = find_skills(settings, cwd, plugins).skills
     if not skills:
         return ""
-    checked = [skill for skill in skills if skill.is_checked]
-    of_project = [skill for skill in skills if not skill.is_checked]
-    lines: list[str] = [HEAD]
+    checked = [skill for skill in skills if skill.is_trusted]
+    of_project = [skill for skill in skills if not skill.is_trusted]
+    lines: list[str] = [HEADING]
     room = MAX_INDEX_CHARS
     shown = 0
-    for head, group in (("", checked), (OF_THE_PROJECT, of_project)):
+    for head, group in (("", checked), (PROJECT_HEADING, of_project)):
         if group and head:
             lines.append(head)
         for skill in group:
@@ -271,13 +271,13 @@ def skills_index(settings: Settings, cwd: str, plugins: Iterable[SkillPlugin] = 
             shown += 1
             lines.append(line)
     if shown < len(skills):
-        lines.append(f"\n{len(skills) - shown} more are not named here; skills_list shows them.")
+        lines.append(f"\n{len(skills) - shown} more are not listed here; skills_list shows them.")
     return "\n".join(lines)
 
 
 def short_description(skill: Skill) -> str:
-    """What a skill says of itself, in one line; of one that nobody checked nothing that gives the model orders."""
+    """A skill's description on one line; one from the project that gives the model instructions is left out."""
     text = " ".join(skill.description.split())
-    if not skill.is_checked and threat_in(text):
-        return "(its description is left out, because it tries to give you orders)"
+    if not skill.is_trusted and threat_in(text):
+        return "(description omitted: it tries to give you instructions)"
     return text if len(text) <= MAX_SHORT_DESCRIPTION_CHARS else text[: MAX_SHORT_DESCRIPTION_CHARS - 1] + "…"

@@ -1,4 +1,9 @@
-"""What is wrong with a skill: against the rules of the format, in its links, and in what it would have done."""
+"""Checks skills: against the rules of the format, their links, and what they would make an agent do.
+
+Later sessions read a skill as instructions, so it is scanned before it is written. What no session may do (instructions
+that override the model's own, commands that are never allowed) is refused. Commands that need approval are reported, so
+that the person is asked when the skill is written, too; each of them is judged again when it runs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from toolcrib.config.yaml_text import Document
 from toolcrib.core.errors import ConfigError
 from toolcrib.sessions.injection_scan import threat_in
 from toolcrib.skills.skill import (
-    MARK,
+    FRONT_MATTER_MARK,
     MAX_NAME_CHARS,
     NAME_RULE,
     SKILL_FILE,
@@ -43,10 +48,10 @@ _LINK = re.compile(
 
 
 class SkillProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with a skill."""
+    """One problem with a skill."""
 
     message: str
-    """A sentence: what is wrong, and what to write instead."""
+    """What is wrong, and what to write instead."""
     rule: str
     line: int = 1
     severity: Literal["error", "warning"] = "error"
@@ -54,26 +59,28 @@ class SkillProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_problems(skill: Skill) -> list[SkillProblem]:
-    """Everything that is wrong with a skill on the disk, its files included."""
+    """All problems of a skill on disk, including its files."""
     if skill.problem:
         return [SkillProblem(rule="readable", message=skill.problem, file=skill.file.name)]
     files = list_files(skill)
     found = []
-    if skill.file.name not in (SKILL_FILE, *([skill.file.name] if skill.is_alone else [])):
-        message = f"it is called {skill.file.name!r}; call it {SKILL_FILE!r}, which is what others look for"
+    if skill.file.name not in (SKILL_FILE, *([skill.file.name] if skill.is_single_file else [])):
+        message = f"it is named {skill.file.name!r}; rename it to {SKILL_FILE!r}, which other programs look for"
         found.append(SkillProblem(rule="file-name", severity="warning", message=message, file=skill.file.name))
-    found += _problems_of_text(skill, skill.file.name)
-    if not skill.is_alone:
+    found += _text_problems(skill, skill.file.name)
+    if not skill.is_single_file:
         found += _missing_files(read_text(skill.folder, skill.file.name), {file.path for file in files}, skill.folder)
     for file in files:
         if file.problem:
-            found.append(SkillProblem(rule="plain-files", message=f"{file.problem}; put a copy there", file=file.path))
+            found.append(
+                SkillProblem(rule="plain-files", message=f"{file.problem}; replace it with a copy", file=file.path)
+            )
         else:
-            found += _problems_of_text(skill, file.path)
+            found += _text_problems(skill, file.path)
     return sorted(found, key=lambda problem: (problem.file != skill.file.name, problem.file, problem.line))
 
 
-def _problems_of_text(skill: Skill, path: str) -> Iterator[SkillProblem]:
+def _text_problems(skill: Skill, path: str) -> Iterator[SkillProblem]:
     try:
         text = read_text(skill.folder, path)
     except SkillError as error:
@@ -82,40 +89,43 @@ def _problems_of_text(skill: Skill, path: str) -> Iterator[SkillProblem]:
         return
     if path == skill.file.name:
         yield from format_problems(text, skill.folder.name)
-    for concern in find_concerns(text, kind_of(path, text)):
+    for concern in find_concerns(text, text_kind(path, text)):
         severity: Literal["error", "warning"] = "error" if concern.severity == "refuse" else "warning"
         rule = "safe" if severity == "error" else "asks"
         yield SkillProblem(rule=rule, severity=severity, line=concern.line, message=concern.message, file=path)
 
 
 def format_problems(text: str, folder_name: str) -> list[SkillProblem]:
-    """What is wrong with the text of a SKILL.md that stands in a folder of this name."""
+    """The problems of a SKILL.md in a folder with this name."""
     found = []
     if len(text) > MAX_TEXT_CHARS:
         message = f"it has {len(text):,} characters; keep it under {MAX_TEXT_CHARS:,} and move the rest to references/"
         found.append(SkillProblem(rule="size", message=message))
     parts = split_front_matter(text)
     if parts.front is None:
-        example = f"{MARK} / name: {folder_name} / description: What it does and when to use it. / {MARK}"
-        message = f"it does not begin with a head between two lines {MARK!r}; write, a line each: {example}"
+        mark = FRONT_MATTER_MARK
+        example = f"{mark} / name: {folder_name} / description: What it does and when to use it. / {mark}"
+        message = f"it does not start with front matter between two {mark!r} lines; write, one per line: {example}"
         return [*found, SkillProblem(rule="front-matter", message=message)]
-    return [*found, *_in_front(parts.front, folder_name), *_in_body(parts)]
+    return [*found, *_front_matter_problems(parts.front, folder_name), *_body_problems(parts)]
 
 
-def _in_front(front: str, folder_name: str) -> Iterator[SkillProblem]:
+def _front_matter_problems(front: str, folder_name: str) -> Iterator[SkillProblem]:
     try:
         document = parse_front_matter(front)
     except ConfigError as error:
         where = _BROKEN_AT.match(str(error))
         message = _BROKEN_AT.sub("", str(error))
         if "not valid YAML" in message:
-            message = f"{message.partition(';')[0]}; put the value into quotes"
+            message = f"{message.partition(';')[0]}; put the value in quotes"
         yield SkillProblem(rule="front-matter", line=int(where[1]) if where else 1, message=message)
         return
     for line, message in document.problems:
         yield SkillProblem(rule="front-matter", line=line, message=message)
     if not isinstance(document.data, dict):
-        yield SkillProblem(rule="front-matter", message="its head is no mapping; write a line `name: …` for each field")
+        yield SkillProblem(
+            rule="front-matter", message="its front matter is not a mapping; write one line `name: …` per field"
+        )
         return
     yield from _name_problems(document, folder_name)
     yield from _description_problems(document)
@@ -127,10 +137,10 @@ def _name_problems(document: Document, folder_name: str) -> Iterator[SkillProble
     if not isinstance(name, str) or not name:
         yield SkillProblem(rule="name", line=line, message=f"it has no name; write `name: {folder_name}`")
     elif not is_valid_name(name):
-        message = f"{name[:80]!r} cannot be a name; use at most {MAX_NAME_CHARS} {NAME_RULE}"
+        message = f"{name[:80]!r} is not a valid name; use at most {MAX_NAME_CHARS} {NAME_RULE}"
         yield SkillProblem(rule="name", line=line, message=message)
     elif name != folder_name:
-        message = f"its name {name!r} is not that of its folder, {folder_name!r}; make them the same"
+        message = f"its name {name!r} differs from its folder, {folder_name!r}; make them the same"
         yield SkillProblem(rule="name", line=line, message=message)
 
 
@@ -140,7 +150,7 @@ def _description_problems(document: Document) -> Iterator[SkillProblem]:
         message = "it has no description; write `description:` with what it does and when to use it"
         yield SkillProblem(rule="description", line=line, message=message)
     elif len(text) > MAX_DESCRIPTION_CHARS:
-        message = f"its description has {len(text):,} characters; {MAX_DESCRIPTION_CHARS:,} are allowed"
+        message = f"its description has {len(text):,} characters; at most {MAX_DESCRIPTION_CHARS:,} are allowed"
         yield SkillProblem(rule="description", line=line, message=message)
 
 
@@ -159,14 +169,14 @@ def _optional_problems(document: Document) -> Iterator[SkillProblem]:
             yield SkillProblem(rule=key, severity="warning", line=document.line_of((key,)), message=message)
     for key in data:
         if key not in KNOWN_KEYS:
-            message = f"{key!r} is no field of the format; others may not read it, put it under `metadata:`"
+            message = f"{key!r} is not a field of the format; other programs may ignore it, so put it under `metadata:`"
             yield SkillProblem(rule="fields", severity="warning", line=document.line_of((key,)), message=message)
 
 
-def _in_body(parts: SkillText) -> Iterator[SkillProblem]:
+def _body_problems(parts: SkillText) -> Iterator[SkillProblem]:
     if not parts.body.strip():
         yield SkillProblem(
-            rule="body", line=parts.body_line, message="it says nothing after its head; write down the steps"
+            rule="body", line=parts.body_line, message="it has no text after its front matter; write down the steps"
         )
     lines = parts.body.rstrip().count("\n") + 1
     if lines > MAX_BODY_LINES:
@@ -179,7 +189,7 @@ def _missing_files(text: str, present: set[str], folder: Path) -> Iterator[Skill
         for found in _LINK.finditer(line):
             path = (found[1] or found[2]).partition("#")[0].removeprefix("./").rstrip("/")
             if path and path not in present and path != SKILL_FILE and not (folder / path).is_dir():
-                message = f"it names the file {path!r}, which is not there"
+                message = f"it refers to the file {path!r}, which does not exist"
                 yield SkillProblem(rule="links", severity="warning", line=at, message=message)
 
 
@@ -192,40 +202,40 @@ MAX_LOOSE_CHARS = 500
 SHELL_NAMES = frozenset({"bash", "sh", "shell", "zsh", "ksh", "fish"})
 SESSION_NAMES = frozenset({"console", "shell-session", "shellsession", "terminal"})
 PYTHON_NAMES = frozenset({"python", "py", "python3"})
-# Said of half of all examples, with their placeholders, and judged at the run by what stands there then.
-NOT_WORTH_ASKING = frozenset({"not_understood", "unknown_command", "package"})
-# What is clear enough even in a text that may be no command at all.
-CLEAR_ANYWHERE = frozenset({"remote_code", "exfiltration", "disk_write", "format", "fork_bomb"})
+# These apply to half of all examples with placeholders; the actual command is judged when it runs.
+IGNORED_RULES = frozenset({"not_understood", "unknown_command", "package"})
+# Clear enough even in a text that may not be a command at all.
+UNAMBIGUOUS_RULES = frozenset({"remote_code", "exfiltration", "disk_write", "format", "fork_bomb"})
 
 _FENCE = re.compile(r"[ \t>]{0,12}(`{3,}|~{3,})[ \t]*\{?\.?([\w+-]{0,30})[^`\n]{0,200}")
 _INLINE = re.compile(r"(`{1,2})(?!`)([^`\n]{2,500})\1(?!`)")
-# `<name>` in an example; read as the shell reads it, it would be two redirections.
+# `<name>` in an example, which the shell would parse as two redirections.
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .|/-]{0,40}>")
 _HEREDOC_END = "END_OF_THE_CODE_OF_A_SKILL"
 
 
 class SafetyConcern(msgspec.Struct, frozen=True):
-    """One thing in a text that is refused, or that a person is asked about."""
+    """Something in a text that is refused or needs approval."""
 
     line: int
     severity: Literal["refuse", "ask"]
     message: str
-    """Half a sentence that begins with "it"."""
+    """A clause that starts with "it"."""
 
     def __str__(self) -> str:
         return f"{self.message} (line {self.line})"
 
 
 class CodeSnippet(msgspec.Struct, frozen=True):
-    """A piece of a text that is, or may be, a program."""
+    """A piece of text that is, or may be, code."""
 
     line: int
     text: str
     language: Literal["shell", "python", "loose"]
 
 
-def kind_of(path: str, text: str) -> TextKind:
-    """What a file of a skill holds, by its name and its first line."""
+def text_kind(path: str, text: str) -> TextKind:
+    """The kind of a skill's file, by its name and first line."""
     name = path.lower().rpartition("/")[2]
     suffix = name.rpartition(".")[2] if "." in name else ""
     first = text[:200].partition("\n")[0]
@@ -236,17 +246,17 @@ def kind_of(path: str, text: str) -> TextKind:
     return "markdown" if suffix in ("md", "markdown", "txt", "rst") else "text"
 
 
-# One call is looked at by the gate and then by the handler.
+# The gate and the handler both scan the same call.
 @lru_cache(maxsize=8)
 def find_concerns(text: str, kind: TextKind) -> tuple[SafetyConcern, ...]:
-    """All that is wrong with a text, by line."""
-    found = [*_threats(text), *(concern for code in _code_in(text, kind) for concern in _dangers(code))]
+    """All concerns about a text, sorted by line."""
+    found = [*_find_threats(text), *(concern for code in _find_code(text, kind) for concern in _find_dangers(code))]
     refused = {concern.line for concern in found if concern.severity == "refuse"}
     telling = [concern for concern in found if concern.severity == "refuse" or concern.line not in refused]
     return tuple(sorted(dict.fromkeys(telling), key=lambda concern: concern.line))
 
 
-def _threats(text: str) -> Iterator[SafetyConcern]:
+def _find_threats(text: str) -> Iterator[SafetyConcern]:
     start = 0
     while start < len(text):
         window = text[start : start + WINDOW_CHARS]
@@ -258,31 +268,31 @@ def _threats(text: str) -> Iterator[SafetyConcern]:
         if start + WINDOW_CHARS >= len(text):
             return
         start += WINDOW_CHARS - OVERLAP_CHARS
-        # At the start of a line, if one is near: a mark that belongs to the letter before it must not lose that.
+        # Start at a nearby line start, so that a combining mark is not separated from its letter.
         start = text.rfind("\n", start - 500, start) + 1 or start
 
 
-def _line_of(window: str, is_found: Callable[[str], str]) -> int:
-    """The line with the end of what is found, counted from 1: the shortest beginning of the text that has it."""
+def _line_of(window: str, contains: Callable[[str], str]) -> int:
+    """The line where the match ends, counted from 1: the shortest prefix of the text that contains it."""
     lines = window.split("\n")
     low, high = 1, len(lines)
     while low < high:
         middle = (low + high) // 2
-        if is_found("\n".join(lines[:middle])):
+        if contains("\n".join(lines[:middle])):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _code_in(text: str, kind: TextKind) -> Iterator[CodeSnippet]:
+def _find_code(text: str, kind: TextKind) -> Iterator[CodeSnippet]:
     if kind == "markdown":
-        yield from _code_of_markdown(text.split("\n"))
+        yield from _markdown_code(text.split("\n"))
     elif kind in ("shell", "python"):
         yield CodeSnippet(1, text, "shell" if kind == "shell" else "python")
 
 
-def _code_of_markdown(lines: list[str]) -> Iterator[CodeSnippet]:
+def _markdown_code(lines: list[str]) -> Iterator[CodeSnippet]:
     fence, language, begin = "", "", 0
     loose = 0
     for at, line in enumerate(lines, start=1):
@@ -317,20 +327,20 @@ def _fenced(lines: list[str], language: str, begin: int) -> Iterator[CodeSnippet
         yield CodeSnippet(begin, "\n".join(lines), "loose")
 
 
-def _dangers(code: CodeSnippet) -> Iterator[SafetyConcern]:
+def _find_dangers(code: CodeSnippet) -> Iterator[SafetyConcern]:
     if code.language == "python":
         script = f"python3 - <<'{_HEREDOC_END}'\n{code.text}\n{_HEREDOC_END}"
         findings = [(code.line, script, finding) for finding in analyse(script).findings]
     else:
-        findings = list(_in_shell(_PLACEHOLDER.sub("PLACEHOLDER", code.text), code.line))
+        findings = list(_shell_findings(_PLACEHOLDER.sub("PLACEHOLDER", code.text), code.line))
     for line, command, finding in findings:
         severity = _severity(finding, code)
         if severity is not None:
-            yield SafetyConcern(line, severity, _in_words(finding, command, code))
+            yield SafetyConcern(line, severity, _describe(finding, command, code))
 
 
-def _in_shell(text: str, begin: int) -> Iterator[tuple[int, str, Finding]]:
-    """Line, command and finding; a text that is not understood as a whole is read again line by line."""
+def _shell_findings(text: str, begin: int) -> Iterator[tuple[int, str, Finding]]:
+    """Line, command and finding; a text that cannot be parsed as a whole is analysed line by line."""
     found = analyse(text)
     if not found.not_understood or "\n" not in text:
         yield from ((begin + text.count("\n", 0, finding.span[0]), text, finding) for finding in found.findings)
@@ -346,17 +356,17 @@ def _severity(finding: Finding, code: CodeSnippet) -> Literal["refuse", "ask"] |
     if finding.severity == "block":
         return "refuse"
     if code.language == "loose":
-        return "ask" if finding.rule in CLEAR_ANYWHERE else None
+        return "ask" if finding.rule in UNAMBIGUOUS_RULES else None
     if code.language == "python" and finding.rule == "unknown_code":
         return None
-    return None if finding.rule in NOT_WORTH_ASKING else "ask"
+    return None if finding.rule in IGNORED_RULES else "ask"
 
 
-def _in_words(finding: Finding, command: str, code: CodeSnippet) -> str:
+def _describe(finding: Finding, command: str, code: CodeSnippet) -> str:
     if code.language == "python":
-        return f"it has Python code that {finding.reason}"
-    # The whole line: what is dangerous about `curl … | sh` is not seen in `sh`.
+        return f"it contains Python code that {finding.reason}"
+    # Quote the whole line: `sh` alone does not show what is dangerous about `curl … | sh`.
     begin = command.rfind("\n", 0, finding.span[0]) + 1
     words = " ".join(command[begin:].partition("\n")[0].split())
     quoted = words if len(words) <= 80 else words[:79] + "…"
-    return f"it has the command `{quoted}`, which {finding.reason}"
+    return f"it contains the command `{quoted}`, which {finding.reason}"

@@ -1,4 +1,7 @@
-"""One skill: a folder with a SKILL.md, and where it comes from."""
+"""A skill: a folder with a SKILL.md (front matter and instructions) and further files.
+
+Nothing outside the folder of a skill is read, and nothing that is not a regular file.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ NAME_RULE = "lower-case letters and digits, with single hyphens between them"
 SkillSource = Literal["user", "folder", "plugin", "bundled", "project"]
 SOURCE_LABELS: dict[SkillSource, str] = {
     "user": "the user's own",
-    "folder": "a folder in the settings",
+    "folder": "a folder from the settings",
     "plugin": "a plugin",
-    "bundled": "comes with toolcrib",
-    "project": "the project's folder, which nobody has checked",
+    "bundled": "bundled with toolcrib",
+    "project": "the project's folder, not reviewed by you",
 }
 
 
 class SkillError(ToolcribError):
-    """A skill cannot be read or changed; says which one, why, and what to do."""
+    """A skill cannot be read or changed; the message says which one, why, and what to do."""
 
 
 class UnknownSkill(UnknownName):
@@ -39,90 +42,88 @@ class UnknownSkill(UnknownName):
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a skill before it is opened."""
+    """What is known about a skill before it is opened."""
 
     name: str
     description: str
     source: SkillSource
     folder: Path
-    """Without links."""
+    """With links resolved."""
     file: Path
     """Its SKILL.md."""
     category: str = ""
-    is_alone: bool = False
-    """A file without a folder of its own, so that nothing beside it belongs to it."""
+    is_single_file: bool = False
+    """A file without its own folder, so the files next to it do not belong to it."""
     is_linked: bool = False
-    """A link leads to its folder."""
+    """Its folder was reached through a link."""
     problem: str = ""
-    """Why it cannot be used; empty when it can."""
+    """Why it cannot be used; empty if it can."""
     hidden_by: str = ""
-    """Why it is not offered: a skill of the same name, or the settings."""
+    """Why it is hidden: a skill with the same name, or the settings."""
 
     @property
-    def is_checked(self) -> bool:
-        """Whether somebody whom the user trusts has put it there."""
+    def is_trusted(self) -> bool:
+        """Whether it comes from somebody whom the user trusts."""
         return self.source != "project"
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a name keeps the rules of the format."""
+    """Whether a name follows the rules of the format."""
     return len(name) <= MAX_NAME_CHARS and NAME.fullmatch(name) is not None
 
 
-MARK = "---"
-MAX_FRONT_LINES = 400
-# Much longer than any honest head; reading YAML takes long where it is long or deep.
+FRONT_MATTER_MARK = "---"
+MAX_FRONT_MATTER_LINES = 400
+# Far more than any honest front matter needs; parsing long or deep YAML is slow.
 MAX_YAML_CHARS = 4_000
 MAX_BRACKETS = 200
 MAX_NUMBER_BITS = 256
 BRIEF_KEYS = ("name", "description")
 _TOP_LEVEL = re.compile(r"([A-Za-z_][\w-]{0,60})[ \t]*:(?:[ \t]+(.*))?")
-# A value that begins with one of these, or is one of these words, means something else than its letters to YAML.
+# YAML gives a special meaning to values that start with one of these or equal one of these words.
 _SPECIAL_STARTS = tuple("&*!|>%@`[]{},#?:-=~'\"")
 _SPECIAL_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", ".nan", ".inf"})
 
 
 class SkillText(msgspec.Struct, frozen=True):
-    """A SKILL.md in its two parts."""
+    """The two parts of a SKILL.md."""
 
     front: str | None
-    """The YAML between the marks; None where there is no such head."""
+    """The YAML between the markers; None if there is none."""
     body: str
     body_line: int
-    """The line of the file that the body begins in, counted from 1."""
+    """The line on which the body starts, counted from 1."""
 
 
 def split_front_matter(text: str) -> SkillText:
-    """The head and the body of a SKILL.md, with line ends of any system."""
+    """Split a SKILL.md into front matter and body; accepts the line endings of any system."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    if lines[0].rstrip() != MARK:
+    if lines[0].rstrip() != FRONT_MATTER_MARK:
         return SkillText(None, "\n".join(lines), 1)
-    for at, line in enumerate(lines[1 : MAX_FRONT_LINES + 1], start=1):
-        if line.rstrip() == MARK:
+    for at, line in enumerate(lines[1 : MAX_FRONT_MATTER_LINES + 1], start=1):
+        if line.rstrip() == FRONT_MATTER_MARK:
             return SkillText("\n".join(lines[1:at]), "\n".join(lines[at + 1 :]), at + 2)
     return SkillText(None, "\n".join(lines), 1)
 
 
 def parse_front_matter(front: str) -> Document:
-    """All that a head says, with the lines of the file; YAML that is broken or far too large is a ConfigError."""
+    """Parse the front matter, keeping line numbers; raises ConfigError for invalid or oversized YAML."""
     if len(front) > MAX_YAML_CHARS or front.count("[") + front.count("{") > MAX_BRACKETS:
-        raise ConfigError(
-            f"SKILL.md:1:1: its head is too large to be read; keep it under {MAX_YAML_CHARS:,} characters"
-        )
+        raise ConfigError(f"SKILL.md:1:1: its front matter is too large; keep it under {MAX_YAML_CHARS:,} characters")
     with warnings.catch_warnings():
-        # The parser warns of odd but harmless things, which nobody who lists skills wants to read.
+        # The parser warns about odd but harmless things that are noise when listing skills.
         warnings.simplefilter("ignore")
-        # The mark stands in the first line of the file.
+        # The marker is on the first line of the file.
         return parse("\n" + front, "SKILL.md", "toolcrib skills check")
 
 
 def summary_fields(front: str) -> dict[str, str]:
-    """Name and description, as far as they are there: of plain lines at once, else by YAML, else as they are written.
+    """The name and description: read directly from plain lines, otherwise through YAML, otherwise as raw text.
 
-    Many skills out there are no valid YAML (a colon in the description is enough), and are understood all the same.
+    Many skills in the wild are not valid YAML (a colon in the description is enough) and still work this way.
     """
-    written, is_simple = _written(front)
-    plain = {key: _plain(*written[key]) for key in BRIEF_KEYS if key in written}
+    written, is_simple = _raw_fields(front)
+    plain = {key: _plain_value(*written[key]) for key in BRIEF_KEYS if key in written}
     if is_simple and None not in plain.values():
         return {key: value for key, value in plain.items() if value is not None}
     try:
@@ -133,8 +134,8 @@ def summary_fields(front: str) -> dict[str, str]:
     return {key: field_text(found[key]) for key in BRIEF_KEYS if key in found}
 
 
-def _written(front: str) -> tuple[dict[str, list[str]], bool]:
-    """The lines of each key at the top, the first one without the key; and whether there is nothing but keys."""
+def _raw_fields(front: str) -> tuple[dict[str, list[str]], bool]:
+    """The lines of each top-level key, the first without the key itself, and whether there is nothing else."""
     found: dict[str, list[str]] = {}
     lines: list[str] | None = None
     is_simple = True
@@ -150,8 +151,8 @@ def _written(front: str) -> tuple[dict[str, list[str]], bool]:
     return found, is_simple
 
 
-def _plain(first: str, *more: str) -> str | None:
-    """The value of a key that is written in one line without any of YAML's tricks; None for all others."""
+def _plain_value(first: str, *more: str) -> str | None:
+    """The value of a key written on one line without special YAML syntax; None otherwise."""
     if more or not first.isprintable():
         return None
     quote = first[:1]
@@ -162,14 +163,14 @@ def _plain(first: str, *more: str) -> str | None:
         return None
     if ": " in first or " #" in first or "\t" in first or first.endswith(":"):
         return None
-    # Numbers are for YAML to read: it writes them in its own way.
+    # Leave numbers to YAML, which normalizes them.
     return None if first[0].isdigit() or first[0] in "+." else first
 
 
 def field_text(value: Any) -> str:
-    """A value of a head as text; empty for what is neither a text, a number nor a list of them."""
+    """A front matter value as text; empty unless it is a text, a number or a list of them."""
     if isinstance(value, str):
-        # An escaped pair of half characters is one character.
+        # Two escaped surrogates are one character.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
     if isinstance(value, list):
         return ", ".join(filter(None, (field_text(one) for one in value if not isinstance(one, list))))
@@ -185,41 +186,41 @@ MAX_LISTED_DEPTH = 6
 
 
 class SkillFile(msgspec.Struct, frozen=True):
-    """One file of a skill beside its SKILL.md."""
+    """A file of a skill besides its SKILL.md."""
 
     path: str
-    """From the skill's folder."""
+    """Relative to the skill's folder."""
     size: int
     problem: str = ""
-    """Why it cannot be read; empty when it can."""
+    """Why it cannot be read; empty if it can."""
 
 
 def read_text(folder: Path, relative: str, *, exact: bool = False) -> str:
-    """The whole text of a file in a skill's folder; raises SkillError for what is no text of that folder.
+    """The text of a file in a skill's folder; raises SkillError if it is outside the folder or not text.
 
-    With `exact` also for what is not UTF-8, which could not be written again as it was.
+    With `exact` also if it is not UTF-8, because it could not be written back unchanged.
     """
     data = _read(folder, relative, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise SkillError(f"{relative!r} is larger than {MAX_FILE_BYTES:,} bytes; look at it with the terminal tool")
+        raise SkillError(f"{relative!r} is larger than {MAX_FILE_BYTES:,} bytes; view it with the terminal tool")
     if b"\0" in data[:8_000]:
         raise SkillError(f"{relative!r} is a binary file of {len(data):,} bytes in {str(folder)!r}, not a text")
     try:
         return data.decode("utf-8", "strict" if exact else "replace").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise SkillError(f"{relative!r} is not UTF-8 text, so it is not changed; convert it first") from error
+        raise SkillError(f"{relative!r} is not UTF-8 text, so it cannot be changed; convert it first") from error
 
 
 def read_head(folder: Path, relative: str) -> str:
-    """The beginning of a file, long enough for the head of any skill."""
+    """The start of a file, long enough for the front matter of any skill."""
     return _read(folder, relative, MAX_HEAD_BYTES).decode("utf-8", "replace")
 
 
 def resolve_file(folder: Path, relative: str) -> str:
-    """Where a file of a skill really is, as a path from the real folder; raises SkillError when that is outside."""
+    """The real path of a file, relative to the real folder; raises SkillError if it is outside."""
     clean = relative.strip()
     if not clean or "\0" in clean or clean.startswith(("/", "~", "\\")):
-        raise SkillError(f"{relative!r} is no path inside the skill; name a file as in 'references/notes.md'")
+        raise SkillError(f"{relative!r} is not a path inside the skill; name a file such as 'references/notes.md'")
     root = os.path.realpath(folder)
     real = os.path.realpath(os.path.join(root, clean))  # noqa: PTH118 - text only
     if not real.startswith(root.rstrip("/") + "/"):
@@ -228,14 +229,14 @@ def resolve_file(folder: Path, relative: str) -> str:
 
 
 def list_files(skill: Skill) -> list[SkillFile]:
-    """The files beside a skill's SKILL.md, in order; at most a few hundred are looked at."""
-    if skill.is_alone:
+    """The files of a skill besides its SKILL.md, sorted; at most MAX_LISTED_FILES."""
+    if skill.is_single_file:
         return []
     found: list[SkillFile] = []
     for path in _walk(skill.folder, 0):
         relative = path.relative_to(skill.folder).as_posix()
         if relative != skill.file.name:
-            found.append(_described(skill.folder, path, relative))
+            found.append(_skill_file(skill.folder, path, relative))
         if len(found) == MAX_LISTED_FILES:
             break
     return found
@@ -256,22 +257,22 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
             yield entry
 
 
-def _described(folder: Path, path: Path, relative: str) -> SkillFile:
+def _skill_file(folder: Path, path: Path, relative: str) -> SkillFile:
     try:
         resolve_file(folder, relative)
         found = path.stat()
     except (SkillError, OSError):
-        return SkillFile(relative, 0, "it is a link that leads out of the skill, or nowhere")
+        return SkillFile(relative, 0, "it is a link that leads out of the skill or is broken")
     if not stat.S_ISREG(found.st_mode):
-        return SkillFile(relative, 0, "it is no ordinary file")
+        return SkillFile(relative, 0, "it is not a regular file")
     return SkillFile(relative, found.st_size)
 
 
 def _read(folder: Path, relative: str, limit: int) -> bytes:
-    """The bytes of a file, opened step by step from its folder, so that no link put there meanwhile is followed."""
+    """Read a file, opening each folder in turn, so that a link created meanwhile is not followed."""
     parts = resolve_file(folder, relative).split("/")
     if os.open not in os.supports_dir_fd:
-        return _read_simply(folder.joinpath(*parts), relative, limit)
+        return _read_without_dir_fd(folder.joinpath(*parts), relative, limit)
     opened = -1
     try:
         opened = os.open(os.path.realpath(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -281,8 +282,8 @@ def _read(folder: Path, relative: str, limit: int) -> bytes:
             os.close(opened)
             opened = inner
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise SkillError(f"{relative!r} is a folder or a device, not a file that can be read")
-        return _whole(opened, limit)
+            raise SkillError(f"{relative!r} is not a regular file")
+        return _read_all(opened, limit)
     except OSError as error:
         raise SkillError(f"{relative!r} cannot be read in {str(folder)!r} ({error.strerror})") from error
     finally:
@@ -290,18 +291,18 @@ def _read(folder: Path, relative: str, limit: int) -> bytes:
             os.close(opened)
 
 
-def _read_simply(path: Path, relative: str, limit: int) -> bytes:
-    """The same on a system that cannot open step by step."""
+def _read_without_dir_fd(path: Path, relative: str, limit: int) -> bytes:
+    """`_read` for systems without `dir_fd` support."""
     try:
         if not path.is_file():
-            raise SkillError(f"{relative!r} is not a file that can be read")
+            raise SkillError(f"{relative!r} is not a regular file")
         with path.open("rb") as stream:
             return stream.read(limit)
     except OSError as error:
         raise SkillError(f"{relative!r} cannot be read in {str(path.parent)!r} ({error.strerror})") from error
 
 
-def _whole(opened: int, limit: int) -> bytes:
+def _read_all(opened: int, limit: int) -> bytes:
     pieces: list[bytes] = []
     left = limit
     while left > 0 and (piece := os.read(opened, min(left, 1_000_000))):

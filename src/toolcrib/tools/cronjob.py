@@ -1,4 +1,4 @@
-"""Work at set times: make, see, change, pause, run and remove jobs."""
+"""Scheduled jobs: create, list, update, pause, resume, run and remove them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from toolcrib.registry import registry
 
 
 async def cronjob(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
-    """What became of the action, as JSON."""
+    """Run the action and return its result as JSON."""
     return await ctx.services.cron.handle(args, ctx)
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    """Looking has none; see toolcrib/cron/service.py for the others."""
+    """None for list; see toolcrib/cron/service.py for the other actions."""
     return ctx.services.cron.effects(args, ctx)
 
 
 CRONJOB_SCHEMA: JsonObject = {
     "name": "cronjob",
     "description": (
-        "Let an agent work at set times. Each run is a new session that knows nothing of this one, so say everything "
-        "it needs in the prompt. Nobody can be asked during a run. list with a job_id shows its runs and their output."
+        "Schedule work for an agent. Each run is a new session that knows nothing about this one, so put everything it "
+        "needs into the prompt. Nobody can be asked during a run. list with a job_id shows its runs and their output."
     ),
     "parameters": {
         "type": "object",
@@ -31,7 +31,7 @@ CRONJOB_SCHEMA: JsonObject = {
             "action": {
                 "type": "string",
                 "enum": ["create", "list", "update", "pause", "resume", "run", "remove"],
-                "description": "What to do; run starts a job at once",
+                "description": "What to do; run starts a job immediately",
             },
             "job_id": {"type": "string", "description": "The job, by id or name; for all actions but create"},
             "prompt": {"type": "string", "description": "What to do in each run"},
@@ -46,19 +46,19 @@ CRONJOB_SCHEMA: JsonObject = {
             "repeat": {
                 "type": "integer",
                 "minimum": 0,
-                "description": "How often it runs at most; 0 is without end",
+                "description": "The maximum number of runs; 0 means no limit",
             },
             "deliver": {
                 "type": "string",
-                "description": "Where results go besides being kept: local (nowhere), origin (this session), "
-                "file:PATH, command:COMMAND (on its input)",
+                "description": "Where results go in addition to being stored: local (nowhere), origin (this session), "
+                "file:PATH, command:COMMAND (piped to it)",
             },
             "skills": {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "Skills whose text is put before the prompt",
             },
-            "model": {"type": "string", "description": "Another model than the usual one"},
+            "model": {"type": "string", "description": "A model other than the default"},
             "script": {
                 "type": "string",
                 "description": "A shell command that runs first; its output is put before the prompt",
@@ -72,12 +72,12 @@ CRONJOB_SCHEMA: JsonObject = {
             "enabled_toolsets": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "The toolsets of its runs, of those that this session has",
+                "description": "The toolsets of its runs, limited to those of this session",
             },
-            "workdir": {"type": "string", "description": "The folder to work in; this session's if not said"},
+            "workdir": {"type": "string", "description": "The folder to work in; by default this session's"},
             "attach_to_session": {
                 "type": "string",
-                "description": "`this`: let runs go on with this session; without it, each has its own",
+                "description": "`this`: runs continue this session; by default each run gets its own",
             },
         },
         "required": ["action"],

@@ -1,4 +1,4 @@
-"""Skills: instructions for particular kinds of work, which the model opens when it needs them."""
+"""Skills: instructions for particular kinds of work that the model opens when it needs them."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def manage_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
 
 LIST_SCHEMA: JsonObject = {
     "name": "skills_list",
-    "description": "List the skills that skill_view can open, with what each is for.",
+    "description": "List the skills that skill_view can open, and what each is for.",
     "parameters": {
         "type": "object",
-        "properties": {"category": {"type": "string", "description": "Only those of this category"}},
+        "properties": {"category": {"type": "string", "description": "Only skills in this category"}},
     },
 }
 VIEW_SCHEMA: JsonObject = {
     "name": "skill_view",
-    "description": "Open a skill before doing the kind of work that it is for: its instructions and the files it has.",
+    "description": "Open a skill before doing the kind of work it is for: its instructions and its files.",
     "parameters": {
         "type": "object",
         "properties": {
             "name": {"type": "string", "description": "The name of the skill"},
             "file_path": {
                 "type": "string",
-                "description": "One of its linked files instead, e.g. references/api.md",
+                "description": "One of its files instead, e.g. references/api.md",
             },
         },
         "required": ["name"],
@@ -59,9 +59,9 @@ VIEW_SCHEMA: JsonObject = {
 MANAGE_SCHEMA: JsonObject = {
     "name": "skill_manage",
     "description": (
-        "Keep what was learned for later sessions as a skill of the user: steps that worked, commands, pitfalls. "
+        "Save what you learned for later sessions as a skill of the user: steps that worked, commands, pitfalls. "
         "create (content = a whole SKILL.md), edit (content replaces it), patch (old_string becomes new_string), "
-        "write_file and remove_file (files beside it, as in references/ or scripts/), delete."
+        "write_file and remove_file (further files, as in references/ or scripts/), delete."
     ),
     "parameters": {
         "type": "object",
@@ -73,21 +73,21 @@ MANAGE_SCHEMA: JsonObject = {
             },
             "name": {
                 "type": "string",
-                "description": "Lower-case letters, digits and hyphens, 64 at most; also the `name` in its head",
+                "description": "Lower-case letters, digits and hyphens, at most 64; the same as `name` in content",
             },
             "content": {
                 "type": "string",
-                "description": "For create and edit: ---, name: and description: (what for, and when to use it), ---, "
-                "then the instructions in Markdown",
+                "description": "For create and edit: ---, name: and description: (what it does and when to use "
+                "it), ---, then the instructions in Markdown",
             },
-            "old_string": {"type": "string", "description": "For patch: text that stands there exactly once"},
-            "new_string": {"type": "string", "description": "For patch: what takes its place"},
+            "old_string": {"type": "string", "description": "For patch: text that occurs exactly once"},
+            "new_string": {"type": "string", "description": "For patch: the replacement"},
             "replace_all": {
                 "type": "boolean",
                 "description": "For patch: replace every occurrence",
                 "default": False,
             },
-            "category": {"type": "string", "description": "For create: a folder to sort it into"},
+            "category": {"type": "string", "description": "For create: a folder to put it in"},
             "file_path": {
                 "type": "string",
                 "description": "For write_file and remove_file, and for patch of a file other than SKILL.md",
@@ -95,7 +95,7 @@ MANAGE_SCHEMA: JsonObject = {
             "file_content": {"type": "string", "description": "For write_file: the whole text"},
             "absorbed_into": {
                 "type": "string",
-                "description": "For delete: the skill that now holds what this one said",
+                "description": "For delete: the skill that now has its content",
             },
         },
         "required": ["action", "name"],

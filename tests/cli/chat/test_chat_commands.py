@@ -74,7 +74,7 @@ def test_mcp_shows_reloads_and_reconnects_servers(home: Path) -> None:
     with ChatProgram(made, columns=120) as chat:
         chat.wait_idle()
         chat.enter("/mcp reconnect one")
-        chat.wait_for("ready", "25 tools, stdio, protocol 2025-11-25", "it is switched off")
+        chat.wait_for("ready", "25 tools, stdio, protocol 2025-11-25", "it is disabled")
         config = made / "config.yaml"
         config.write_text(config.read_text().replace('"off"', '"second"').replace("false", "true"))
 

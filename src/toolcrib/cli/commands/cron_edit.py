@@ -36,7 +36,7 @@ def require_toolsets(names: Sequence[str] | None) -> None:
 def require_skills(job: Job) -> None:
     """Raises for a skill that a session in the job's folder would not find."""
     if job.skills:
-        shelf = open_runtime().context().services.skills.shelf(job.workdir)
+        shelf = open_runtime().context().services.skills.catalog(job.workdir)
         for name in job.skills:
             require_skill(shelf, name)
 

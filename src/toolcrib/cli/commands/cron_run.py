@@ -122,7 +122,7 @@ async def _serve(store: JobStore, settings: Settings, printer: _LinePrinter, *, 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop_requested)
-    scheduler = Scheduler(store, JobRunner(store, load_settings).execute, settings.cron, tell=printer)
+    scheduler = Scheduler(store, JobRunner(store, load_settings).execute, settings.cron, on_event=printer)
     if once:
         await scheduler.run_due(stop)
         if not printer.lines:

@@ -170,7 +170,7 @@ def login_server(settings: Settings, name: str) -> Server:
 
 async def _log_in(server: Server, store: TokenStore, opens_browser: bool, seconds: float) -> None:
     # Importing the SDK takes a second.
-    from toolcrib.mcp.client.login import log_in
+    from toolcrib.mcp.client.login import log_in  # noqa: PLC0415
 
     async with open_listener(_ports(server, store)) as listener:
         ask = BrowserLogin(server.name, listener, opens_browser=opens_browser, seconds=seconds)
@@ -242,6 +242,6 @@ def logout(name: str) -> None:
 
 async def _log_out(store: TokenStore, server: Server) -> tuple[bool, bool]:
     # Importing the SDK takes a second.
-    from toolcrib.mcp.client.login import log_out
+    from toolcrib.mcp.client.login import log_out  # noqa: PLC0415
 
     return await log_out(store, server)

@@ -25,7 +25,7 @@ MAX_DESCRIPTION_CHARS = 100
 def find_skills() -> SkillCatalog:
     """All skills, including those of plugins."""
     runtime = open_runtime()
-    shelf: SkillCatalog = runtime.context().services.skills.shelf(runtime.workspace)
+    shelf: SkillCatalog = runtime.context().services.skills.catalog(runtime.workspace)
     return shelf
 
 
@@ -121,7 +121,7 @@ def view_skill(name: str, file: str) -> None:
     if skill.problem:
         raise SkillError(f"the skill {skill.name!r} cannot be used: {skill.problem}")
     # Path.exists raises for a name that is too long.
-    if file and (skill.is_alone or not os.path.exists(skill.folder / file)):  # noqa: PTH110
+    if file and (skill.is_single_file or not os.path.exists(skill.folder / file)):  # noqa: PTH110
         advice = f"run `toolcrib skills view {skill.name}` to see its files"
         raise UsageError(f"the skill {skill.name!r} has no file {file!r}; {advice}")
     print_line(clean(read_text(skill.folder, file or skill.file.name)).rstrip("\n"))

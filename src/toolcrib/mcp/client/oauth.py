@@ -62,7 +62,7 @@ def login_hint(server: str) -> str:
 
 
 class LoginProvider(OAuthClientProvider):
-    """The login at one server for the requests of one connection; `store` is where it is kept."""
+    """The login at one server for the requests of one connection; `store` is where it is stored on disk."""
 
     is_interactive = False
     """Whether a person can log in while a request waits."""
