@@ -153,9 +153,10 @@ class Lexer:
                 if may_be_function and PARENTHESES.match(source, at, end):
                     break
                 part = self.parenthesis_in_word(parts, arrays)
-                if part is None:
+                if part is not None:
+                    parts.append(part)
+                if not isinstance(part, ExtendedGlob):
                     break
-                parts.append(part)
             else:
                 self.part(character, parts)
         return Word(tuple(parts), start, self.position)
