@@ -51,6 +51,8 @@ SHAPES = {
     "100 KB of pipes": "a|" * 50_000,
     "96 KB of tee a/b lines": "tee a/b\n" * 12_000,
     "<<A 20,000 times": "<<A " * 20_000,
+    "1 MB of \\ and newline": "\\\n" * 500_000,
+    "1 MB of a \\ and newline": "a \\\n" * 250_000,
     "1 MB of NUL": "\0" * 1_000_000,
     "$( 300,000 deep": "$(" * 300_000,
     "1 MB in one word": "a" * 1_000_000,

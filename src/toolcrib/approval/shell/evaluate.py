@@ -62,8 +62,8 @@ from toolcrib.approval.shell.syntax import (
 MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
-MAX_COMMAND_DEPTH = 64
-"""How deep commands may lie in each other; each level takes a few calls of Python."""
+MAX_COMMAND_DEPTH = 90
+"""How deep commands may nest, in scripts inside scripts too; a level takes up to seven frames of Python's stack."""
 WORDS_IN_A_STEP = 4
 PATH_CHARACTERS_IN_A_STEP = 1000
 CHARACTERS_PASSED_ON = 2000
@@ -84,22 +84,31 @@ class Evaluator:
         self.findings: list[Finding] = []
         self.reported: set[Finding] = set()
         self.not_understood: list[str] = []
-        self.steps = 0
-        self.source = ""
         self.workspace = "//"
-        self.site: Site | None = None
-        self.calls: list[str] = []
-        self.bombs: set[str] = set()
-        self.called: set[int] = set()
-        self.defined: list[tuple[str, Command, str, Site | None]] = []
-        self.aliases: dict[str, tuple[str, Site]] = {}
-        self.called_aliases: set[str] = set()
+        """The folder, with a slash behind it, that counts as the workspace."""
+        self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
+
+        self.source = ""
+        """The text that the spans of the present nodes point into."""
+        self.site: Site | None = None
+        """Where findings belong while another text than the command line is judged."""
+        self.scripts: dict[str, Script] = {}
+        """Nested scripts that were parsed already, by their text."""
+
+        self.steps = 0
+        self.depth = 0
         self.nested = 0
         self.wrapped = 0
-        self.depth = 0
-        self.scripts: dict[str, Script] = {}
-        self.expander = Expander(self.run_substitution, self.spend)
+
+        self.defined: list[tuple[str, Command, str, Site | None]] = []
+        self.called: set[int] = set()
+        """The bodies of functions that were called, by identity."""
+        self.calls: list[str] = []
+        """The functions and aliases that are being called now."""
+        self.bombs: set[str] = set()
+        self.aliases: dict[str, tuple[str, Site]] = {}
+        self.called_aliases: set[str] = set()
 
     def run(self, script: Script, state: State) -> None:
         """Judge a whole command line: what its commands do, and what it leaves behind for later ones."""

@@ -153,9 +153,10 @@ class Lexer:
                 if may_be_function and PARENTHESES.match(source, at, end):
                     break
                 part = self.parenthesis_in_word(parts, arrays)
-                if part is None:
+                if part is not None:
+                    parts.append(part)
+                if not isinstance(part, ExtendedGlob):
                     break
-                parts.append(part)
             else:
                 self.part(character, parts)
         return Word(tuple(parts), start, self.position)
@@ -281,24 +282,19 @@ class Lexer:
     # Quotes
 
     def single_quoted(self) -> LiteralText:
-        start = self.position
-        if self.cut is not None:
-            text, self.position = self.raw_quoted(start)
-            return LiteralText(text, True, start, self.position)
-        end = self.source.find("'", start + 1, self.end)
-        if end < 0:
+        start, cut = self.position, self.cut
+        if cut is None:
+            last = self.source.find("'", start + 1, self.end)
+            text, end = self.source[start + 1 : last], last + 1
+        else:
+            # Here a line continuation is none, so the text is looked up in the original.
+            first = cut.in_source(start) + 1
+            last = self.original.find("'", first)
+            text, end = self.original[first:last], cut.in_text(last) + 1
+        if last < 0 or end > self.end:
             raise NotUnderstood("a single quote is not closed")
-        self.position = end + 1
-        return LiteralText(self.source[start + 1 : end], True, start, end + 1)
-
-    def raw_quoted(self, start: int) -> tuple[str, int]:
-        """The text in the single quotes at `start` as the source has it, and the position behind them."""
-        assert self.cut is not None
-        first = self.cut.in_source(start) + 1
-        last = self.original.find("'", first)
-        if last < 0 or self.cut.in_text(last) >= self.end:
-            raise NotUnderstood("a single quote is not closed")
-        return self.original[first:last], self.cut.in_text(last) + 1
+        self.position = end
+        return LiteralText(text, True, start, end)
 
     def double_quoted(self) -> list[WordPart]:
         start = self.position
@@ -398,8 +394,9 @@ class Lexer:
         return Substitution(kind, body, quoted, self.source, start, self.position)
 
     def arithmetic(self, start: int, inside: int, quoted: bool) -> Arithmetic | None:
-        """The `((…))` from `start` on; None, with the position unmoved, when it is two subshells instead."""
-        before, depth = self.position, self.budget.depth
+        """The `((…))` from `start` on; None, with nothing consumed, when it is two subshells instead."""
+        before = self.position, self.end, list(self.heredocs), self.parentheses, self.newline_at
+        depth = self.budget.depth
         self.position = inside
         try:
             expression = self.expression(IN_EXPRESSION, "(", ")")
@@ -410,14 +407,14 @@ class Lexer:
             self.budget.depth = depth
         # Remembered, because an arithmetic expression around this one would try it again.
         self.not_arithmetic.add(start)
-        self.position = before
+        self.position, self.end, self.heredocs, self.parentheses, self.newline_at = before
         return None
 
     def expression(self, literal: re.Pattern[str], opening: str, closing: str) -> Word:
         """Text with expansions up to the `closing` that belongs to it; the position stays in front of that."""
         source, start, end = self.source, self.position, self.end
         parts: list[WordPart] = []
-        depth = 0
+        depth, in_quotes = 0, False
         self.budget.enter()
         while self.position < end:
             self.budget.spend()
@@ -428,10 +425,15 @@ class Lexer:
                 parts.append(LiteralText(match[0], False, at, self.position))
                 continue
             character = source[at]
-            if character in "$`\\\"'":
+            if character in '$`\\"' or (character == "'" and literal is IN_PATTERN):
                 self.part(character, parts)
                 continue
-            if character == opening:
+            if character == "'":
+                # Arithmetic is expanded as in double quotes: a single quote hides a bracket, but no expansion.
+                in_quotes = not in_quotes
+            elif in_quotes:
+                pass
+            elif character == opening:
                 depth += 1
             elif character == closing:
                 if depth == 0:
@@ -453,8 +455,6 @@ class Lexer:
         index = None
         if source.startswith("[", self.position):
             index = self.subscript()
-            if index is None:
-                raise NotUnderstood("a ${…[…]} cannot be read")
         sign = OPERATION.match(source, self.position, end)
         operation = sign[0] if sign else ""
         if sign and prefix != "#":

@@ -14,9 +14,11 @@ UNKNOWN = "\ufdd0"
 """Stands inside a word for text that only the running shell would know. U+FDD0 never occurs in real text."""
 
 MAX_TOKENS = 14_000
+"""Words and parts of words in one text."""
 MAX_DEPTH = 40
+"""How deep quotes, substitutions and compound commands may nest."""
 MAX_STEPS = 2_500
-MAX_SKELETON_BYTES = 32_000
+"""Work on one command line; a step takes about 50 microseconds."""
 MAX_HEREDOCS = 200
 MAX_BRACE_WORDS = 64
 MAX_DATA_CHARS = 200_000

@@ -4,7 +4,7 @@
 What bash refuses is not understood here either, except that extended globs count without `shopt -s extglob` and that
 some conditions between `[[` and `]]` are not looked at closely: there we only read more than bash would run. The other
 way round, what bash refuses no sooner than at run time is not understood: a malformed `${…}` ("bad substitution"), and
-an expansion that is not closed in a here-document.
+malformed text in backticks or here-documents.
 """
 
 from __future__ import annotations
@@ -227,24 +227,20 @@ class Parser:
         return self.compound(word) or self.simple()
 
     def prefixed(self, word: str) -> Command:
-        """The command behind `!` or `time`, of which neither needs one."""
+        """The command behind a row of `!` and `time`, which need none."""
         lexer = self.lexer
         start = lexer.position
-        lexer.position += len(word)
-        character = lexer.peek()
-        while word == "time":
-            option = TIME_OPTION.match(lexer.source, lexer.position, lexer.end)
-            if option is None:
-                break
-            lexer.position = option.end()
+        while word in ("!", "time"):
+            self.budget.spend()
+            lexer.position += len(word)
             character = lexer.peek()
-        if character in ENDS_WORDS and character not in ("(", "|", "&"):
-            return SimpleCommand((), (), (), start, lexer.position)
-        # A long row of them must not nest.
-        self.budget.enter()
-        command = self.command()
-        self.budget.leave()
-        return command
+            while word == "time" and (option := TIME_OPTION.match(lexer.source, lexer.position, lexer.end)):
+                lexer.position = option.end()
+                character = lexer.peek()
+            if character in ENDS_WORDS and character not in ("(", "|", "&"):
+                return SimpleCommand((), (), (), start, lexer.position)
+            word = self.reserved()
+        return self.command()
 
     def coprocess(self) -> Command:
         lexer = self.lexer
@@ -444,9 +440,7 @@ class Parser:
         if parentheses:
             lexer.position = parentheses.end()
         lexer.skip_newlines()
-        self.budget.enter()
         body = self.compound(self.reserved())
-        self.budget.leave()
         if body is None:
             raise self.unexpected()
         return FunctionDefinition(name, body, start, lexer.position)
