@@ -306,7 +306,7 @@ def test_a_fork_of_the_script_cannot_call_tools(script_runtime: Runtime, run_scr
 
 async def test_calls_that_still_run_are_stopped_with_the_script(make_script_runtime: MakeRuntime) -> None:
     """A tool that a dead script waited for does not go on."""
-    runtime = make_script_runtime(code_timeout=2)
+    runtime = make_script_runtime(code_timeout=6)
     ended = asyncio.Event()
 
     async def wait(args: Any, **_: Any) -> str:

@@ -167,6 +167,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused() -> None:
     assert time.monotonic() - begun < LIMIT_SECONDS
 
 
+@pytest.mark.services
 def test_a_document_that_takes_too_long_is_given_up() -> None:
     """Time is bounded from outside too, whatever the reader does."""
     data = pdf(*["x) Tj (" * 50_000] * 20)

@@ -50,6 +50,7 @@ async def test_resources_are_listed_with_templates_and_nothing_hidden(with_serve
     assert listed["templates"] == [{"uriTemplate": "memo://{name}", "name": "any memo"}]
 
 
+@pytest.mark.services
 async def test_a_server_of_the_newer_protocol_is_read_page_by_page(with_servers: WithServers) -> None:
     """All pages of a list are fetched, resources are read, and prompts are listed."""
     runtime = await with_servers({"s": sdk_offers()})

@@ -38,6 +38,7 @@ async def _session(client: Client) -> str:
     return str(content["session"])
 
 
+@pytest.mark.services
 @BOTH
 async def test_clients_have_their_own_sessions(make_server: MakeServer, add_tool: AddTool, era: str) -> None:
     """Ten clients of the same name on the same machine, at the same time, keep ten sessions apart."""

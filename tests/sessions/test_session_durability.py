@@ -88,6 +88,7 @@ def test_two_hundred_kills(home: Path, store: SessionStore, seed: int) -> None:
     test_a_killed_process_loses_nothing_that_it_was_told_is_safe(home, store, seed)
 
 
+@pytest.mark.services
 def test_a_session_goes_on_after_each_of_many_kills(home: Path, store: SessionStore) -> None:
     """One session that is killed, repaired and resumed again and again stays whole."""
     session = store.create()

@@ -32,15 +32,14 @@ if sys.version_info < (3, 7): sys.stdout.write("{OLD_PYTHON} %d.%d\\n" % sys.ver
 exec(compile(sys.argv[1], "<supervisor>", "exec"), dict(__name__="__main__"))"""
 # With few arenas: each takes as much from the bound on memory as ten threads do.
 # Finds the interpreter: the one in the settings, the project's, or the first on the way. Never ours: what can be
-# imported there could be imported by a script.
+# imported there could be imported by a script. Each is opened first: Landlock shows files that it does not let us open.
 CHOOSE = """__tc_options=(-I -X utf8 {options})
-for __tc_python in {candidates}; do
-    if [[ $__tc_python == */* ]]; then
-        [[ ! -x $__tc_python ]] || builtin break
-    elif builtin hash "$__tc_python" 2>/dev/null; then
+for __tc_python in {candidates} ''; do
+    if [[ $__tc_python != */* ]]; then
+        builtin hash "$__tc_python" 2>/dev/null || builtin continue
         __tc_python=${{BASH_CMDS[$__tc_python]}}
-        builtin break
     fi
+    [[ ! -x $__tc_python ]] || ! {{ builtin true <"$__tc_python"; }} 2>/dev/null || builtin break
 done
 [[ -x $__tc_python ]] || {{ builtin printf '{no_python}\\n'; builtin exit 1; }}
 [[ $__tc_python != {shim} ]] || __tc_python={executable}
