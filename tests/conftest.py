@@ -34,6 +34,8 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    # Whoever ends the tests wants what they started to end, too, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
