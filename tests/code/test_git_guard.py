@@ -41,6 +41,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.lstat().st_mode, path.read_bytes()) for path in files}
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "script",
     [

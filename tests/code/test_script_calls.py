@@ -150,6 +150,7 @@ def test_the_number_of_calls_is_bounded(make_script_runtime: MakeRuntime, run_sc
     assert (len(made), answer["tool_calls_made"]) == (3, 3)
 
 
+@pytest.mark.services
 def test_a_script_that_goes_on_calling_is_ended(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """Refusals without end would keep us busy for nothing."""
     runtime = make_script_runtime(code_max_tool_calls=0)

@@ -290,6 +290,7 @@ def test_the_bound_on_memory_is_for_all_processes_of_a_script(
     assert shared["output"] == "done\n"
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "code",
     [

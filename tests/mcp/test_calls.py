@@ -50,6 +50,7 @@ async def test_a_synchronous_caller_gets_the_same(with_servers: WithServers) -> 
     assert json.loads(second) == {"result": "two"}
 
 
+@pytest.mark.services
 async def test_media_resources_and_links_become_parts(with_servers: WithServers) -> None:
     """Images and audio are parts of their own; the rest is text, and nothing that no model reads is sent."""
     runtime = await with_servers({"s": sdk()})

