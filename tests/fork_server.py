@@ -41,7 +41,7 @@ PRELOADED = (
     "rich.table",
     "prompt_toolkit",
     "ruamel.yaml",
-    "sqlite3",
+    "openai",
 )
 STREAMS = 3
 LARGEST_REQUEST = 1024 * 1024

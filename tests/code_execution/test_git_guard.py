@@ -7,6 +7,7 @@ import json
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,19 @@ def repository(project: Path) -> Path:
     return folder / ".git"
 
 
+def skip_if_refused(answer: dict[str, Any]) -> None:
+    """Older versions of Landlock let nobody move a file to another folder."""
+    if "Errno 18" in answer.get("error", ""):
+        pytest.skip("the sandbox of this kernel refuses to move files between folders")
+
+
 def state(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Mode and bytes of what git acts on."""
     files = [folder / "config", *(path for path in (folder / "hooks").iterdir() if path.suffix != ".sample")]
     return {path.name: (path.lstat().st_mode, path.read_bytes()) for path in files}
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "script",
     [
@@ -55,6 +63,7 @@ def test_hooks_and_settings_are_as_they_were(
     before = state(repository)
     answer = run_script(script_runtime, hidden(script))
     assert state(repository) == before
+    skip_if_refused(answer)
     assert "service/.git/" in answer["note"]
     assert "undone" in answer["note"]
 
@@ -65,6 +74,7 @@ def test_another_repository_in_its_place_is_set_aside(
     """Git does not find it, and nothing of it, or of the first one, is deleted."""
     script = "import os; os.rename('service/.git', 'kept'); os.mkdir('service/.git'); open('service/.git/config', 'w')"
     answer = run_script(script_runtime, hidden(script))
+    skip_if_refused(answer)
     assert not repository.exists()
     assert (repository.parent / ".git.of-script-1" / "config").exists()
     assert (repository.parent.parent / "kept" / "hooks" / "pre-push").read_text() == HOOK

@@ -150,6 +150,7 @@ def test_the_number_of_calls_is_bounded(make_script_runtime: MakeRuntime, run_sc
     assert (len(made), answer["tool_calls_made"]) == (3, 3)
 
 
+@pytest.mark.services
 def test_a_script_that_goes_on_calling_is_ended(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """Refusals without end would keep us busy for nothing."""
     runtime = make_script_runtime(code_max_tool_calls=0)
@@ -306,7 +307,7 @@ def test_a_fork_of_the_script_cannot_call_tools(script_runtime: Runtime, run_scr
 
 async def test_calls_that_still_run_are_stopped_with_the_script(make_script_runtime: MakeRuntime) -> None:
     """A tool that a dead script waited for does not go on."""
-    runtime = make_script_runtime(code_timeout=2)
+    runtime = make_script_runtime(code_timeout=6)
     ended = asyncio.Event()
 
     async def wait(args: Any, **_: Any) -> str:

@@ -142,6 +142,7 @@ def test_our_process_cannot_be_seen_or_touched(
     assert answer["output"] == "not attached\nTrue\n"
 
 
+@pytest.mark.services
 def test_the_network_is_out_of_reach_unless_it_is_allowed(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """Not even this machine answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:

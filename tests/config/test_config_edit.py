@@ -326,6 +326,7 @@ while True:
 """
 
 
+@pytest.mark.services
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9")
 def test_a_killed_writer_never_leaves_a_broken_file(write_config):
     """While a writer runs and after it is killed, the file is whole; the next writer is not held up."""
@@ -348,6 +349,7 @@ def test_a_killed_writer_never_leaves_a_broken_file(write_config):
     assert sorted(path.name for path in home.root.iterdir()) == [".config.yaml.lock", "config.yaml"]
 
 
+@pytest.mark.services
 def test_two_processes_writing_at_once_lose_nothing(write_config):
     """Writers wait for each other: every change of both is there in the end."""
     home = write_config(CONFIG)

@@ -86,6 +86,7 @@ def test_detaching_leaves_the_logger_as_it_was(home):
     assert (list(logger.handlers), logger.level) == before
 
 
+@pytest.mark.services
 def test_the_file_rotates(configure):
     """The log never takes more than four files of a megabyte."""
     home = configure()

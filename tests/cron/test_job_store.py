@@ -351,6 +351,7 @@ while claims := store.claim_due(now, missed="all", max_parallel=100):
 """
 
 
+@pytest.mark.services
 def test_four_processes_run_each_moment_once(jobs: JobStore) -> None:
     """Four processes that look at the same jobs at the same time begin every moment exactly once between them."""
     steps = 60

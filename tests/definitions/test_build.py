@@ -186,6 +186,7 @@ print(json.dumps(get_tool_definitions(quiet_mode=True)))
 """
 
 
+@pytest.mark.services
 def test_definitions_are_the_same_bytes_in_every_process(tmp_path):
     """Prompt caches depend on it: no order of hashing or loading shows."""
     texts = set()

@@ -187,7 +187,7 @@ async def test_past_the_deadline_the_coroutine_is_cancelled_in_its_own_loop():
 
     with pytest.raises(NestedCallTimeout, match=r"0\.02 seconds"):
         bridge.run(waits())
-    assert cancelled.wait(5)
+    assert cancelled.wait(30)
     assert wait_until(lambda: not set(bridge_threads()) - before)
     bridge.close()
 
@@ -207,7 +207,7 @@ async def test_the_caller_does_not_wait_for_a_coroutine_that_refuses_to_end(capl
 
     with pytest.raises(NestedCallTimeout):
         bridge.run(stubborn())
-    assert refused.wait(5)
+    assert refused.wait(30)
     assert wait_until(lambda: not set(bridge_threads()) - before)
     gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -139,4 +139,4 @@ def test_a_thread_can_wait_for_a_cancellation():
     token = CancelToken()
     assert token.wait(0) is False
     threading.Thread(target=token.cancel).start()
-    assert token.wait(5) is True
+    assert token.wait(30) is True

@@ -77,7 +77,7 @@ async def test_a_call_that_is_given_up_while_it_waits_holds_nobody_up(runtime: R
         waiting.cancel()
         await asyncio.wait([waiting])
 
-    await asyncio.wait_for(_enter(turns, "write a", ctx), 5)
+    await asyncio.wait_for(_enter(turns, "write a", ctx), 60)
 
 
 async def _enter(turns: CallQueue, name: str, ctx: Any) -> None:

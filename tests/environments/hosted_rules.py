@@ -86,7 +86,7 @@ class HostedEngineRules:
         printed: list[bytes] = []
         process = await engine.spawn(["bash", "-c", "echo first; sleep 60 & exit 4"], on_output=printed.append)
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             code = await process.wait()
         await process.abandon()
 
@@ -127,7 +127,7 @@ class HostedEngineRules:
         process = await engine.spawn(["bash", "-c", "read -r; touch done"], on_output=printed.append)
         await process.write(b"go\n")
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await process.abandon()
 
         await eventually((service.running[0].folder / "done").exists)

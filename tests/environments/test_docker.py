@@ -267,7 +267,7 @@ class TestRealContainers:
         await engine.close()
 
         assert container not in await containers(options)
-        assert await asyncio.wait_for(waiting.wait(), 5) != 0
+        assert await asyncio.wait_for(waiting.wait(), 60) != 0
         with pytest.raises(EnvironmentFailed, match="not open"):
             await engine.spawn(["true"], on_output=lambda data: None)
 

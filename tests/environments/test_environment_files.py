@@ -116,6 +116,7 @@ async def test_a_line_beyond_all_numbers_is_behind_the_end(files: Files, tmp_pat
     assert (part.data, part.at_end) == (b"", True)
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("first", [2, 5_000_000, 8_999_999, 9_000_001])
 def test_a_large_file_gives_the_same_lines_with_and_without_tail(tmp_path: Path, first: int) -> None:
     """Where the system's tail passes over lines, what comes is what our own count finds."""
@@ -185,6 +186,7 @@ def swapping(folder: Path) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(("kind", "tries"), [("direct", 300), ("programs", 25)])
 async def test_no_race_leads_through_a_link(kind: str, tries: int, tmp_path: Path) -> None:
     """A folder that is swapped for a link at any moment never lets a write, read or removal happen behind the link."""
@@ -299,6 +301,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.services
 def test_a_killed_writer_leaves_the_old_or_the_new_content(tmp_path: Path) -> None:
     """Whenever a process is killed in the middle of writing, the file is one whole version."""
     path = tmp_path / "f"

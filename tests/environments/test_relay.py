@@ -84,7 +84,7 @@ def test_output_is_the_same_however_it_is_cut(data: bytes, cuts: list[int], agai
             process.on_stdout(lines[start:end])
         process.on_stderr("bash: line 1: noise\n=")
         process.on_stderr("12\n")
-        code = await asyncio.wait_for(process.wait(), 5)
+        code = await asyncio.wait_for(process.wait(), 60)
         await process.abandon()
         return code, bytes(process.printed)
 

@@ -210,7 +210,7 @@ class TestRealInstances:
         await engine.close()
         await engine.close()
 
-        assert await asyncio.wait_for(waiting.wait(), 5) != 0
+        assert await asyncio.wait_for(waiting.wait(), 60) != 0
         assert await leftovers(options.binary, options.environ) == []
         left = await asyncio.to_thread(lambda: [*Path(options.environ["HOME"]).rglob("toolcrib-*")])
         assert [path for path in left if path.is_file()] == []

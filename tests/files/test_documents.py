@@ -156,6 +156,7 @@ def bomb(name: str, inner: bytes) -> bytes:
     return data.getvalue()
 
 
+@pytest.mark.services
 def test_an_archive_that_unpacks_to_gigabytes_is_refused() -> None:
     """Its reader is stopped by its own limits, and ours neither waits for ever nor grows."""
     data = bomb("word/document.xml", b"<?xml version='1.0'?><w:document xmlns:w='x'>")
@@ -167,6 +168,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused() -> None:
     assert time.monotonic() - begun < LIMIT_SECONDS
 
 
+@pytest.mark.services
 def test_a_document_that_takes_too_long_is_given_up() -> None:
     """Time is bounded from outside too, whatever the reader does."""
     data = pdf(*["x) Tj (" * 50_000] * 20)

@@ -77,6 +77,7 @@ def test_any_texts_can_be_compared(text: str, wanted: str) -> None:
 BIG = "".join(f"line {number} foo bar baz qux\n" for number in range(40_000))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

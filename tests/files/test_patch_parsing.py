@@ -250,6 +250,7 @@ def test_any_text_is_a_patch_or_a_patch_error(lines: list[str]) -> None:
     assert all(path for change in changes for _, path in change.touched())
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "text",
     [

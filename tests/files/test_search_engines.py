@@ -323,6 +323,7 @@ def test_a_glob_chooses_files(search: Search, folder: Path, glob: str, wanted: l
     assert files(search("hit", output_mode="files_only", file_glob=glob)) == wanted
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("mode", ["content", "files_only", "count"])
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_pages_put_together_are_the_whole(search: Search, folder: Path, mode: str, size: int) -> None:

@@ -85,6 +85,7 @@ async def test_a_link_put_in_the_way_after_the_check_is_not_followed(runtime: Ru
     assert "link" in answer["error"]
 
 
+@pytest.mark.services
 async def test_a_search_that_takes_too_long_ends_and_says_so(runtime: Runtime, folder: Path) -> None:
     """A line that a backtracking engine would need years for costs no more than the time of the call."""
     (folder / "a").write_text("aab\n")

@@ -50,6 +50,7 @@ async def test_a_synchronous_caller_gets_the_same(with_servers: WithServers) -> 
     assert json.loads(second) == {"result": "two"}
 
 
+@pytest.mark.services
 async def test_media_resources_and_links_become_parts(with_servers: WithServers) -> None:
     """Images and audio are parts of their own; the rest is text, and nothing that no model reads is sent."""
     runtime = await with_servers({"s": sdk()})
@@ -85,6 +86,7 @@ async def test_an_error_of_a_tool_is_an_error_result(with_servers: WithServers) 
     assert runtime.mcp.servers()[0].state == "ready"
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("server", [raw(), sdk()], ids=["2025-11-25", "2026-07-28"])
 async def test_progress_reaches_the_caller(make_runtime: Any, server: dict[str, Any]) -> None:
     """What a server says about how far it is, the caller hears."""
@@ -116,11 +118,11 @@ async def test_cancelling_a_call_tells_the_server(with_servers: WithServers) -> 
 
 async def test_a_call_has_a_deadline(with_servers: WithServers) -> None:
     """A server that does not answer costs its own call the time that the config allows, and no more."""
-    runtime = await with_servers({"s": raw(timeout=0.3)})
+    runtime = await with_servers({"s": raw(timeout=3)})
 
     stalled = await runtime.call("mcp__s__stall", {})
 
-    assert "did not answer within 0.3 seconds" in stalled.error_message
+    assert "did not answer within 3 seconds" in stalled.error_message
     assert text_of(await runtime.call("mcp__s__echo", {"text": "next"})) == "next"
 
 
@@ -129,13 +131,14 @@ async def test_calls_keep_their_order_unless_the_server_allows_more(with_servers
     runtime = await with_servers({"one": raw(), "many": raw(supports_parallel_tool_calls=True, max_parallel=4)})
     loop = asyncio.get_running_loop()
 
-    async def seconds(server: str) -> float:
+    async def seconds(server: str, each: float) -> float:
         began = loop.time()
-        await asyncio.gather(*(runtime.call(f"mcp__{server}__slow", {"seconds": 0.4}) for _ in range(3)))
+        await asyncio.gather(*(runtime.call(f"mcp__{server}__slow", {"seconds": each}) for _ in range(3)))
         return loop.time() - began
 
-    assert await seconds("one") >= 1.2
-    assert await seconds("many") < 1.2
+    assert await seconds("one", 0.4) >= 1.2
+    # Long enough that a busy machine cannot make three at once look like three in a row.
+    assert await seconds("many", 4) < 12
 
 
 async def test_a_server_has_a_minimal_environment_and_the_workspace(with_servers: WithServers, tmp_path: Path) -> None:
@@ -176,6 +179,7 @@ async def test_originals_are_found_by_search(with_servers: WithServers) -> None:
     assert [hit.name for hit in hits] == [name]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("how", ["stdio", "http"])
 async def test_a_server_may_ask_for_input_during_a_call(
     make_runtime: Any, http_server: Callable[..., Any], how: str

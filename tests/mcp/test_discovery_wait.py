@@ -87,7 +87,7 @@ async def test_without_a_choice_of_toolsets_the_servers_are_offered_too(make_run
 
 async def test_a_server_that_never_answers_is_waited_for_once(make_runtime: MakeRuntime) -> None:
     """The first request waits as long as the config says, and no other one does."""
-    runtime = make_runtime(config_with({"s": raw(stall_on=["initialize"])}, discovery_timeout=1.5))
+    runtime = make_runtime(config_with({"s": raw(stall_on=["initialize"])}, discovery_timeout=6))
     agent = agent_of(runtime)
 
     began = time.monotonic()
@@ -96,8 +96,8 @@ async def test_a_server_that_never_answers_is_waited_for_once(make_runtime: Make
     await agent.run("Two")
     second = time.monotonic() - began - first
 
-    assert first >= 1.4
-    assert second < 1.4
+    assert first >= 5.9
+    assert second < 5.9
 
 
 async def test_a_run_that_waits_for_servers_can_be_stopped(make_runtime: MakeRuntime) -> None:

@@ -247,6 +247,7 @@ async def test_what_is_no_web_address_is_refused(with_servers: WithServers, era:
     assert asker.asked == []
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "field",
     [

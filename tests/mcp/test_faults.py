@@ -234,6 +234,7 @@ async def left_over(runtime: Any, pids: list[int]) -> dict[str, int]:
     }
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("times", [20, pytest.param(1000, marks=pytest.mark.services)])
 async def test_reconnects_leave_nothing_behind(with_servers: WithServers, tmp_path: Path, times: int) -> None:
     """A server that dies at every third call answers the others; nothing is left, and no call without an answer."""

@@ -77,6 +77,7 @@ def serving_itself(home: Path) -> dict[str, Any]:
     return server
 
 
+@pytest.mark.services
 async def test_serving_itself_over_stdio_ends_after_one(with_servers: Callable[..., Any], tmp_path: Path) -> None:
     """The toolcrib that was started says in its log why it does not start the next one."""
     home = tmp_path / "served"
@@ -106,6 +107,7 @@ def own_client(tmp_path: Path) -> Iterator[Path]:
     process.wait()
 
 
+@pytest.mark.services
 async def test_a_server_by_http_is_not_its_own_client(own_client: Path) -> None:
     """It recognises its own process, and says so in its log."""
     log = own_client / "logs" / "toolcrib.log"

@@ -16,6 +16,7 @@ from toolcrib.testing import ScriptedProvider, call, says
 WithServers = Callable[..., Any]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("server", [raw(), sdk()], ids=["2025-11-25", "2026-07-28"])
 async def test_progress_is_told_with_the_call_it_belongs_to(with_servers: WithServers, server: dict[str, Any]) -> None:
     """Who watches an agent sees the progress of each call under its id, also of calls that run at once."""

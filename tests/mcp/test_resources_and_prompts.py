@@ -50,6 +50,7 @@ async def test_resources_are_listed_with_templates_and_nothing_hidden(with_serve
     assert listed["templates"] == [{"uriTemplate": "memo://{name}", "name": "any memo"}]
 
 
+@pytest.mark.services
 async def test_a_server_of_the_newer_protocol_is_read_page_by_page(with_servers: WithServers) -> None:
     """All pages of a list are fetched, resources are read, and prompts are listed."""
     runtime = await with_servers({"s": sdk_offers()})
@@ -67,6 +68,7 @@ async def test_a_server_of_the_newer_protocol_is_read_page_by_page(with_servers:
     assert prompts == [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]
 
 
+@pytest.mark.services
 async def test_tools_of_the_server_with_such_names_are_kept_beside_ours(with_servers: WithServers) -> None:
     """The server's own `list_resources` has the plain name; ours is there too, under another one."""
     runtime = await with_servers({"s": {**sdk_offers(), "trust": "all"}})

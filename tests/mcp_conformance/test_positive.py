@@ -206,6 +206,7 @@ async def other_process() -> AsyncIterator[str]:
         await process.communicate()
 
 
+@pytest.mark.services
 async def test_our_client_and_our_server_together(other_process: str, make_runtime: Callable[..., Runtime]) -> None:
     """Through our own client: texts, errors, a question in the middle of a call, resources, several calls at once."""
     person = Reader()

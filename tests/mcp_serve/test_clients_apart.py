@@ -38,6 +38,7 @@ async def _session(client: Client) -> str:
     return str(content["session"])
 
 
+@pytest.mark.services
 @BOTH
 async def test_clients_have_their_own_sessions(make_server: MakeServer, add_tool: AddTool, era: str) -> None:
     """Ten clients of the same name on the same machine, at the same time, keep ten sessions apart."""
@@ -176,6 +177,7 @@ async def test_stopping_the_server_ends_calls(make_server: MakeServer, era: str,
         calling.exception()
 
 
+@pytest.mark.services
 async def test_a_client_cannot_open_calls_without_end(make_server: MakeServer, add_tool: AddTool) -> None:
     """Beyond its limit of open calls a client is told to wait; other clients are not."""
     server, runtime = make_server()

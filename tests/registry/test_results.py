@@ -143,6 +143,7 @@ def test_any_text_gives_a_short_clean_text_that_can_be_sent(text: str) -> None:
     assert json.loads(results.handler_failed(ValueError(text)))["error"]
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "unit", ["<", "<system ", "<![CDATA[", "]]>", "```\n", "`", "<|", "[INST", "eyJ-", "sk-", "bearer ", "://a:",
              "?key=", " ", "\n", "\ud800", "<sys", "a-", "~~~"]

@@ -300,6 +300,7 @@ def start_writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.services
 def test_several_processes_lose_nothing(store: MemoryStore) -> None:
     """Whatever order they come in, every change of every process is in the file and in the log."""
     writers = [start_writer(store.folder, name, 15) for name in "abc"]
@@ -313,6 +314,7 @@ def test_several_processes_lose_nothing(store: MemoryStore) -> None:
     assert len(store.history()) == 60
 
 
+@pytest.mark.services
 def test_a_killed_writer_loses_nothing_that_it_had_confirmed(store: MemoryStore) -> None:
     """kill -9 at any moment: what was confirmed is in the file, and the next writer goes on."""
     acknowledged: list[str] = []

@@ -207,7 +207,7 @@ def test_no_text_holds_the_scan_up(piece: str) -> None:
 
     threat_in(text)
 
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10
 
 
 def test_a_text_too_long_to_check_is_refused() -> None:

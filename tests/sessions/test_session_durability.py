@@ -88,6 +88,7 @@ def test_two_hundred_kills(home: Path, store: SessionStore, seed: int) -> None:
     test_a_killed_process_loses_nothing_that_it_was_told_is_safe(home, store, seed)
 
 
+@pytest.mark.services
 def test_a_session_goes_on_after_each_of_many_kills(home: Path, store: SessionStore) -> None:
     """One session that is killed, repaired and resumed again and again stays whole."""
     session = store.create()
@@ -100,6 +101,7 @@ def test_a_session_goes_on_after_each_of_many_kills(home: Path, store: SessionSt
     check_after_kill(store, session.id, said, (home / "world").read_text().split())
 
 
+@pytest.mark.services
 def test_processes_append_to_one_session_side_by_side(home: Path, store: SessionStore) -> None:
     """Appends of several processes are all kept, each one's in its order, and calls find their results again."""
     session = store.create()
@@ -130,6 +132,7 @@ store.append(store.create().id, Message(role="user", content="hello"))
 """
 
 
+@pytest.mark.services
 def test_processes_may_be_first_at_the_same_time(home: Path) -> None:
     """Several processes that find no database make one together."""
     path = home / "sessions.db"

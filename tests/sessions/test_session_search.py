@@ -161,6 +161,7 @@ def test_hits_far_down_the_ranking_are_reached(store: SessionStore) -> None:
     assert found(store, "lion", without={loud.id}) == ["a lion, once, among many other words"]
 
 
+@pytest.mark.services
 def test_an_old_session_can_be_searched_alone(store: SessionStore) -> None:
     """The words of one session are found although newer sessions have more of them than are ranked."""
     old = filled(store, "an old lynx", "山猫山猫", "nothing")
@@ -172,6 +173,7 @@ def test_an_old_session_can_be_searched_alone(store: SessionStore) -> None:
         assert found(store, typed, within=old) == ["山猫山猫"]
 
 
+@pytest.mark.services
 def test_more_hits_than_can_be_ranked_are_ranked_over_the_newest(store: SessionStore) -> None:
     """Beyond the limit, a perfect but old message gives way to newer ones."""
     session = store.create()

@@ -96,6 +96,7 @@ def test_dangerous_commands_are_found_where_they_stand(path: str, text: str, exp
     assert [(one.line, one.severity) for one in find_concerns(text, text_kind(path, text))] == expected
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("at", [0, 13_990, 15_995, 40_000, 99_000])
 def test_orders_are_found_anywhere_in_a_long_text(at: int) -> None:
     """Long texts are looked at piece by piece; what lies across the cut is found, with its line."""

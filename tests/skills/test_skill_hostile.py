@@ -37,7 +37,7 @@ def test_no_head_breaks_or_holds_up_the_search(head: str) -> None:
     name, description = name_and_description(text, "bomb")
     problems = format_problems(text, "bomb")
 
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
     assert name == "bomb"
     assert len(description) <= 2_000
     assert problems

@@ -322,6 +322,7 @@ while True:
 """
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("mode", ["edit", "create"])
 def test_a_kill_in_the_middle_leaves_the_old_or_the_new_state(crib: Crib, mode: str) -> None:
     """Never half a text, never a skill without one, and the next change works."""

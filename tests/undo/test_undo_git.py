@@ -51,6 +51,7 @@ def files(work: Work) -> dict[str, object]:
     return {name: entry for name, entry in work.tree().items() if not name.startswith(".git/") and name != ".git"}
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "command",
     [

@@ -185,16 +185,15 @@ BOOTSTRAP = f"""import sys
 if sys.version_info < (3, 7): sys.stdout.write("{OLD_PYTHON} %d.%d\\n" % sys.version_info[:2]); sys.exit(1)
 exec(compile(sys.argv[1], "<supervisor>", "exec"), dict(__name__="__main__"))"""
 # Finds the interpreter: the one in the settings, the project's, or the first on PATH. Never our own: a script could
-# import whatever is installed there. Few malloc arenas, because each counts as much against the memory limit as ten
-# threads.
+# import whatever is installed there. Each candidate is opened first, because Landlock shows files that it does not let
+# us open. Few malloc arenas, because each counts as much against the memory limit as ten threads.
 START_INTERPRETER = """__tc_options=(-I -X utf8 {options})
-for __tc_python in {candidates}; do
-    if [[ $__tc_python == */* ]]; then
-        [[ ! -x $__tc_python ]] || builtin break
-    elif builtin hash "$__tc_python" 2>/dev/null; then
+for __tc_python in {candidates} ''; do
+    if [[ $__tc_python != */* ]]; then
+        builtin hash "$__tc_python" 2>/dev/null || builtin continue
         __tc_python=${{BASH_CMDS[$__tc_python]}}
-        builtin break
     fi
+    [[ ! -x $__tc_python ]] || ! {{ builtin true <"$__tc_python"; }} 2>/dev/null || builtin break
 done
 [[ -x $__tc_python ]] || {{ builtin printf '{no_python}\\n'; builtin exit 1; }}
 [[ $__tc_python != {shim} ]] || __tc_python={executable}

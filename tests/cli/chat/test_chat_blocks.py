@@ -165,6 +165,7 @@ def test_an_entity_cannot_steer_the_terminal(text: str) -> None:
     assert not re.search(r"[\r\f\u202e\u2066]", drawn(text))
 
 
+@pytest.mark.services
 def test_a_very_long_piece_of_code_is_drawn_without_waiting() -> None:
     """Colouring a hundred thousand lines would stop the keys from being heard; they are shown plain."""
     code = "print(1)\n" * 50_000

@@ -68,7 +68,7 @@ def test_an_interrupt_in_the_middle_of_an_answer_keeps_the_session(home: Path) -
             server.end()
 
             chat.wait_for("A whole answer.")
-            first, second = server.requests.get(timeout=5), server.requests.get(timeout=5)
+            first, second = server.requests.get(timeout=30), server.requests.get(timeout=30)
             assert len(second["messages"]) > len(first["messages"])
             assert any("Half an ans" in str(message["content"]) for message in second["messages"])
 

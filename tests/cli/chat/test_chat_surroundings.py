@@ -311,7 +311,7 @@ def test_images_that_a_message_names_are_sent_along(home: Path, tmp_path: Path) 
             server.end()
             chat.wait_for("A cat.")
 
-    request = json.dumps(server.requests.get(timeout=5))
+    request = json.dumps(server.requests.get(timeout=30))
     assert base64.b64encode(PIXEL).decode() in request
 
 
