@@ -17,76 +17,76 @@ from toolcrib.config.section import (
 
 
 class Prices(Section, frozen=True, kw_only=True):
-    """What a model costs, in US dollars for a million tokens; used where the provider does not say."""
+    """What a model costs, in US dollars per million tokens; used if the provider does not report it."""
 
     input: NonNegativeFloat = 0
-    """Tokens of the prompt."""
+    """Input tokens."""
     cached: NonNegativeFloat = 0
-    """Tokens of the prompt that the provider had in its cache."""
+    """Input tokens that the provider read from its cache."""
     output: NonNegativeFloat = 0
-    """Tokens of the answer."""
+    """Output tokens."""
 
 
 class ModelSettings(Section, frozen=True, kw_only=True):
-    """Which model answers. Without any of this, and without a key, a small model on this machine does."""
+    """Which model to use. Without these settings and without a key, toolcrib runs a small model on this machine."""
 
     default: str = ""
     """The model, as its provider names it; `provider/model` names both."""
     provider: str = ""
-    """Where it is: a name of `toolcrib model list`, or one of `providers`. Empty: the first that has a key."""
+    """The provider: one from `toolcrib model list` or `providers`. Empty means the first one that has a key."""
     base_url: str = ""
-    """The address of a server that speaks a known protocol, instead of the provider's own."""
+    """The address of another server that speaks the provider's protocol."""
     fallbacks: list[str] = field(default_factory=list)
-    """Models that are tried in this order when the first cannot answer, as `provider/model`."""
+    """Models to try in this order when the first one fails, as `provider/model`."""
     context_window: NonNegativeInt = 0
-    """How many tokens the model takes; 0 means what is known of it."""
+    """The model's context window in tokens; 0 means the known size."""
     max_output_tokens: NonNegativeInt = 0
-    """The longest answer; 0 leaves it to the provider."""
+    """The longest answer in tokens; 0 leaves it to the provider."""
     temperature: float | None = None
-    """How freely it words its answers; unset leaves it to the provider."""
+    """The sampling temperature; unset leaves it to the provider."""
     reasoning_effort: Literal["", "none", "low", "medium", "high"] = ""
-    """How long it thinks before it answers, where it can; empty leaves it to the provider."""
+    """How much the model reasons before it answers, if it can; empty leaves it to the provider."""
     timeout: PositiveFloat = 600
     """How many seconds one request may take."""
     max_retries: NonNegativeInt = 5
-    """How often a request is sent again after a failure that may pass."""
+    """How often to retry a request after a temporary failure."""
     prices: dict[str, Prices] = field(default_factory=dict)
     """Prices by model name."""
 
 
 class AuxiliarySettings(Section, frozen=True, kw_only=True):
-    """The model for small jobs: judging a command in `smart` mode, summaries. Empty: the main one."""
+    """The model for small jobs, such as judging commands in `smart` mode and summaries. Empty means the main model."""
 
     model: str = ""
     """The model, as its provider names it; `provider/model` names both."""
     provider: str = ""
-    """Where it is."""
+    """Its provider."""
     base_url: str = ""
     """The address of its server, if it is not the provider's own."""
 
 
 class ProviderEntry(Section, frozen=True, kw_only=True):
-    """A server of your own, or of somebody whom toolcrib does not know."""
+    """A model server that toolcrib doesn't know, for example your own."""
 
     base_url: str = ""
     """Its address, for example http://127.0.0.1:8000/v1."""
     key_env: str = ""
-    """The variable that holds its key; empty when it needs none."""
+    """The environment variable with its key; empty if it needs none."""
     protocol: Literal["openai", "anthropic"] = "openai"
-    """Which protocol it speaks."""
+    """The protocol that it speaks."""
     dialect: Literal["openai", "openai_strict", "openai_gemini", "anthropic", "llama_cpp"] = "openai"
-    """Which JSON Schema it accepts for tools."""
+    """The dialect of JSON Schema that it accepts for tools."""
     model: str = ""
-    """The model to use when none is named."""
+    """The model to use if none is named."""
     context_window: NonNegativeInt = 0
-    """How many tokens its models take; 0 means that it is not known."""
+    """The context window of its models in tokens; 0 means unknown."""
 
 
 class AgentSettings(Section, frozen=True, kw_only=True):
     """How the agent works."""
 
     disabled_toolsets: list[str] = field(default_factory=list)
-    """Toolsets that are never offered, whatever else enables them."""
+    """Toolsets that are never offered, even if something else enables them."""
     max_turns: PositiveInt = 90
     """The most requests to the model for one question."""
     max_calls: PositiveInt = 500
@@ -96,65 +96,65 @@ class AgentSettings(Section, frozen=True, kw_only=True):
 
 
 class CompressionSettings(Section, frozen=True, kw_only=True):
-    """What happens before a conversation outgrows the model."""
+    """How to compress a conversation before it outgrows the model's context window."""
 
     enabled: bool = True
-    """Replace the older part of a long conversation by a summary."""
+    """Replace the older part of a long conversation with a summary."""
     threshold_pct: Annotated[float, Meta(ge=10, le=95)] = 80
-    """How full the model's window may get, in percent, before that happens."""
+    """How full the context window may get, in percent, before that."""
     keep_messages: PositiveInt = 20
-    """How many of the latest messages stay as they are."""
+    """How many of the latest messages to keep unchanged."""
 
 
 class GuardrailCounts(Section, frozen=True, kw_only=True):
-    """After how many repetitions in a row something happens."""
+    """How many repetitions in a row trigger a guardrail."""
 
     exact_failure: PositiveInt = 2
     """The same call fails in the same way."""
     same_tool_failure: PositiveInt = 3
-    """The same tool fails, whatever its arguments."""
+    """The same tool fails, with any arguments."""
     no_progress: PositiveInt = 2
-    """The same call gives the same result again."""
+    """The same call returns the same result again."""
 
 
 class GuardrailSettings(Section, frozen=True, kw_only=True):
-    """What breaks a loop in which the model repeats itself."""
+    """What stops a model that repeats itself."""
 
     warn_after: GuardrailCounts = field(default_factory=GuardrailCounts)
-    """When the model is told that it repeats itself."""
+    """When to tell the model that it repeats itself."""
     stop_after: GuardrailCounts = field(
         default_factory=lambda: GuardrailCounts(exact_failure=5, same_tool_failure=8, no_progress=5)
     )
-    """When such a call is not run any more; a model that goes on all the same is stopped."""
+    """When to refuse such calls; a model that continues anyway is stopped."""
 
 
 class MemorySettings(Section, frozen=True, kw_only=True):
     """What the agent remembers across sessions."""
 
     enabled: bool = True
-    """Put what is remembered into the prompt."""
+    """Put memories into the prompt."""
     memory_char_limit: PositiveInt = 2200
-    """How long its own notes may become, in characters."""
+    """The most characters of the agent's own notes."""
     user_char_limit: PositiveInt = 1375
-    """How long its notes about the user may become, in characters."""
+    """The most characters of its notes about the user."""
     write_approval: bool = False
-    """Ask before anything is remembered."""
+    """Ask for approval before the agent remembers anything."""
 
 
 class DelegationSettings(Section, frozen=True, kw_only=True):
-    """Helpers that the agent sends out with `delegate_task`."""
+    """Subagents that the agent starts with `delegate_task`."""
 
     max_concurrent_children: PositiveInt = 3
-    """How many helpers of one agent work at the same time."""
+    """How many subagents of one agent may run at the same time."""
     max_spawn_depth: NonNegativeInt = 1
-    """How deep helpers may send helpers of their own; 1 means that only the first agent does."""
+    """How deep subagents may nest; 1 means that only the first agent starts any."""
     child_timeout_seconds: NonNegativeFloat = 0
-    """How long one helper may take; 0 sets no limit."""
+    """How many seconds one subagent may take; 0 means no limit."""
     max_iterations: PositiveInt = 50
-    """The most requests to the model of one helper."""
+    """The most requests to the model by one subagent."""
     max_summary_chars: PositiveInt = 24_000
-    """How long a helper's report may be."""
+    """The most characters of a subagent's report."""
     subagent_auto_approve: bool = False
-    """Let helpers do dangerous things without asking; what is always denied stays denied."""
+    """Let subagents run dangerous calls without approval; deny rules still apply."""
     model: str = ""
-    """The model of helpers; empty means that of their agent."""
+    """The model for subagents; empty means that of their agent."""

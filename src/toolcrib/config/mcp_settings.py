@@ -20,12 +20,12 @@ from toolcrib.config.section import (
 
 
 class McpToolFilter(PrivateSection, frozen=True, kw_only=True):
-    """What of a server is offered."""
+    """Which of a server's tools to offer."""
 
     include: list[str] = field(default_factory=list)
     """The tools to offer, by the server's own names; patterns like `read_*` work. Empty means all."""
     exclude: list[str] = field(default_factory=list)
-    """Tools that are never offered, also if `include` names them."""
+    """Tools that are never offered, even if `include` names them."""
     resources: bool = True
     """Offer tools that list and read the resources of the server, where it has any."""
     prompts: bool = True
@@ -33,7 +33,7 @@ class McpToolFilter(PrivateSection, frozen=True, kw_only=True):
 
 
 class McpSamplingSettings(PrivateSection, frozen=True, kw_only=True):
-    """What happens when a server wants to ask the model something."""
+    """What to do when a server asks to use the model (sampling)."""
 
     enabled: bool = True
     """Let the server ask at all."""
@@ -108,7 +108,7 @@ class McpServerSettings(PrivateSection, frozen=True, kw_only=True):
     timeout: PositiveFloat = 300
     """How many seconds one call may take."""
     connect_timeout: PositiveFloat = 60
-    """How many seconds starting and greeting may take."""
+    """How many seconds connecting may take."""
     enabled: bool = True
     """Use this server."""
     supports_parallel_tool_calls: bool = False
@@ -116,21 +116,21 @@ class McpServerSettings(PrivateSection, frozen=True, kw_only=True):
     max_parallel: PositiveInt = 8
     """The most calls at once, where several are allowed."""
     tools: McpToolFilter = field(default_factory=McpToolFilter)
-    """What of the server is offered."""
+    """Which of the server's tools to offer."""
     trust: Literal["ask", "read_only", "all"] = "read_only"
-    """`ask`: every call is asked about; `read_only`: except those of tools that say they only read; `all`: none is."""
+    """`ask`: every call needs your approval; `read_only`: except calls of read-only tools; `all`: no call does."""
     trusted_tools: list[str] = field(default_factory=list)
-    """Tools that run without a question, by the server's own names."""
+    """Tools that run without approval, by the server's own names."""
     roots: list[str] = field(default_factory=list)
     """Folders that the server is told it may work in; empty means the workspace."""
     sampling: Annotated[McpSamplingSettings, shorthand("enabled")] = field(default_factory=McpSamplingSettings)
-    """What happens when the server wants to ask the model something; `false` alone forbids it."""
+    """What to do when the server asks to use the model (sampling); `false` alone forbids it."""
     auth: Literal["none", "oauth"] = "none"
     """`oauth`: log in with `toolcrib mcp login NAME`."""
     oauth: McpOAuthSettings = field(default_factory=McpOAuthSettings)
     """How to log in at the server."""
     keepalive_interval: Annotated[float, Meta(ge=5)] = 180
-    """How many seconds of silence pass before an HTTP connection is tested."""
+    """How many seconds an HTTP connection may be silent before toolcrib tests it."""
     idle_timeout_seconds: NonNegativeFloat = 0
     """End the connection after so many seconds without a call, until the next one; 0 means never."""
     max_lifetime_seconds: NonNegativeFloat = 0

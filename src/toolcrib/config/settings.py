@@ -42,49 +42,49 @@ class CustomToolset(Section, frozen=True, kw_only=True):
     description: str = ""
     """One sentence about the toolset, shown by `toolcrib toolsets list`."""
     tools: list[str] = field(default_factory=list)
-    """Names of the tools that it adds."""
+    """The tools that it adds, by name."""
     includes: list[str] = field(default_factory=list)
-    """Names of the toolsets whose tools it adds."""
+    """Other toolsets whose tools it includes, by name."""
 
 
 class PluginEntry(Section, frozen=True, kw_only=True):
     """What one plugin may do."""
 
     allow_tool_override: bool = False
-    """Let this plugin replace tools that are not its own."""
+    """Let this plugin replace tools that it did not register."""
 
 
 class PluginSettings(Section, frozen=True, kw_only=True):
-    """Which plugins are loaded."""
+    """Which plugins to load."""
 
     enabled: list[str] = field(default_factory=list)
-    """Names of the plugins to load; a plugin that is not named here stays off."""
+    """The plugins to load, by name; any other plugin stays off."""
     disabled: list[str] = field(default_factory=list)
-    """Names of plugins that are never loaded, even if enabled."""
+    """Plugins that are never loaded, even if they are enabled."""
     project: bool = False
-    """Also look for plugins in the project folder that toolcrib is started in."""
+    """Also look for plugins in the project folder that toolcrib starts in."""
     entries: dict[str, PluginEntry] = field(default_factory=dict)
     """Permissions by plugin name."""
 
 
 class ToolSearchSettings(Section, frozen=True, kw_only=True):
-    """Whether rarely used tools are found by search instead of being described to the model in full."""
+    """Whether the model searches for rarely used tools instead of getting all their descriptions."""
 
     enabled: Literal["auto", "on", "off"] = "auto"
-    """`auto` turns the search on when the descriptions take too large a share of the context."""
+    """`auto` turns search on when the descriptions would take too large a share of the context."""
     threshold_pct: Annotated[float, Meta(ge=0, le=100)] = 10
-    """The share of the context, in percent, from which `auto` turns the search on."""
+    """The share of the context, in percent, at which `auto` turns search on."""
     search_default_limit: PositiveInt = 5
-    """How many tools a search gives when the model does not say."""
+    """How many tools a search returns if the model does not say."""
     max_search_limit: PositiveInt = 20
-    """The most tools that one search gives."""
+    """The most tools that one search returns."""
 
 
 class ToolSettings(Section, frozen=True, kw_only=True):
-    """How tools are run."""
+    """How tools run."""
 
     max_parallel: PositiveInt = 8
-    """The most calls of one batch that run at the same time."""
+    """How many calls of one batch may run at the same time."""
     nested_call_timeout_seconds: PositiveFloat = 300
     """How long a call made from inside a running event loop may take."""
     check_timeout_seconds: PositiveFloat = 1.0
@@ -92,33 +92,33 @@ class ToolSettings(Section, frozen=True, kw_only=True):
     timeouts: dict[str, PositiveFloat] = field(default_factory=dict)
     """Time limits in seconds, by tool name."""
     tool_search: Annotated[ToolSearchSettings, shorthand("enabled")] = field(default_factory=ToolSearchSettings)
-    """Search instead of long descriptions; `true`, `false` or `auto` alone sets `enabled`."""
+    """Tool search; `true`, `false` or `auto` alone sets `enabled`."""
 
 
 class ToolOutputSettings(Section, frozen=True, kw_only=True):
     """How much of a tool's output reaches the model."""
 
     max_result_chars: PositiveInt = 100_000
-    """The most characters of one result; the rest is kept in a file that the model can read."""
+    """The most characters of one result; a longer one is saved to a file that the model can read."""
     max_turn_chars: PositiveInt = 200_000
     """The most characters of all results of one turn together."""
     max_bytes: PositiveInt = 50_000
     """The most bytes of terminal output."""
     max_lines: PositiveInt = 2000
-    """The most lines of a file that are read at once."""
+    """The most lines of a file that one read returns."""
     max_line_length: PositiveInt = 2000
-    """The most characters of one line; longer ones are cut."""
+    """The most characters of one line; longer lines are truncated."""
 
 
 class CodeExecutionSettings(Section, frozen=True, kw_only=True):
     """How `execute_code` runs a script."""
 
     mode: Literal["project", "strict"] = "project"
-    """`project`: in the session's folder, with the Python of the project; `strict`: in an empty folder, with the
-    standard library alone."""
+    """`project`: in the session's folder, with the project's Python; `strict`: in an empty folder, with only the
+    standard library."""
     sandbox: Literal["auto", "on", "off"] = "auto"
-    """With the local backend: run scripts in the kernel sandbox. `auto` does so where there is one, `on` refuses to run
-    without one."""
+    """With the local backend, run scripts in the kernel sandbox: `auto` if there is one; `on` refuses to run without
+    one."""
     network: bool = False
     """Let scripts in the sandbox use the network."""
     python: str = ""
@@ -128,9 +128,9 @@ class CodeExecutionSettings(Section, frozen=True, kw_only=True):
     max_tool_calls: NonNegativeInt = 50
     """How many tools one script may call."""
     max_output_bytes: PositiveInt = 50_000
-    """How much of what a script prints reaches the model."""
+    """How much of a script's output reaches the model."""
     max_error_bytes: PositiveInt = 10_000
-    """How much of what a script prints as errors reaches the model."""
+    """How much of a script's error output reaches the model."""
     memory_mb: NonNegativeInt = 1024
     """How much memory one script may use, in megabytes; 0 means no limit."""
     max_processes: NonNegativeInt = 64
@@ -138,100 +138,100 @@ class CodeExecutionSettings(Section, frozen=True, kw_only=True):
 
 
 class UndoSettings(Section, frozen=True, kw_only=True):
-    """What is kept of files before tools change them, for `toolcrib undo`."""
+    """Snapshots of files from before tools change them, for `toolcrib undo`."""
 
     enabled: bool = True
-    """Keep what files are before a tool changes or deletes them."""
+    """Snapshot files before a tool changes or deletes them."""
     max_file_mb: NonNegativeFloat = 50
-    """Larger files are not kept, in megabytes."""
+    """The largest file to snapshot, in megabytes."""
     max_session_mb: NonNegativeFloat = 500
-    """How much is kept for one session, in megabytes."""
+    """The most space for the snapshots of one session, in megabytes."""
     max_total_mb: NonNegativeFloat = 2000
-    """How much is kept for all sessions, in megabytes; the oldest goes first."""
+    """The most space for all snapshots, in megabytes; the oldest are deleted first."""
 
 
 class SkillSettings(Section, frozen=True, kw_only=True):
     """Which skills the agent sees."""
 
     folders: list[str] = field(default_factory=list)
-    """More folders with skills, besides those in the home and in the project."""
+    """Extra folders with skills, besides those in the home and the project."""
     disabled: list[str] = field(default_factory=list)
-    """Names of skills that are not shown."""
+    """Skills to hide, by name."""
     bundled: bool = True
-    """Show the skills that come with toolcrib."""
+    """Show the skills that ship with toolcrib."""
     project: bool = True
-    """Show the skills of the project that toolcrib is started in."""
+    """Show the skills of the project that toolcrib starts in."""
 
 
 class CronSettings(Section, frozen=True, kw_only=True):
     """How scheduled jobs run."""
 
     missed: Literal["once", "skip", "all"] = "once"
-    """What happens to runs whose time passed while no scheduler was running: one for all of them, none, or each."""
+    """Which missed runs to make up for after no scheduler was running: one for all of them, none, or each."""
     timezone: str = ""
-    """The time zone of schedules that name none, for example `Europe/Berlin`; empty means this machine's."""
+    """The time zone of schedules that don't name one, for example `Europe/Berlin`; empty means this machine's."""
     max_parallel: PositiveInt = 3
-    """How many jobs run at the same time."""
+    """How many jobs may run at the same time."""
     timeout: PositiveFloat = 3600
     """How many seconds one run may take."""
     keep_runs: PositiveInt = 50
-    """How many runs of each job are kept."""
+    """How many runs of each job to keep."""
 
 
 EntryPolicy = Literal["ask", "allow", "deny"]
 
 
 class PolicySettings(Section, frozen=True, kw_only=True):
-    """What happens to a dangerous call, by where it comes from: `ask` somebody, `allow` it, or `deny` it.
+    """What to do about a dangerous call, by where it comes from: `ask` for approval, `allow` it, or `deny` it.
 
-    Catastrophic commands and what a rule denies are denied in any case.
+    Catastrophic commands and deny rules apply in any case.
     """
 
     interactive: EntryPolicy = "ask"
     """`toolcrib chat` at a terminal."""
     gateway: EntryPolicy = "ask"
-    """Messaging platforms, where the question goes to the chat."""
+    """Messaging platforms, which ask in the chat."""
     cron: EntryPolicy = "deny"
-    """Scheduled jobs, which nobody watches."""
+    """Scheduled jobs, which run unattended."""
     batch: EntryPolicy = "deny"
-    """Runs over many prompts, which nobody watches."""
+    """Batch runs over many prompts, which run unattended."""
     library: EntryPolicy = "deny"
-    """Programs that use toolcrib; one that brings its own approver is asked instead of denied."""
+    """Programs that use toolcrib as a library; with an approver of its own, a program is asked instead of denied."""
 
 
 class ApprovalSettings(Section, frozen=True, kw_only=True):
-    """When a person is asked before a tool acts."""
+    """When a tool call needs a person's approval."""
 
     mode: Literal["manual", "smart", "off"] = "manual"
-    """`manual` asks, `smart` asks a model first about the classes in `smart_classes`, `off` asks nothing."""
+    """`manual` asks you, `smart` first asks a model about the classes in `smart_classes`, `off` never asks."""
     timeout: PositiveFloat = 60
-    """How many seconds a question waits for its answer."""
+    """How many seconds to wait for an approval."""
     policies: PolicySettings = field(default_factory=PolicySettings)
-    """What happens to a dangerous call, by where it comes from."""
+    """What to do about a dangerous call, by where it comes from."""
     deny: list[str] = field(default_factory=list)
-    """Commands that never run, as patterns like `git push *`; each command of a line is looked at."""
+    """Commands that never run, as patterns like `git push *`; every command of a line is checked."""
     rules: Annotated[list[str], item_text(rule_text)] = field(default_factory=list)
     """Rules like `allow rm in workspace`, `ask npm install`, `deny git push --force in ~/work`; deny wins, then ask."""
     smart_classes: list[str] = field(default_factory=lambda: ["recursive delete inside the workspace"])
-    """The dangers that the model may agree to in `smart` mode."""
+    """The kinds of danger that the model may approve in `smart` mode."""
 
 
 class SecuritySettings(Section, frozen=True, kw_only=True):
-    """What is hidden from the model and from logs."""
+    """What to hide from the model and from logs."""
 
     redact_secrets: bool = True
-    """Replace keys and passwords in results and errors by a mask."""
+    """Mask keys and passwords in results and errors."""
 
 
 class LoggingSettings(Section, frozen=True, kw_only=True):
-    """What the log file holds."""
+    """What goes into the log file."""
 
     level: LogLevel = "info"
-    """The least important kind of message that is written."""
+    """The lowest level to log."""
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """Everything that can be set, as one value."""
+    """All settings as one value."""
 
     toolsets: list[str] = field(default_factory=lambda: ["cli"])
     """The toolsets that `toolcrib chat` offers to the model. An empty list means no tools."""
@@ -240,54 +240,54 @@ class Settings(Section, frozen=True, kw_only=True):
     auxiliary: Annotated[AuxiliarySettings, shorthand("model")] = field(default_factory=AuxiliarySettings)
     """The model for small jobs; a name alone sets `model`."""
     providers: dict[str, ProviderEntry] = field(default_factory=dict)
-    """Servers with models that toolcrib does not know, by the name that you give them."""
+    """Model servers that toolcrib doesn't know, by the name that you give them."""
     agent: AgentSettings = field(default_factory=AgentSettings)
     """How the agent works."""
     compression: CompressionSettings = field(default_factory=CompressionSettings)
-    """What happens before a conversation outgrows the model."""
+    """How to compress a conversation before it outgrows the model's context window."""
     tool_loop_guardrails: GuardrailSettings = field(default_factory=GuardrailSettings)
-    """What breaks a loop in which the model repeats itself."""
+    """What stops a model that repeats itself."""
     memory: MemorySettings = field(default_factory=MemorySettings)
     """What the agent remembers across sessions."""
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
-    """Helpers that the agent sends out with `delegate_task`."""
+    """Subagents that the agent starts with `delegate_task`."""
     custom_toolsets: dict[str, CustomToolset] = field(default_factory=dict)
     """Toolsets of your own, by name; the name of an existing toolset adds to it."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
-    """Which plugins are loaded."""
+    """Which plugins to load."""
     tools: ToolSettings = field(default_factory=ToolSettings)
-    """How tools are run."""
+    """How tools run."""
     tool_output: ToolOutputSettings = field(default_factory=ToolOutputSettings)
     """How much of a tool's output reaches the model."""
     file_read_max_chars: PositiveInt = 100_000
-    """The most characters that `read_file` gives at once."""
+    """The most characters that one `read_file` returns."""
     terminal: TerminalSettings = field(default_factory=TerminalSettings)
     """Where and how commands run."""
     code_execution: CodeExecutionSettings = field(default_factory=CodeExecutionSettings)
     """How `execute_code` runs a script."""
     undo: UndoSettings = field(default_factory=UndoSettings)
-    """What is kept of files before tools change them."""
+    """Snapshots of files from before tools change them."""
     skills: SkillSettings = field(default_factory=SkillSettings)
     """Which skills the agent sees."""
     cron: CronSettings = field(default_factory=CronSettings)
     """How scheduled jobs run."""
     mcp_servers: dict[str, McpServerSettings] = field(default_factory=dict)
-    """MCP servers whose tools are offered, by the name that you give them."""
+    """MCP servers whose tools to offer, by the name that you give them."""
     mcp: McpSettings = field(default_factory=McpSettings)
     """How toolcrib works with all MCP servers."""
     mcp_discovery_timeout: Annotated[float | None, Meta(ge=0)] = None
-    """The name of `mcp.discovery_timeout` in Hermes Agent; it counts where it is set."""
+    """What Hermes Agent calls `mcp.discovery_timeout`; it wins if it is set."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
-    """When a person is asked before a tool acts."""
+    """When a tool call needs a person's approval."""
     command_allowlist: Annotated[list[str], item_text(grant_text)] = field(default_factory=list)
-    """What was allowed for good: lines like `recursive delete (inside the workspace)`; "always" writes them."""
+    """Permanent approvals, as lines like `recursive delete (inside the workspace)`; "always" adds them."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
-    """What is hidden from the model and from logs."""
+    """What to hide from the model and from logs."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
-    """What the log file holds."""
+    """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False
-    """Ask no questions in this process; set by TOOLCRIB_YOLO=1 in the environment. What is denied stays denied."""
+    """Run dangerous calls without approval; set by TOOLCRIB_YOLO=1. Catastrophic commands and deny rules still apply."""
     safe_mode: Annotated[bool, NOT_IN_FILE] = False
-    """Load no plugins at all; set by TOOLCRIB_SAFE_MODE=1 in the environment."""
+    """Load no plugins; set by TOOLCRIB_SAFE_MODE=1."""
     home: Annotated[Home, NOT_IN_FILE] = field(default_factory=find_home)
-    """The folder that all of this was read from; set by TOOLCRIB_HOME in the environment."""
+    """The folder that the settings were read from; set by TOOLCRIB_HOME."""

@@ -157,23 +157,23 @@ class TerminalSettings(Section, frozen=True, kw_only=True):
     """The folder that commands start in; empty or `.` means the one that toolcrib was started in, and the usual one on
     other machines and in containers."""
     timeout: PositiveFloat = 180
-    """How many seconds a command may take when the model does not say."""
+    """How many seconds a command may take if the model does not say."""
     max_foreground_timeout: PositiveFloat = 600
-    """The most seconds that the model may ask for; what takes longer belongs in the background."""
+    """The most seconds that the model may ask for; anything longer belongs in the background."""
     lifetime_seconds: PositiveFloat = 300
-    """How long a place may stand unused before it is given back. One with a running command, or a process in the
-    background, stays."""
+    """How many seconds an environment may be idle before it is closed. One with a running command or background
+    process stays open."""
     env_passthrough: list[str] = field(default_factory=list)
     """Variables that commands get besides the usual ones (PATH, HOME, LANG …). A full name passes even a secret; a
     pattern like MY_* passes what it matches except what looks like one. Outside this machine nothing else passes."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables that commands get with these values, wherever they run."""
     login_shell: bool = True
-    """Read the user's profile (~/.profile, ~/.bash_profile, ~/.bashrc) once, when a place is opened."""
+    """Read your profile (~/.profile, ~/.bash_profile, ~/.bashrc) once, when an environment opens."""
     shell_init_files: list[str] = field(default_factory=list)
     """Files with shell commands to read instead of the profile, in this order."""
     orphans: Literal["end", "adopt"] = "end"
-    """What happens at the next start to processes that were left running when toolcrib was killed."""
+    """What to do, at the next start, with processes that were left running when toolcrib was killed."""
     max_saved_output_mb: PositiveInt = 64
     """How much of the output of one command is kept in a file that the model can read, in megabytes."""
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
