@@ -286,7 +286,7 @@ class Settings(Section, frozen=True, kw_only=True):
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     """What goes into the log file."""
     yolo: Annotated[bool, NOT_IN_FILE] = False
-    """Run dangerous calls without approval; set by TOOLCRIB_YOLO=1. Catastrophic commands and deny rules still apply."""
+    """Run dangerous calls without approval; set by TOOLCRIB_YOLO=1. Deny rules still apply."""
     safe_mode: Annotated[bool, NOT_IN_FILE] = False
     """Load no plugins; set by TOOLCRIB_SAFE_MODE=1."""
     home: Annotated[Home, NOT_IN_FILE] = field(default_factory=find_home)
