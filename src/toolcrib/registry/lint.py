@@ -11,9 +11,9 @@ from typing import Any
 
 import jsonschema_rs
 
+import toolcrib.registry.lint_code as lint_code
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.core.types import JsonObject, ToolEntry
-from toolcrib.registry import lint_code
 from toolcrib.registry.lint_code import UNKNOWN, FunctionNode, LintFinding, Registration, SourceFile, read_source
 from toolcrib.registry.signature import parse_docstring
 
