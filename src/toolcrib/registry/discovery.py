@@ -13,22 +13,21 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
-from collections.abc import Iterable
-from contextlib import ExitStack
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+
 import msgspec
+
+import toolcrib.registry.compat_imports as compat_imports
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
-from toolcrib.registry.collisions import BUILTIN_NAMESPACE
-from toolcrib.registry.collisions import SOURCE_ATTRIBUTE
+from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
-import toolcrib.registry.compat_imports as compat_imports
 
 logger = logging.getLogger(__name__)
 
