@@ -177,7 +177,7 @@ def list_jobs(as_json: bool) -> None:
             [[job.id, job.name, job.schedule, _next(job), _last(latest.get(job.id))] for job in jobs],
         )
         warn_without_scheduler(store, jobs, now)
-    hint("JobRun `toolcrib cron show JOB` to see a job and its runs.")
+    hint("Run `toolcrib cron show JOB` to see a job and its runs.")
 
 
 def _run_facts(run: JobRun | None) -> dict[str, object] | None:
