@@ -8,11 +8,7 @@ from typing import get_args
 from docs_blocks import REPOSITORY
 
 from toolcrib.agent.events import EXIT_CODES, AnyEvent
-from toolcrib.cli.chat.slash_commands import KEYS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as MCP_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as SESSION_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as STATE_COMMANDS
-from toolcrib.cli.chat.slash_commands import SESSION_COMMANDS as TALK_COMMANDS
+from toolcrib.cli.chat.slash_commands import COMMANDS, KEYS
 from toolcrib.config.agent_settings import ModelSettings
 
 GUIDES = REPOSITORY / "docs" / "guides"
@@ -26,7 +22,7 @@ def test_the_chat_page_lists_exactly_the_slash_commands_there_are() -> None:
         name for row in re.findall(r"^\| (`/.*?) \|", section, re.MULTILINE) for name in re.findall(r"`/(\w+)", row)
     }
 
-    assert listed == {command.name for command in (*SESSION_COMMANDS, *STATE_COMMANDS, *TALK_COMMANDS, *MCP_COMMANDS)}
+    assert listed == {command.name for command in COMMANDS}
 
 
 def test_the_chat_page_lists_exactly_the_events_there_are() -> None:
