@@ -152,7 +152,7 @@ class Delegation:
             await asyncio.wait(ending, timeout=STOP_SECONDS)
 
     async def _run_all(self, tasks: Sequence[DelegatedTask], ctx: ToolContext) -> list[JsonObject]:
-        """One report for each task. When this is stopped, so are the subagents, and they report what they have by then."""
+        """One report for each task. Stopping this stops the subagents, which report what they have by then."""
         cancel = CancelToken(ctx.cancel)
         at_once = asyncio.Semaphore(self._settings.max_concurrent_children)
         work = asyncio.gather(*(self._run_when_free(at_once, task, ctx, cancel) for task in tasks))

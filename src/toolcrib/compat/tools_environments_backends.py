@@ -110,9 +110,12 @@ class _Handle:
             yield chunk
 
 
-class LocalEnvironment(_Environment):
+class CompatLocalEnvironment(_Environment):
     def __init__(self, cwd: str = "", timeout: int = 60, env: Mapping[str, str] | None = None) -> None:
         super().__init__({"backend": "local", "cwd": cwd}, timeout=timeout, env=env, settings=load_settings())
+
+
+LocalEnvironment = CompatLocalEnvironment
 
 
 class DockerEnvironment(_Environment):

@@ -59,7 +59,7 @@ class ProcessSession:
     watch_patterns: tuple[str, ...] = ()
 
 
-class ProcessRegistry:
+class CompatProcessRegistry:
     """Everything here asks the Runtime of the moment; nothing is kept but events that nobody has fetched."""
 
     def __init__(self) -> None:
@@ -337,4 +337,5 @@ async def _start_in(
     return tracked
 
 
-process_registry = ProcessRegistry()
+ProcessRegistry = CompatProcessRegistry
+process_registry = CompatProcessRegistry()
