@@ -1,4 +1,4 @@
-"""What hooks are told about the run of one question, and where their answers count."""
+"""Hooks and middleware around a run: what they hear, and where their answers count."""
 
 from __future__ import annotations
 

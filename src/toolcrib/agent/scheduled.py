@@ -1,4 +1,4 @@
-"""Runs of scheduled jobs: each is a session of its own, under the policy that the gate has for `cron`."""
+"""Runs scheduled jobs, each in a session of its own under the `cron` policy, and delivers their results."""
 
 from __future__ import annotations
 
