@@ -359,7 +359,8 @@ def _absolute(workspace: Path | str | None) -> str:
 def _said_yolo(yolo: bool) -> bool:
     if yolo:
         sys.stderr.write(
-            "toolcrib: dangerous calls run without approval (--yolo); catastrophic commands and deny rules still apply\n"
+            "toolcrib: dangerous calls run without approval (--yolo); "
+            "catastrophic commands and deny rules still apply\n"
         )
     return yolo
 
