@@ -1,7 +1,7 @@
 """Prints the CPU milliseconds that an agent itself spends on one `terminal` call with a command that was approved.
 
-It uses only names that every version has, so it runs in any checkout: `PYTHONPATH=<checkout>/src python …`. The CPU
-time of the command's own processes does not count.
+It uses only names that every version has, so it runs in any checkout: `PYTHONPATH=<checkout>/src python …`. The time
+of the command's own processes does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The composition root: the only place that builds services. Live state lives here and nowhere else."""
+"""A runtime: everything that is needed to offer tools to a model and to call them. All live state belongs to one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SERVERS_SECONDS = 15.0
 
 
 class Runtime:
-    """Everything that is needed to offer tools to a model and to call them.
+    """Offers tools to a model and calls them.
 
     async with Runtime() as runtime:
         result = await runtime.call("weather", {"location": "London"})
@@ -91,7 +91,7 @@ class Runtime:
         self.loaded_files: list[LoadedFile] = []
         self.loaded_plugins: list[LoadedPlugin] = []
         self.problems: list[str] = []
-        """What was wrong with the `.env` file, as sentences."""
+        """Problems in the `.env` file, as sentences."""
         self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
         self.workspace = _absolute(workspace)
         """The folder that calls work in; empty when it was deleted."""
@@ -175,7 +175,7 @@ class Runtime:
         cache.save()
 
     def close(self) -> None:
-        """End what runs, give back environments, loops and threads. The runtime cannot be used afterwards."""
+        """Stop what runs; release environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
         self._closing.close()
         self.bridge.close()
@@ -191,7 +191,7 @@ class Runtime:
         defer: bool = True,
         context_window_tokens: int | None = None,
     ) -> ToolDefinitions:
-        """What a session with these toolsets is offered."""
+        """The definitions that a session with these toolsets sends to its model."""
         self.load()
         return self.definition_builder.build(
             enabled_toolsets, disabled_toolsets, defer=defer, context_window_tokens=context_window_tokens
@@ -199,9 +199,9 @@ class Runtime:
 
     # Calling
 
-    def context(self, **surroundings: Any) -> ToolContext:
-        """The surroundings for calls of this runtime; see ToolContext for what can be said."""
-        return ToolContext(services=self.services, on_progress=self.on_progress, **surroundings)
+    def context(self, **fields: Any) -> ToolContext:
+        """The context for calls of this runtime; takes the fields of ToolContext."""
+        return ToolContext(services=self.services, on_progress=self.on_progress, **fields)
 
     async def call(
         self,
@@ -260,7 +260,7 @@ class Runtime:
         return drive(self._pipeline.run(name, arguments, ctx, self._sync_executor))
 
     def _may_come(self, name: str) -> bool:
-        """Whether a tool that is not there may be one of an MCP server that is still starting."""
+        """Whether an unknown tool may belong to an MCP server that is still starting."""
         return name.startswith(MCP_TOOL) and self.registry.get_entry(name) is None
 
     @property
@@ -283,12 +283,12 @@ class Runtime:
         return RuntimeServices.mcp.is_built(self.services)
 
     def keep_records(self, recorder: Recorder) -> None:
-        """Record the calls of this runtime from now on, unless somebody does that already."""
+        """Record the calls of this runtime from now on, unless something records them already."""
         if isinstance(self._pipeline.recorder, NullRecorder):
             self._pipeline.recorder = recorder
 
     def serve(self, name: str, service: Any) -> None:
-        """Offer a named service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
+        """Provide a service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
         self.services.provide(name, service)
 
     def can_have_changed_things(self, result: ToolResult) -> bool:
@@ -309,14 +309,14 @@ class Runtime:
         )
 
     def has_agent_loop_stub(self, name: str) -> bool:
-        """True for the agent-loop tools, unless somebody put a tool of their own in that place."""
+        """True for the agent-loop tools, unless a tool of the user's own replaces one."""
         if name not in AGENT_LOOP_TOOLS:
             return False
         entry = self.registry.get_entry(name)
         return entry is None or entry.is_ours
 
     def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
-        """What the sync edges answer for an agent-loop tool, also behind `tool_call`; None for all others."""
+        """What synchronous callers get for an agent-loop tool, also behind `tool_call`; None for all other tools."""
         if name == TOOL_CALL:
             name, _ = unwrap_tool_call(arguments)
         return agent_loop_error(name) if self.has_agent_loop_stub(name) else None
@@ -358,7 +358,10 @@ def _absolute(workspace: Path | str | None) -> str:
 
 def _said_yolo(yolo: bool) -> bool:
     if yolo:
-        sys.stderr.write("toolcrib: nobody is asked before dangerous calls; only what is always denied stays denied\n")
+        sys.stderr.write(
+            "toolcrib: dangerous calls run without approval (--yolo); "
+            "catastrophic commands and deny rules still apply\n"
+        )
     return yolo
 
 

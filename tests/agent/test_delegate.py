@@ -164,7 +164,7 @@ async def test_interrupting_the_agent_stops_its_helpers_and_keeps_what_they_foun
     assert result.outcome == "interrupted"
     assert delegation.active() == []
     assert check_transcript(agent.messages) == []
-    helper_messages = [one.message for one in agent.host.store.messages(child.helper.session_id)]
+    helper_messages = [one.message for one in agent.host.store.messages(child.agent.session_id)]
     assert check_transcript(helper_messages) == []
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from typing import get_args
+
 from tests.docs.docs_blocks import REPOSITORY
-from toolcrib.agent.events import EXIT_CODES
-from toolcrib.agent.events import AnyEvent
-from toolcrib.cli.chat.slash_commands import COMMANDS
-from toolcrib.cli.chat.slash_commands import KEYS
+from toolcrib.agent.events import EXIT_CODES, AnyEvent
+from toolcrib.cli.chat.slash_commands import COMMANDS, KEYS
 from toolcrib.config.agent_settings import ModelSettings
 
 GUIDES = REPOSITORY / "docs" / "guides"

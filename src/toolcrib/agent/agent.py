@@ -72,9 +72,9 @@ class Agent:
         source: str = "",
         parent_id: str = "",
     ) -> None:
-        if workshop is not None:
-            warnings.warn("Agent(workshop=…) is now Agent(host=…)", DeprecationWarning, stacklevel=2)
-            host = host or workshop
+        host = _renamed_host(host, workshop)
+        if host is not None and (approver is not None or asker is not None or home is not None):
+            raise UsageError("approver, asker and home belong to the host; pass them to AgentHost(…)")
         self._owns_host = host is None
         self.host = host or AgentHost(
             home=home,
@@ -87,8 +87,6 @@ class Agent:
             model=model,
             provider=provider,
         )
-        if host is not None and (approver is not None or asker is not None or home is not None):
-            raise UsageError("approver, asker and home belong to the host; pass them to AgentHost(…)")
         runtime, settings = self.host.runtime, self.host.settings
         runtime.load()
         runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
@@ -101,24 +99,23 @@ class Agent:
         self._at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._at_rest.set_result(None)
         self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else runtime.workspace
-        session = self._open_session(session_id, source or self.host.platform, parent_id)
+        self.max_turns, self.max_calls = _checked_budget(
+            settings.agent.max_turns if max_turns is None else max_turns,
+            settings.agent.max_calls if max_calls is None else max_calls,
+        )
+        self.dry_run = dry_run
         self._own_prompt, self._ended = system_prompt, False
+        self._open(self._open_session(session_id, source or self.host.platform, parent_id))
+
+    def _open(self, session: Session) -> None:
         self.conversation = Conversation(self.host.store, session)
         self.repaired = self.conversation.load()
         """The results that had to be added because a process died while it worked on this session."""
         self._restore_plan()
-        self.max_turns = settings.agent.max_turns if max_turns is None else max_turns
-        self.max_calls = settings.agent.max_calls if max_calls is None else max_calls
-        if self.max_turns < 1 or self.max_calls < 0:
-            raise UsageError(
-                f"a budget of {self.max_turns} turns and {self.max_calls} calls leaves nothing to do; "
-                "give at least one turn"
-            )
-        self.dry_run = dry_run
         self.is_first_run = not self.conversation.messages
         self.system_prompt = self._prompt(session)
         self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
-        self.host.start_subagents_with(self._helper)
+        self.host.start_subagents_with(self._subagent)
 
     # What it is
 
@@ -359,24 +356,24 @@ class Agent:
             parent_kind="delegate" if parent_id else "",
         )
 
-    def _helper(self, order: DelegatedTask) -> Agent:
-        """An agent for one piece of work, with the tools and the model of the one that sends it."""
-        sender = self.host.running.get(order.parent_id)
+    def _subagent(self, task: DelegatedTask) -> Agent:
+        """An agent for one task, with the tools and the model of the agent that starts it."""
+        sender = self.host.running.get(task.parent_id)
         parent = sender if isinstance(sender, Agent) else self
-        helper = Agent(
+        subagent = Agent(
             host=self.host,
-            model=order.model or (parent.model if parent.model else parent.provider),
-            provider="" if order.model or not parent.model else parent.provider.name,
+            model=task.model or (parent.model if parent.model else parent.provider),
+            provider="" if task.model or not parent.model else parent.provider.name,
             toolsets=parent.tool_selection.chosen,
             disabled_toolsets=parent.tool_selection.disabled,
-            without_tools=order.without_tools | parent.tool_selection.without,
-            max_turns=order.max_turns,
-            cwd=order.cwd or None,
+            without_tools=task.without_tools | parent.tool_selection.without,
+            max_turns=task.max_turns,
+            cwd=task.cwd or None,
             source="subagent",
-            parent_id=order.parent_id,
+            parent_id=task.parent_id,
         )
-        self.host.subagent_sessions.add(helper.session_id)
-        return helper
+        self.host.subagent_sessions.add(subagent.session_id)
+        return subagent
 
     def _prompt(self, session: Session) -> str:
         """The system prompt: the given one, or the stored one, except for a model that could not take that."""
@@ -400,6 +397,20 @@ class Agent:
 
     def _spent(self, usage: Usage, purpose: str) -> None:
         self.host.store.add_usage(self.session_id, usage, purpose=purpose)
+
+
+def _renamed_host(host: AgentHost | None, workshop: AgentHost | None) -> AgentHost | None:
+    if workshop is not None:
+        warnings.warn("Agent(workshop=…) is now Agent(host=…)", DeprecationWarning, stacklevel=3)
+    return host or workshop
+
+
+def _checked_budget(max_turns: int, max_calls: int) -> tuple[int, int]:
+    if max_turns < 1 or max_calls < 0:
+        raise UsageError(
+            f"a budget of {max_turns} turns and {max_calls} calls leaves nothing to do; give at least one turn"
+        )
+    return max_turns, max_calls
 
 
 def run_sync(prompt: str, **options: Any) -> RunResult:

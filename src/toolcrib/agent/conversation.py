@@ -1,4 +1,4 @@
-"""The messages of one session as the model sees them: in memory for the next request, on disk before that."""
+"""The messages of one session as the model sees them, on disk before they are sent, with token estimates."""
 
 from __future__ import annotations
 

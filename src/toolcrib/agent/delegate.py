@@ -1,6 +1,6 @@
-"""Helpers that an agent sends out: agents of their own, with fewer tools and a budget, working side by side.
+"""Subagents: agents that another agent starts for one task each, with fewer tools and a budget, side by side.
 
-They end with the agent that sent them. What one found is reported also when it did not come to its end.
+They end with the agent that started them. A subagent reports what it found even if it did not finish.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toolcrib.hooks.manager import HookManager
 logger = logging.getLogger(__name__)
 
 FORBIDDEN_TOOLS = frozenset({"delegate_task", "clarify", "memory", "send_message", "execute_code", "cronjob"})
-"""What helpers are not given; `delegate_task` only to an orchestrator that may still send helpers."""
+"""What subagents are not given; an orchestrator that may still start subagents keeps `delegate_task`."""
 GOAL_CHARS = 80
 PARTIAL_MESSAGES = 3
 STOP_SECONDS = 5.0
@@ -43,7 +43,7 @@ State = Literal["started", "working", "completed", "failed", "interrupted", "tim
 
 
 class DelegatedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work for one helper."""
+    """One piece of work for one subagent."""
 
     goal: str
     context: str = ""
@@ -76,11 +76,11 @@ class SubagentRunner(Protocol):
 
 
 class Subagent(msgspec.Struct):
-    """One helper at work, for whoever wants to see or stop it."""
+    """One subagent at work, for whoever wants to see or stop it."""
 
     id: str
-    order: DelegatedTask
-    helper: SubagentRunner
+    task: DelegatedTask
+    agent: SubagentRunner
     depth: int
     started_at: float = msgspec.field(default_factory=time.time)
     state: State = "started"
@@ -90,9 +90,9 @@ class Subagent(msgspec.Struct):
     def as_json(self) -> JsonObject:
         return {
             "id": self.id,
-            "goal": self.order.goal,
-            "session_id": self.helper.session_id,
-            "parent_session_id": self.order.parent_id,
+            "goal": self.task.goal,
+            "session_id": self.agent.session_id,
+            "parent_session_id": self.task.parent_id,
             "state": self.state,
             "doing": self.doing,
             "calls": self.calls,
@@ -101,7 +101,7 @@ class Subagent(msgspec.Struct):
 
 
 class Delegation:
-    """The helpers of all agents of a host, and the service behind `delegate_task`."""
+    """The subagents of all agents of a host, and the service behind `delegate_task`."""
 
     def __init__(
         self,
@@ -114,50 +114,50 @@ class Delegation:
         self._hooks = hooks
         self._start = start
         self._tell_parent = tell_parent
-        self._children: dict[str, Subagent] = {}
+        self._subagents: dict[str, Subagent] = {}
         self._depths: dict[str, int] = {}
-        self._at_work: set[asyncio.Future[list[JsonObject]]] = set()
-        self._made = 0
+        self._running: set[asyncio.Future[list[JsonObject]]] = set()
+        self._started_count = 0
         self.paused = False
-        """While true, no helper is sent out."""
+        """While true, no subagent is started."""
 
     def active(self, session_id: str = "") -> list[Subagent]:
-        """The helpers at work, of one agent or of all."""
-        return [child for child in self._children.values() if session_id in ("", child.order.parent_id)]
+        """The subagents at work, of one agent or of all."""
+        return [subagent for subagent in self._subagents.values() if session_id in ("", subagent.task.parent_id)]
 
     def interrupt(self, child_id: str) -> bool:
-        """Stop one helper; it reports what it has. False when there is none of that id."""
-        child = self._children.get(child_id)
-        if child is not None:
-            child.helper.interrupt("stopped by the user")
-        return child is not None
+        """Stop one subagent; it reports what it has. False when there is none of that id."""
+        subagent = self._subagents.get(child_id)
+        if subagent is not None:
+            subagent.agent.interrupt("stopped by the user")
+        return subagent is not None
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """Send helpers out and wait for all of them; what `delegate_task` answers."""
-        orders, problem = self._orders(args, ctx)
+        """Start subagents and wait for all of them; what `delegate_task` answers."""
+        tasks, problem = self._tasks(args, ctx)
         if problem:
             return json.dumps({"error": problem}, ensure_ascii=False)
         started = time.monotonic()
-        reports = await self._all_reports(orders, ctx)
+        reports = await self._run_all(tasks, ctx)
         seconds = round(time.monotonic() - started, 1)
         return json.dumps({"results": reports, "total_seconds": seconds}, ensure_ascii=False)
 
     async def close(self) -> None:
-        """Stop all helpers, and wait a moment until they have left everything in order."""
-        for child in list(self._children.values()):
-            child.helper.interrupt("the agent that sent it is closed")
+        """Stop all subagents, and wait a moment until they have left everything in order."""
+        for subagent in list(self._subagents.values()):
+            subagent.agent.interrupt("the agent that sent it is closed")
         here = asyncio.get_running_loop()
-        ending = [work for work in self._at_work if work.get_loop() is here]
+        ending = [work for work in self._running if work.get_loop() is here]
         if ending:
             await asyncio.wait(ending, timeout=STOP_SECONDS)
 
-    async def _all_reports(self, orders: Sequence[DelegatedTask], ctx: ToolContext) -> list[JsonObject]:
-        """One report for each order. Told to stop, the helpers are, too, and what they have by then is reported."""
+    async def _run_all(self, tasks: Sequence[DelegatedTask], ctx: ToolContext) -> list[JsonObject]:
+        """One report for each task. Stopping this stops the subagents, which report what they have by then."""
         cancel = CancelToken(ctx.cancel)
         at_once = asyncio.Semaphore(self._settings.max_concurrent_children)
-        work = asyncio.gather(*(self._in_turn(at_once, order, ctx, cancel) for order in orders))
-        self._at_work.add(work)
-        work.add_done_callback(self._at_work.discard)
+        work = asyncio.gather(*(self._run_when_free(at_once, task, ctx, cancel) for task in tasks))
+        self._running.add(work)
+        work.add_done_callback(self._running.discard)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -167,7 +167,7 @@ class Delegation:
                 raise
             return work.result()
 
-    def _orders(self, args: JsonObject, ctx: ToolContext) -> tuple[list[DelegatedTask], str]:
+    def _tasks(self, args: JsonObject, ctx: ToolContext) -> tuple[list[DelegatedTask], str]:
         """What is to be done, or why nothing is."""
         depth = self._depths.get(ctx.session_id, 0)
         if self.paused:
@@ -179,9 +179,9 @@ class Delegation:
             return [], 'say what is to be done: {"goal": "…"} or {"tasks": [{"goal": "…"}, …]}'
         if any(not str(task.get("goal") or "").strip() for task in tasks):
             return [], "every task needs a goal"
-        return [self._order(task, str(args.get("role") or "leaf"), depth, ctx) for task in tasks], ""
+        return [self._task(task, str(args.get("role") or "leaf"), depth, ctx) for task in tasks], ""
 
-    def _order(self, task: JsonObject, role: str, depth: int, ctx: ToolContext) -> DelegatedTask:
+    def _task(self, task: JsonObject, role: str, depth: int, ctx: ToolContext) -> DelegatedTask:
         role = str(task.get("role") or role)
         may_delegate = role == "orchestrator" and depth + 1 < self._settings.max_spawn_depth
         return DelegatedTask(
@@ -195,87 +195,88 @@ class Delegation:
             model=self._settings.model,
         )
 
-    async def _in_turn(
-        self, at_once: asyncio.Semaphore, order: DelegatedTask, ctx: ToolContext, cancel: CancelToken
+    async def _run_when_free(
+        self, at_once: asyncio.Semaphore, task: DelegatedTask, ctx: ToolContext, cancel: CancelToken
     ) -> JsonObject:
         async with at_once:
             if cancel.cancelled:
-                return _not_begun(order, "interrupted", "it was stopped before it began")
-            helper, error = attempt(self._start, order)
-            if helper is None:
-                return _not_begun(order, "failed", str(error))
-            self._made += 1
-            child = Subagent(f"helper_{self._made}", order, helper, self._depths.get(order.parent_id, 0) + 1)
-            return await self._watched(child, ctx, cancel)
+                return _not_begun(task, "interrupted", "it was stopped before it began")
+            # A provider may be anybody's code, and one that fails must cost only this task.
+            agent, error = attempt(self._start, task)
+            if agent is None:
+                return _not_begun(task, "failed", str(error))
+            self._started_count += 1
+            subagent = Subagent(f"helper_{self._started_count}", task, agent, self._depths.get(task.parent_id, 0) + 1)
+            return await self._run_subagent(subagent, ctx, cancel)
 
-    async def _watched(self, child: Subagent, ctx: ToolContext, cancel: CancelToken) -> JsonObject:
-        """The report of one helper, from its start to its end."""
-        self._children[child.id] = child
-        self._depths[child.helper.session_id] = child.depth
+    async def _run_subagent(self, subagent: Subagent, ctx: ToolContext, cancel: CancelToken) -> JsonObject:
+        """The report of one subagent, from its start to its end."""
+        self._subagents[subagent.id] = subagent
+        self._depths[subagent.agent.session_id] = subagent.depth
         started = time.monotonic()
-        await fire(self._hooks, "subagent_start", **self._start_keywords(child, ctx))
-        self._say(child, "started")
-        unregister = cancel.on_cancel(lambda: child.helper.interrupt("the agent that sent it was stopped"))
+        await fire(self._hooks, "subagent_start", **self._start_keywords(subagent, ctx))
+        self._report_progress(subagent, "started")
+        unregister = cancel.on_cancel(lambda: subagent.agent.interrupt("the agent that sent it was stopped"))
         try:
-            result, error = await attempt_async(self._run(child))
-            report = self._report(child, result, error)
+            result, error = await attempt_async(self._run(subagent))
+            report = self._report(subagent, result, error)
         finally:
             unregister()
-            child.helper.interrupt("the agent that sent it is done")
-            self._children.pop(child.id, None)
-            self._depths.pop(child.helper.session_id, None)
+            subagent.agent.interrupt("the agent that sent it is done")
+            self._subagents.pop(subagent.id, None)
+            self._depths.pop(subagent.agent.session_id, None)
         seconds = time.monotonic() - started
         report["seconds"] = round(seconds, 1)
-        self._say(child, child.state)
-        await fire(self._hooks, "subagent_stop", **self._stop_keywords(child, ctx, report, seconds))
-        await child.helper.close(child.state)
+        self._report_progress(subagent, subagent.state)
+        await fire(self._hooks, "subagent_stop", **self._stop_keywords(subagent, ctx, report, seconds))
+        await subagent.agent.close(subagent.state)
         return report
 
-    async def _run(self, child: Subagent) -> RunResult | None:
+    async def _run(self, subagent: Subagent) -> RunResult | None:
         """How its run ended; None when its time was over."""
         seconds = self._settings.child_timeout_seconds
         running = asyncio.ensure_future(
-            child.helper.run(child.order.question, on_event=lambda event: self._heard(child, event))
+            subagent.agent.run(subagent.task.question, on_event=lambda event: self._on_event(subagent, event))
         )
         try:
             done, _ = await asyncio.wait([running], timeout=seconds or None)
             if done:
                 return running.result()
-            child.helper.interrupt("its time is over")
+            subagent.agent.interrupt("its time is over")
             await asyncio.wait([running], timeout=STOP_SECONDS)
             return None
         finally:
             if not running.done():
                 running.cancel()
 
-    def _heard(self, child: Subagent, event: AnyEvent) -> None:
+    def _on_event(self, subagent: Subagent, event: AnyEvent) -> None:
         if isinstance(event, CallStarted):
-            child.calls += 1
-            child.doing = f"{event.shown_name} {event.summary}".strip()
-            self._say(child, "working")
+            subagent.calls += 1
+            subagent.doing = f"{event.shown_name} {event.summary}".strip()
+            self._report_progress(subagent, "working")
 
-    def _say(self, child: Subagent, state: State) -> None:
-        child.state = state
-        goal = " ".join(child.order.goal.split())[:GOAL_CHARS]
-        event = SubagentProgressed(child_id=child.id, goal=goal, state=state, what=child.doing)
-        self._tell_parent(child.order.parent_id, event)
+    def _report_progress(self, subagent: Subagent, state: State) -> None:
+        subagent.state = state
+        goal = " ".join(subagent.task.goal.split())[:GOAL_CHARS]
+        event = SubagentProgressed(child_id=subagent.id, goal=goal, state=state, what=subagent.doing)
+        self._tell_parent(subagent.task.parent_id, event)
 
-    def _report(self, child: Subagent, result: RunResult | None, error: BaseException | None) -> JsonObject:
-        child.state = "failed" if error is not None else _state(result)
+    def _report(self, subagent: Subagent, result: RunResult | None, error: BaseException | None) -> JsonObject:
+        subagent.state = "failed" if error is not None else _state(result)
         summary = result.answer if result is not None else ""
-        if child.state != "completed":
-            summary = summary or _partial(child.helper.messages)
+        if subagent.state != "completed":
+            summary = summary or _partial(subagent.agent.messages)
         report: JsonObject = {
-            "goal": child.order.goal,
-            "status": child.state,
+            "goal": subagent.task.goal,
+            "status": subagent.state,
             "summary": shorten(summary, self._settings.max_summary_chars),
-            "session_id": child.helper.session_id,
-            "calls": child.calls,
+            "session_id": subagent.agent.session_id,
+            "calls": subagent.calls,
         }
         if result is not None:
             report["tokens"] = result.usage.input_tokens + result.usage.output_tokens
         if error is not None:
-            logger.error("%s failed", child.id, exc_info=error)
+            logger.error("%s failed", subagent.id, exc_info=error)
             report["error"] = f"{type(error).__name__}: {error}"
         elif result is not None and result.problem:
             report["error"] = result.problem
@@ -283,33 +284,33 @@ class Delegation:
             report["error"] = f"it was stopped after {self._settings.child_timeout_seconds:g} seconds"
         return report
 
-    def _start_keywords(self, child: Subagent, ctx: ToolContext) -> JsonObject:
+    def _start_keywords(self, subagent: Subagent, ctx: ToolContext) -> JsonObject:
         return {
             "parent_session_id": ctx.session_id,
             "parent_turn_id": ctx.turn_id,
             "parent_subagent_id": next(
-                (one.id for one in self._children.values() if one.helper.session_id == ctx.session_id), ""
+                (one.id for one in self._subagents.values() if one.agent.session_id == ctx.session_id), ""
             ),
-            "child_session_id": child.helper.session_id,
-            "child_subagent_id": child.id,
-            "child_role": child.order.role,
-            "child_goal": child.order.goal,
+            "child_session_id": subagent.agent.session_id,
+            "child_subagent_id": subagent.id,
+            "child_role": subagent.task.role,
+            "child_goal": subagent.task.goal,
         }
 
-    def _stop_keywords(self, child: Subagent, ctx: ToolContext, report: JsonObject, seconds: float) -> JsonObject:
+    def _stop_keywords(self, subagent: Subagent, ctx: ToolContext, report: JsonObject, seconds: float) -> JsonObject:
         return {
             "parent_session_id": ctx.session_id,
             "parent_turn_id": ctx.turn_id,
-            "child_session_id": child.helper.session_id,
-            "child_role": child.order.role,
+            "child_session_id": subagent.agent.session_id,
+            "child_role": subagent.task.role,
             "child_summary": report["summary"],
-            "child_status": child.state,
+            "child_status": subagent.state,
             "duration_ms": round(seconds * 1000),
         }
 
 
-def _not_begun(order: DelegatedTask, status: State, why: str) -> JsonObject:
-    return {"goal": order.goal, "status": status, "summary": "", "error": why}
+def _not_begun(task: DelegatedTask, status: State, why: str) -> JsonObject:
+    return {"goal": task.goal, "status": status, "summary": "", "error": why}
 
 
 def _state(result: RunResult | None) -> State:
@@ -321,7 +322,7 @@ def _state(result: RunResult | None) -> State:
 
 
 def _partial(messages: Sequence[Message]) -> str:
-    """What a helper said and did last, for when it did not come to its report."""
+    """What a subagent said and did last, for when it did not come to its report."""
     said = [message.text for message in messages if message.role == "assistant" and message.text][-PARTIAL_MESSAGES:]
     called = [f"{call.name}({shorten(call.arguments, 100)})" for message in messages for call in message.tool_calls]
     parts = [*said, f"Calls so far: {'; '.join(called[-10:])}" if called else ""]

@@ -42,11 +42,11 @@ def _snake(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_snake):
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_snake):
     """One thing that happened. As JSON it carries its kind under `event`."""
 
 
-class RunStarted(Event, frozen=True, kw_only=True):
+class RunStarted(AgentEvent, frozen=True, kw_only=True):
     """A question is being worked on."""
 
     session_id: str
@@ -54,25 +54,25 @@ class RunStarted(Event, frozen=True, kw_only=True):
     provider: str
 
 
-class TurnStarted(Event, frozen=True, kw_only=True):
+class TurnStarted(AgentEvent, frozen=True, kw_only=True):
     """A request goes to the model."""
 
     turn: int
 
 
-class TextStreamed(Event, frozen=True, kw_only=True):
+class TextStreamed(AgentEvent, frozen=True, kw_only=True):
     """A piece of the answer."""
 
     text: str
 
 
-class ReasoningStreamed(Event, frozen=True, kw_only=True):
+class ReasoningStreamed(AgentEvent, frozen=True, kw_only=True):
     """A piece of what the model thinks before it answers."""
 
     text: str
 
 
-class Notified(Event, frozen=True, kw_only=True):
+class Notified(AgentEvent, frozen=True, kw_only=True):
     """Something to know: a retry, a fallback, a tool that was set aside, a warning to the model.
 
     With the kind `restart`, what was streamed of this answer is void and it begins anew.
@@ -87,7 +87,7 @@ class Notified(Event, frozen=True, kw_only=True):
         return cls(kind=notice.kind, message=notice.message, tool=notice.tool)
 
 
-class MessageAdded(Event, frozen=True, kw_only=True):
+class MessageAdded(AgentEvent, frozen=True, kw_only=True):
     """A message became part of the conversation (and is on disk)."""
 
     message: Message
@@ -95,7 +95,7 @@ class MessageAdded(Event, frozen=True, kw_only=True):
     """Of an answer: what it used."""
 
 
-class CallStarted(Event, frozen=True, kw_only=True):
+class CallStarted(AgentEvent, frozen=True, kw_only=True):
     """A tool is called."""
 
     call: RequestedCall
@@ -110,14 +110,14 @@ class CallStarted(Event, frozen=True, kw_only=True):
         return self.title or self.call.name
 
 
-class CallProgressed(Event, frozen=True, kw_only=True):
+class CallProgressed(AgentEvent, frozen=True, kw_only=True):
     """A tool says how far it is."""
 
     call_id: str
     message: str
 
 
-class CallFinished(Event, frozen=True, kw_only=True):
+class CallFinished(AgentEvent, frozen=True, kw_only=True):
     """A call has its result."""
 
     call_id: str
@@ -131,7 +131,7 @@ class CallFinished(Event, frozen=True, kw_only=True):
     handle: str = ""
 
 
-class Compressed(Event, frozen=True, kw_only=True):
+class Compressed(AgentEvent, frozen=True, kw_only=True):
     """The older part of the conversation was replaced by a summary."""
 
     messages: int
@@ -140,13 +140,13 @@ class Compressed(Event, frozen=True, kw_only=True):
     tokens_after: int
 
 
-class Steered(Event, frozen=True, kw_only=True):
+class Steered(AgentEvent, frozen=True, kw_only=True):
     """Something that was said while the agent worked has reached it."""
 
     text: str
 
 
-class SubagentProgressed(Event, frozen=True, kw_only=True):
+class SubagentProgressed(AgentEvent, frozen=True, kw_only=True, tag="child_progressed"):
     """A helper that the agent sent out did something; `what` is one line for people."""
 
     child_id: str
@@ -155,7 +155,7 @@ class SubagentProgressed(Event, frozen=True, kw_only=True):
     what: str = ""
 
 
-class RunEnded(Event, frozen=True, kw_only=True):
+class RunEnded(AgentEvent, frozen=True, kw_only=True):
     """The question is done with, one way or the other."""
 
     result: RunResult

@@ -1,4 +1,4 @@
-"""What hooks are told about the run of one question, and where their answers count."""
+"""Hooks and middleware around a run: what they hear, and where their answers count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.events import RunResult
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import ModelRequest, ModelResponse
 from toolcrib.core.types import JsonObject
@@ -124,9 +124,11 @@ def added_context(answers: list[Any]) -> str:
 
 
 async def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Any:
-    answer, error = attempt(registered, keywords)
-    if inspect.isawaitable(answer):
-        answer, error = await attempt_async(answer)
+    async def call_back() -> Any:
+        answer = registered(keywords)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    answer, error = await attempt_async(call_back())
     if error is not None:
         logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
     return answer

@@ -1,4 +1,4 @@
-"""What the agents of one home share: the runtime, the sessions, the memory, the models, and who is asked."""
+"""What the agents of one program share: runtime, sessions, memory, models, approver. The only place that builds it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import Answer, ApprovalRequest, EntryPoint
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import SessionError, ToolcribError, UsageError
+from toolcrib.core.lazy import lazy
 from toolcrib.core.models import Provider, Usage
 from toolcrib.core.ports import Approver, SecretAsker
 from toolcrib.core.types import JsonObject
@@ -94,11 +95,10 @@ class AgentHost:
         self.renderings = RenderedTools()
         self.loop = ServiceLoop("toolcrib-agents")
         self.running: dict[str, HostedAgent] = {}
-        """The agents that are at work, by session."""
+        """The agents that are working, by session."""
         self.subagent_sessions: set[str] = set()
-        """The sessions of helpers, which may be trusted more than the agent that sent them."""
+        """The sessions of subagents; the config may trust them more than the agents that started them."""
         self._model, self._provider = model, provider
-        self._main: tuple[Provider, str] | None = None
         self._opened: list[Provider] = []
         self._owns_runtime = runtime is None
         recorder = self.store.recorder()
@@ -124,16 +124,16 @@ class AgentHost:
         self._serve(asker)
 
     def _serve(self, asker: Asker | None) -> None:
-        self.runtime.serve("todo", self.todo)
-        self.runtime.serve("memory", self.memory)
-        self.runtime.serve("session_search", SessionSearchService(self.store))
-        self.runtime.serve("conversation", _Conversations(self.running))
-        self.runtime.serve("llm", PluginModel(self))
+        self.runtime.services.provide("todo", self.todo)
+        self.runtime.services.provide("memory", self.memory)
+        self.runtime.services.provide("session_search", SessionSearchService(self.store))
+        self.runtime.services.provide("conversation", _Conversations(self.running))
+        self.runtime.services.provide("llm", PluginModel(self))
         if asker is not None:
-            self.runtime.serve("asker", asker)
+            self.runtime.services.provide("asker", asker)
 
     def _asked(self, approver: Approver | None) -> Approver | None:
-        """Who is asked: the person, after a model in smart mode; nobody about helpers that the config trusts."""
+        """The approver: the person, in smart mode after a model; nobody for subagents that the config trusts."""
         approvals = self.settings.approvals
         if approvals.mode == "smart" and approver is not None:
             # Without anybody to fall back on, a model's word alone must not mean yes.
@@ -143,10 +143,10 @@ class AgentHost:
         return approver
 
     def start_subagents_with(self, start: Callable[[DelegatedTask], SubagentRunner]) -> None:
-        """How helpers are made, which only an agent knows; the first one says it for all."""
+        """Use this to create subagents. Only an agent knows how; the first agent decides for all."""
         if self.delegation is None:
             self.delegation = Delegation(self.settings.delegation, self.runtime.hooks, start, self._tell_watcher)
-            self.runtime.serve("delegate_task", self.delegation)
+            self.runtime.services.provide("delegation", self.delegation)
 
     def _tell_watcher(self, session_id: str, event: SubagentProgressed) -> None:
         worker = self.running.get(session_id)
@@ -154,7 +154,7 @@ class AgentHost:
             worker.notify_watcher(event)
 
     def idle_session(self, session_id: str) -> Session:
-        """The session of that id; refused while one of our own agents works on it."""
+        """The session with this id; raises SessionError while one of our own agents works on it."""
         session = self.store.get(session_id)
         if session.id in self.running:
             raise SessionError(
@@ -163,14 +163,13 @@ class AgentHost:
         return session
 
     def provider_for(self, model: str = "", provider: str = "") -> tuple[Provider, str]:
-        """The provider and the model that these names mean; without names, the ones that were configured."""
+        """The provider and the model with these names; without names, the configured ones."""
         if not model and not provider:
-            if self._main is None:
-                self._main = self._open_main()
             return self._main
         return self._keep(create_provider(self.settings, model=model, provider=provider, render=rendered))
 
-    def _open_main(self) -> tuple[Provider, str]:
+    @lazy
+    def _main(self) -> tuple[Provider, str]:
         if self._model is not None and not isinstance(self._model, str):
             return self._model, ""
         made = create_provider(self.settings, model=self._model or "", provider=self._provider, render=rendered)
@@ -179,7 +178,7 @@ class AgentHost:
     def auxiliary(
         self, main: tuple[Provider, str] | None = None, spent: Callable[[Usage, str], None] | None = None
     ) -> AuxiliaryModel:
-        """The model for small jobs; the main one, unless the config names another."""
+        """The model for small jobs: the main one, unless the config names another."""
         main = main or self.provider_for()
         provider, model = create_auxiliary(self.settings, main)
         if provider is not main[0]:
@@ -192,7 +191,7 @@ class AgentHost:
         return made
 
     async def close(self) -> None:
-        """End agents at work and their helpers, connections to models, commands and the session store."""
+        """Stop agents and subagents; close connections to models, the runtime and the session store."""
         for worker in list(self.running.values()):
             await worker.stop()
         if self.delegation is not None:
@@ -215,22 +214,22 @@ class AgentHost:
 
 
 def rendered(definitions: Sequence[JsonObject], dialect: Any) -> list[JsonObject]:
-    """The definitions in a dialect, for a fallback that speaks another one than the first provider."""
+    """The definitions in a dialect, for a fallback provider with another dialect than the first one."""
     return render(definitions, dialect).tools
 
 
 class LazyAuxiliary:
-    """The auxiliary model, made when it is first asked."""
+    """The auxiliary model, created when it is first asked."""
 
     def __init__(self, host: AgentHost) -> None:
-        self._workshop = host
+        self._host = host
 
     async def complete(self, prompt: str, *, timeout_seconds: float) -> str:
-        return await self._workshop.auxiliary().complete(prompt, timeout_seconds=timeout_seconds)
+        return await self._host.auxiliary().complete(prompt, timeout_seconds=timeout_seconds)
 
 
 class _Conversations:
-    """Where plugins put their messages: into the session of the call they serve, else into the latest one at work."""
+    """Adds messages of plugins to the session of the current call, else to the one that started working last."""
 
     def __init__(self, running: dict[str, HostedAgent]) -> None:
         self._running = running
@@ -248,19 +247,19 @@ class PluginModel(LazyAuxiliary):
     """The auxiliary model as plugins see it."""
 
     def model_of(self, session_id: str) -> tuple[Provider, str]:
-        """The provider and the model that a session talks to; the configured ones for one that is not at work."""
-        worker = self._workshop.running.get(session_id)
-        return self._workshop.provider_for() if worker is None else (worker.provider, worker.model)
+        """The provider and the model of a session; the configured ones for a session that is not working."""
+        worker = self._host.running.get(session_id)
+        return self._host.provider_for() if worker is None else (worker.provider, worker.model)
 
     async def complete(self, prompt: str, *, timeout_seconds: float = 120.0) -> str:
-        return await self._workshop.auxiliary().complete(prompt, timeout_seconds=timeout_seconds, purpose="plugin")
+        return await self._host.auxiliary().complete(prompt, timeout_seconds=timeout_seconds, purpose="plugin")
 
     def complete_sync(self, prompt: str, *, timeout_seconds: float = 120.0) -> str:
-        return self._workshop.loop.run_sync(self.complete(prompt, timeout_seconds=timeout_seconds))
+        return self._host.loop.run_sync(self.complete(prompt, timeout_seconds=timeout_seconds))
 
 
 class TrustedSubagents:
-    """Agrees to what helpers want to do; what is always denied never gets here."""
+    """Approves what subagents want to do; what is always denied never gets here."""
 
     def __init__(self, sessions: set[str], fallback: Approver) -> None:
         self._sessions = sessions
@@ -283,7 +282,7 @@ Signature = tuple[int, int, int] | None
 
 
 class McpServerWatcher:
-    """Shared by all agents of a host. Costs one look at a file before each request to a model."""
+    """Keeps MCP servers in line with the config file, for all agents of a host. Costs a `stat` before a request."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -296,13 +295,13 @@ class McpServerWatcher:
 
     @property
     def are_configured(self) -> bool:
-        """Whether there are any that are used."""
+        """Whether any servers are in use."""
         return bool(self._settings.mcp_servers) and not self._settings.safe_mode
 
     async def before_request(self) -> str:
-        """Bring the servers in line with the config file, and wait for those that are starting, once and bounded.
+        """Bring the servers in line with the config file, and wait once, and not for ever, for those starting.
 
-        Gives what is wrong with the file, as a sentence, once.
+        Returns what is wrong with the file as a sentence, once.
         """
         warning = ""
         if self._is_watching and self._settings.mcp.auto_reload_on_config_change:
@@ -317,13 +316,13 @@ class McpServerWatcher:
         return warning
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until every server has been tried once; by default for as long as the config says."""
+        """Wait until every server was tried once; by default for as long as the config says."""
         if self.are_configured:
             hub = self._runtime.mcp
             await hub.wait_ready(hub.discovery_seconds if seconds is None else seconds)
 
     async def reload(self) -> None:
-        """Read the config file now, and start, restart and end servers as it says; raises for a file that is broken."""
+        """Read the config file now, and start, restart and stop servers accordingly; raises if the file is broken."""
         if self._settings.safe_mode:
             raise UsageError("safe mode is on, so that no MCP server is used; unset TOOLCRIB_SAFE_MODE to end it")
         self._seen = self._signature()
@@ -359,7 +358,7 @@ class McpServerWatcher:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _came_from_the_file(self) -> bool:
-        """Whether the servers are those of the config file; whoever names others in code keeps them."""
+        """Whether the servers come from the config file; those that a program names in code stay as they are."""
         if not self._settings.mcp_servers:
             return True
         try:

@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from toolcrib.agent.auxiliary import complete
 from toolcrib.agent.events import AnyEvent, Notified, ReasoningStreamed, TextStreamed
 from toolcrib.agent.hooks import as_json, fire, send_through_middleware
-from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import (
     Delta,
-    Emit,
     ModelError,
     ModelRequest,
     ModelResponse,
@@ -193,24 +192,3 @@ def _since(started: float) -> int:
 
 
 logger = logging.getLogger(__name__)
-
-
-async def complete(provider: Provider, request: ModelRequest, emit: Emit) -> ModelResponse:
-    """What the provider answers. A provider may be anybody's code, so whatever else it raises is a ModelError too."""
-    try:
-        response, error = await attempt_async(provider.complete(request, emit))
-    except asyncio.CancelledError as cancelled:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # Something of the provider's own was cancelled, and nobody asked us to stop.
-        response, error = None, cancelled
-    if isinstance(error, ModelError):
-        raise error
-    if error is not None:
-        logger.error("provider %r failed", provider.name, exc_info=error)
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ModelError(f"the provider {provider.name!r} failed ({what}); ask again, or see the log") from error
-    if not isinstance(response, ModelResponse):
-        raise ModelError(f"the provider {provider.name!r} gave {type(response).__name__!r} instead of a response")
-    return response

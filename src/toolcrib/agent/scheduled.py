@@ -1,4 +1,4 @@
-"""Runs of scheduled jobs: each is a session of its own, under the policy that the gate has for `cron`."""
+"""Runs scheduled jobs, each in a session of its own under the `cron` policy, and delivers their results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class JobRunner:
         try:
             try:
                 # Tool files may do anything while they are loaded.
-                host = await asyncio.to_thread(self._open_workshop, claim.job)
+                host = await asyncio.to_thread(self._open_host, claim.job)
                 work = _Work(host, self._store, claim, cancel, self._on_event)
                 report = await (work.with_script_alone() if claim.job.no_agent else work.with_agent())
             except ToolcribError as error:
@@ -71,7 +71,7 @@ class JobRunner:
             if host is not None:
                 await host.close()
 
-    def _open_workshop(self, job: Job) -> AgentHost:
+    def _open_host(self, job: Job) -> AgentHost:
         # Read for every run, so that a scheduler that runs for weeks goes by the settings of today.
         settings = self._load()
         if job.workdir and settings.terminal.backend in ON_THIS_MACHINE and not Path(job.workdir).is_dir():
@@ -97,7 +97,7 @@ class _Work:
     def __init__(
         self, host: AgentHost, store: JobStore, claim: Claim, cancel: CancelToken, on_event: OnEvent | None
     ) -> None:
-        self._workshop = host
+        self._host = host
         self._store = store
         self._job, self._run = claim.job, claim.run
         self._cancel = cancel
@@ -105,8 +105,8 @@ class _Work:
 
     async def with_script_alone(self) -> RunOutcome:
         """The output of the script is the result; no model is asked, but there is a session that tells of it."""
-        job, sessions = self._job, self._workshop.store
-        session = sessions.create(source=PLATFORM, cwd=self._workshop.runtime.workspace, title=job.name)
+        job, sessions = self._job, self._host.store
+        session = sessions.create(source=PLATFORM, cwd=self._host.runtime.workspace, title=job.name)
         outcome = await self._script(session.id)
         said = outcome.problem or outcome.output
         sessions.append_many(session.id, [user_message(job.script), Message(role="assistant", content=said)])
@@ -122,7 +122,7 @@ class _Work:
         """What the agent says last is the result."""
         job = self._job
         agent = Agent(
-            host=self._workshop,
+            host=self._host,
             toolsets=None if job.toolsets is None else list(job.toolsets),
             disabled_toolsets=await self._late_toolsets(),
             without_tools=self._withheld(),
@@ -142,7 +142,7 @@ class _Work:
         finally:
             if not job.attach_to_session:
                 # Behind the run: its first question made a title of its own.
-                self._workshop.store.update(agent.session_id, title=job.name)
+                self._host.store.update(agent.session_id, title=job.name)
             await agent.close("done")
         return _report(result)
 
@@ -151,20 +151,20 @@ class _Work:
 
         What they will bring is not known, so that nobody could say whether the job's maker had it.
         """
-        await self._workshop.servers.wait(SERVERS_SECONDS)
+        await self._host.servers.wait(SERVERS_SECONDS)
         if self._job.allowed_tools is None:
             return []
-        runtime = self._workshop.runtime
+        runtime = self._host.runtime
         to_come = (name for name in sorted(runtime.toolsets.expected) if name.startswith("mcp-"))
         return [toolset for toolset in to_come if not runtime.registry.get_tool_names_for_toolset(toolset)]
 
     def _withheld(self) -> frozenset[str]:
         """The tools that the run does not get: those that no run gets, and those that the job's maker did not have."""
-        job, runtime = self._job, self._workshop.runtime
+        job, runtime = self._job, self._host.runtime
         if job.allowed_tools is None:
             return FORBIDDEN_TOOLS
         toolsets = default_toolsets(runtime) if job.toolsets is None else list(job.toolsets)
-        chosen = runtime.toolsets.select(toolsets, self._workshop.settings.agent.disabled_toolsets).tool_names
+        chosen = runtime.toolsets.select(toolsets, self._host.settings.agent.disabled_toolsets).tool_names
         return FORBIDDEN_TOOLS | (chosen - frozenset(job.allowed_tools))
 
     async def _question(self, agent: Agent) -> str:
@@ -182,12 +182,12 @@ class _Work:
         return "\n\n".join([*parts, job.prompt])
 
     async def _script(self, session_id: str) -> ShellResult:
-        runtime = self._workshop.runtime
+        runtime = self._host.runtime
         call_id = f"script_{self._run.number}"
         return await run_in_shell(runtime, self._job.script, session_id, call_id, self._cancel)
 
     async def _skill(self, name: str, agent: Agent) -> str:
-        runtime = self._workshop.runtime
+        runtime = self._host.runtime
         ctx = runtime.context(session_id=agent.session_id, cwd=agent.cwd, allowed_tools=frozenset({"skill_view"}))
         result = await runtime.call("skill_view", {"name": name}, ctx=ctx)
         if result.is_error:

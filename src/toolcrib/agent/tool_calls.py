@@ -1,4 +1,4 @@
-"""The calls of one answer: run through the runtime, watched, and told to the model in the order it asked for them."""
+"""The tool calls of one answer: run, watched by guardrails, and their results as messages in call order."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import queue
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,10 @@ class _Environment(BaseEnvironment):
         spec = resolve(settings, overrides, session=session, workspace=Path.cwd(), environ=environment())
         self._environment = create_environment(spec, settings, environment())
         self._loop = ServiceLoop("toolcrib-environment")
-        try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(self._loop.close)
             self._loop.run_sync(self._environment.open())
-        except BaseException:
-            self._loop.close()
-            raise
+            unless_opened.pop_all()
         super().__init__(self._environment.cwd, timeout, dict(env or {}))
 
     def _run_bash(
@@ -111,9 +111,12 @@ class _Handle:
             yield chunk
 
 
-class LocalEnvironment(_Environment):
+class CompatLocalEnvironment(_Environment):
     def __init__(self, cwd: str = "", timeout: int = 60, env: Mapping[str, str] | None = None) -> None:
         super().__init__({"backend": "local", "cwd": cwd}, timeout=timeout, env=env, settings=load_settings())
+
+
+LocalEnvironment = CompatLocalEnvironment
 
 
 class DockerEnvironment(_Environment):

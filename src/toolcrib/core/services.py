@@ -10,12 +10,14 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import Environment, EnvironmentSpec, ExecutionTarget
 from toolcrib.core.models import Provider
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 
 T = TypeVar("T")
+
+ToolContext = Any
+"""`core.context.ToolContext`, which refers to the services itself: to import it here would be a cycle."""
 
 
 class ToolService(Protocol):

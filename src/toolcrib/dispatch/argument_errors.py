@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of one call, told so that a model can do better next time."""
+"""Errors in the arguments of a call, explained so that a model can do better: what was expected, with an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments brought into the types that their schema asks for, where nothing can be lost by it.
+"""Converts arguments to the types of their schema where nothing is lost, and reads JSON text strictly.
 
 A value that its schema accepts is never changed (a whole float becomes the equal int where an integer is
 asked for). What cannot be converted without loss stays as it is, and validation then speaks about it.

@@ -1,4 +1,4 @@
-"""How the pipeline waits, which depends on who called: a coroutine, or synchronous code.
+"""Executors: how the pipeline waits and runs blocking handlers, for coroutines and for synchronous callers.
 
 The pipeline itself is one coroutine. For synchronous callers it never suspends: whatever has to be waited for is run
 to its end by the bridge, so the coroutine is driven by a single `send`.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any
 
-from toolcrib.core.attempt import Attempt, attempt, attempt_async
+from toolcrib.core.attempt import Attempt, attempt_async
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
@@ -182,15 +182,19 @@ async def _answer(
     registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor
 ) -> Attempt[Any]:
     """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
-    answer, error = attempt(registered, keywords)
-    if not inspect.isawaitable(answer):
-        return Attempt(answer, error)
-    # Of a call that was stopped its hooks hear all the same, if they do not take long.
-    limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
-    outcome = await attempt_async(executor.wait_bounded(answer, limit))
+    outcome = await attempt_async(_call_back(registered, keywords, ctx, executor))
     if isinstance(outcome.error, CallCancelled):
         raise outcome.error
     return outcome
+
+
+async def _call_back(registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor) -> Any:
+    answer = registered(keywords)
+    if not inspect.isawaitable(answer):
+        return answer
+    # The hooks of a call that was stopped still hear of it, if they do not take long.
+    limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
+    return await executor.wait_bounded(answer, limit)
 
 
 async def _answer_logged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from toolcrib.dispatch.executors import Executor
 from toolcrib.dispatch.pipeline import Pipeline, PreparedCall
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OnStart = Callable[[ToolCall], None]
 OnResult = Callable[[ToolResult], None]
@@ -38,19 +40,13 @@ async def run_batch(
     prepared = [pipeline.prepare(call.name, call.arguments) for call in calls]
 
     def begin(call: ToolCall) -> None:
-        if on_start is None:
-            return
-        _, error = attempt(on_start, call)
-        if error is not None:
-            logger.error("the receiver of call %r of %s failed", call.id, call.name, exc_info=error)
+        if on_start is not None:
+            _notify(on_start, call, call.name)
 
     def keep(index: int, result: ToolResult) -> None:
         results[index] = result
-        if on_result is None:
-            return
-        _, error = attempt(on_result, result)
-        if error is not None:
-            logger.error("the receiver of call %r of %s failed", result.call_id, result.name, exc_info=error)
+        if on_result is not None:
+            _notify(on_result, result, result.name)
 
     async def run_one(index: int) -> None:
         call = calls[index]
@@ -83,6 +79,13 @@ def plan(pipeline: Pipeline, calls: Sequence[PreparedCall], ctx: ToolContext) ->
         current.add(access)
         groups[-1].append(index)
     return groups
+
+
+def _notify(callback: Callable[[T], None], value: T, tool: str) -> None:
+    """The caller's own code hears what happens; it is no part of the work."""
+    _, error = attempt(callback, value)
+    if error is not None:
+        logger.error("a callback for calls of %s failed", tool, exc_info=error)
 
 
 async def _run_group(run_one: Callable[[int], Awaitable[None]], group: list[int], limit: int) -> None:

@@ -123,7 +123,12 @@ class Pipeline:
         self._checkers: dict[str, tuple[ToolEntry, ArgumentChecker]] = {}
 
     async def run(
-        self, name: str, arguments: Mapping[str, Any] | str, ctx: ToolContext, executor: Executor
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        ctx: ToolContext,
+        executor: Executor,
+        prepared: PreparedCall | None = None,
     ) -> ToolResult:
         """Exactly one result for the call, whatever happens; only cancellation of the caller's task passes through.
 
@@ -136,6 +141,8 @@ class Pipeline:
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
             call = CallState(entry, ctx, executor, time.perf_counter(), {}, {})
+            if prepared is not None and prepared.entry is entry:
+                call.prepared = prepared
             result = await self._result(call, arguments)
             if (
                 call.snapshots is None
@@ -152,15 +159,7 @@ class Pipeline:
 
     async def run_prepared(self, prepared: PreparedCall, ctx: ToolContext, executor: Executor) -> ToolResult:
         """As `run`, without checking the arguments again, unless the tool was replaced since."""
-        entry = prepared.entry
-        if entry is None or self.registry.get_entry(prepared.name) is not entry:
-            return await self.run(prepared.name, prepared.arguments, ctx, executor)
-        try:
-            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
-            return await self._finish(call, await self._result(call, prepared.arguments))
-        except Exception as error:
-            logger.exception("call of tool %r failed outside its handler", entry.name)
-            return outcome.call_failed(error, entry.name, ctx)
+        return await self.run(prepared.name, prepared.arguments, ctx, executor, prepared)
 
     def prepare(self, name: str, arguments: Mapping[str, Any] | str) -> PreparedCall:
         """The call, looked up and checked; for `planned_effects` and `run_prepared`."""
@@ -380,17 +379,18 @@ class Pipeline:
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)
         if call.recorded:
-            _, error = attempt(self.recorder.finished, entry, result, ctx)
-            if error is not None:
-                # The tool has run: its result must reach the model all the same.
-                logger.error("the end of a call of tool %r could not be recorded", entry.name, exc_info=error)
+            # The tool has run: its result must reach the model even if its end cannot be recorded.
+            await self._guarded(self._record_end(call, result), entry.name)
         return result
 
-    async def _guarded(self, keeping: Awaitable[None], name: str) -> None:
-        """That files cannot be kept for undo is no reason to fail a call, or to lose its result."""
-        _, error = await attempt_async(keeping)
+    async def _record_end(self, call: CallState, result: ToolResult) -> None:
+        self.recorder.finished(call.entry, result, call.ctx)
+
+    async def _guarded(self, recording: Awaitable[None], name: str) -> None:
+        """A snapshot or a record that fails is no reason to fail a call, or to lose its result."""
+        _, error = await attempt_async(recording)
         if error is not None:
-            logger.error("what a call of tool %r changes could not be kept", name, exc_info=error)
+            logger.error("a call of tool %r could not be recorded for undo or in its session", name, exc_info=error)
 
     def _max_chars(self, entry: ToolEntry) -> int | float:
         return entry.max_result_size_chars or self.limits.max_result_chars

@@ -1,4 +1,4 @@
-"""What the model is told about a command: its output made readable, its exit code explained, what goes on."""
+"""The result of a command for the model: readable output, an explained exit code, what still runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _error(call: TerminalCall, result: ForegroundResult) -> str | None:
     if result.ended is not None and result.ended.reason == "no_folder":
         return f"the folder {call.workdir!r} does not exist where commands run; nothing was run"
     if result.ended is not None and result.ended.reason == "lost":
-        return "the place where the command ran went away, so its end is not known; look before running it again" + (
+        return "the environment was lost while the command ran, so its end is unknown; look before running it again" + (
             f" ({result.ended.note})" if result.ended.note else ""
         )
     return None

@@ -41,7 +41,7 @@ from toolcrib.terminal.sudo import StopEvent, Sudo, asks_for_password, explain_s
 
 @dataclass(frozen=True, kw_only=True)
 class TerminalOptions:
-    """What a TerminalService goes by."""
+    """The options of a TerminalService."""
 
     settings: Settings
     workspace: Path
@@ -49,9 +49,9 @@ class TerminalOptions:
     """The variables of this process, as they are now."""
     mask: Callable[[str], str]
     transform: Callable[[], Callable[[TerminalCall, JsonObject], str] | None]
-    """What gives the output of an answer as the hooks leave it, which may block; None where there are no hooks."""
+    """Gives the function that lets hooks change the output, which may block; None where there are no such hooks."""
     secret_asker: Callable[[], SecretAsker | None] = lambda: None
-    """Whom to ask for a password, as things are now."""
+    """Who can be asked for a password at this moment."""
 
 
 logger = logging.getLogger(__name__)
@@ -61,19 +61,19 @@ T = TypeVar("T")
 MEGABYTE = 1024 * 1024
 CLOSE_SECONDS = 90.0
 ANSWER_SECONDS = 10.0
-NEW_PLACE = "a new place was opened: folder, variables and functions are those of the start"
+NEW_ENVIRONMENT = "a new environment was opened: its folder, variables and functions are those of the start"
 
 
 class EnvironmentLost(EnvironmentFailed):
-    """The place went away before the command began."""
+    """The environment was lost before the command began."""
 
 
 RECOVERY_SECONDS = 5.0
-"""How long an end waits for what an earlier run left to be looked after; the rest is for the next start."""
+"""How long closing waits until the leftovers of earlier runs are dealt with; the rest is for the next start."""
 
 
 class TerminalService:
-    """What the `terminal` and `process` tools, front ends and old names ask. One for each Runtime."""
+    """The service behind the `terminal` and `process` tools. One for each Runtime."""
 
     def __init__(self, options: TerminalOptions, loop: ServiceLoop) -> None:
         self.options = options
@@ -84,7 +84,7 @@ class TerminalService:
     # The tool
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """Run what the `terminal` tool was called with. A call that is cancelled ends its command and says so."""
+        """Run a call of the `terminal` tool. Cancelling it ends its command, and the result says so."""
         try:
             call = read_call(args, ctx, self.options.settings.terminal, self.execution_target(ctx))
         except ToolcribError as error:
@@ -109,7 +109,7 @@ class TerminalService:
             raise
 
     def effect_of(self, args: JsonObject, ctx: ToolContext) -> Effect:
-        """The command of a call, with the place and folder that it would run in; for whoever judges it."""
+        """The command of a call with its environment and folder, for the gate."""
         where = self.execution_target(ctx)
         folder = where.folder
         if args.get("workdir"):
@@ -240,7 +240,7 @@ class _LoopState:
             try:
                 return await self._run_once(call, interrupt)
             except EnvironmentLost:
-                # Nothing has run: it goes to a new place.
+                # Nothing has run yet, so it runs in a new environment.
                 return await self._run_once(call, interrupt)
         except ToolcribError as error:
             return results.failed(str(error))
@@ -263,7 +263,7 @@ class _LoopState:
             else:
                 answer = explain_sudo_failure(await self._run_in(environment, environment, call, interrupt))
         if was_lost:
-            answer["note"] = f"{answer.get('note', '')} {NEW_PLACE}".strip()
+            answer["note"] = f"{answer.get('note', '')} {NEW_ENVIRONMENT}".strip()
         return answer
 
     async def _run_with_sudo(
@@ -272,12 +272,14 @@ class _LoopState:
         prepared = await self._sudo.prepare(environment, call, interrupt.stops(StopEvent()))
         if prepared.answer is not None:
             return prepared.answer
-        return explain_sudo_failure(await self._run_in(environment, prepared.place, call, interrupt), prepared.hint)
+        return explain_sudo_failure(
+            await self._run_in(environment, prepared.environment, call, interrupt), prepared.hint
+        )
 
     async def _run_in(
-        self, environment: Environment, place: Environment, call: TerminalCall, interrupt: CallInterrupt
+        self, environment: Environment, runner: Environment, call: TerminalCall, interrupt: CallInterrupt
     ) -> JsonObject:
-        """Run a call in `place`: the environment itself, or one that stands before it."""
+        """Run a call through `runner`: the environment itself, or a wrapper around it."""
         request = CommandRequest(
             command=call.command,
             terminal=TerminalSize() if call.pty else None,
@@ -285,7 +287,7 @@ class _LoopState:
         )
         if call.background:
             record = await self.registry.start(
-                place,
+                runner,
                 request,
                 session_key=call.session_key,
                 task_id=call.task_id,
@@ -295,14 +297,14 @@ class _LoopState:
             return results.started(call, record)
         sink = _Sink()
         try:
-            result = await interrupt.stops(ForegroundCommand(self._limits(call), sink)).result(place, request)
+            result = await interrupt.stops(ForegroundCommand(self._limits(call), sink)).result(runner, request)
         except EnvironmentFailed as error:
             await self._lose(environment, call.target.spec)
             raise EnvironmentLost(str(error)) from error
         return await self._tell(environment, call, result, sink)
 
     async def _lose(self, environment: Environment, spec: EnvironmentSpec) -> None:
-        """Give up a place that does not answer any more; the next command of its session is told."""
+        """Give up an environment that no longer answers; the next command of its session hears of it."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await environment.status(BackendPath("/"))
@@ -388,7 +390,7 @@ class _LoopState:
         return await recover(self.registry, self._open_again, self._settings.terminal.orphans)
 
     async def _open_again(self, address: Mapping[str, str]) -> Environment | None:
-        """The place, or None when it is gone for good; raises when it cannot be reached now."""
+        """The environment, or None if it is gone for good; raises if it cannot be reached now."""
         environ = self._options.environ()
         try:
             environment = open_address(address, self._settings, environ)

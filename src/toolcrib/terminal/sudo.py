@@ -1,4 +1,4 @@
-"""Commands that call sudo: the password is asked for, tried out before anything runs, and handed over by a pipe.
+"""Commands that call sudo: toolcrib asks for the password, tries it before anything runs, and passes it by a pipe.
 
 It is kept nowhere: every command asks anew, unless sudo itself needs none. What stands in the way of others seeing it
 is told in `environments/scripts/sudo.sh`.
@@ -62,9 +62,9 @@ WITHOUT = "; run it without sudo, or ask the user to run it, or to allow it with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SudoPlan:
-    """How a command that may call sudo is to be run."""
+    """How to run a command that may call sudo."""
 
-    place: Environment
+    environment: Environment
     """Where to start it: the environment, or one that also hands over the password."""
     hint: str = ""
     """What to say if its sudo fails."""
@@ -101,33 +101,33 @@ class Sudo:
                 hint = "there is no sudo here; run it without, or ask the user to install it"
             case _:
                 hint = ""
-        return SudoPlan(place=environment, hint=hint)
+        return SudoPlan(environment=environment, hint=hint)
 
     async def _asked(
         self, environment: Environment, call: TerminalCall, stopping: asyncio.Event, program: str, whose: str
     ) -> SudoPlan:
         asker = self._asker()
         if asker is None:
-            return SudoPlan(place=environment, hint=NOBODY + WITHOUT)
+            return SudoPlan(environment=environment, hint=NOBODY + WITHOUT)
         prompt = f"{_shown(self._mask(call.command))}\nThe password of {whose} for sudo (Enter alone gives none): "
         for attempt in range(TRIES):
             again = "This password is wrong.\n" if attempt else ""
             password = await _unless(stopping, asker.ask_secret(again + prompt, self._timeout_seconds))
             if stopping.is_set():
-                return SudoPlan(place=environment, answer=INTERRUPTED_ANSWER)
+                return SudoPlan(environment=environment, answer=INTERRUPTED_ANSWER)
             if not password or "\n" in password or "\0" in password:
-                return SudoPlan(place=environment, hint=NOT_GIVEN + WITHOUT)
+                return SudoPlan(environment=environment, hint=NOT_GIVEN + WITHOUT)
             checked = await _said(
                 environment, f"LC_ALL=C {shlex.quote(program)} -k -S -p '' -v", f"{password}\n".encode()
             )
             if checked.exit_code == 0:
                 given = SudoEnvironment(environment, program, password)
-                return SudoPlan(place=given.as_environment(), hint=NOT_REACHED)
+                return SudoPlan(environment=given.as_environment(), hint=NOT_REACHED)
             if not WRONG.search(checked.text):
                 why = checked.text.strip().splitlines()[-1:] or ["it does not say why"]
-                return SudoPlan(place=environment, hint=f"sudo refuses: {why[0]}")
+                return SudoPlan(environment=environment, hint=f"sudo refuses: {why[0]}")
         answer = results.failed(f"the password for sudo was wrong {TRIES} times; nothing was run")
-        return SudoPlan(place=environment, answer=answer | {"sudo_auth_failed": True})
+        return SudoPlan(environment=environment, answer=answer | {"sudo_auth_failed": True})
 
 
 def asks_for_password(call: TerminalCall) -> bool:
