@@ -72,9 +72,7 @@ class Agent:
         source: str = "",
         parent_id: str = "",
     ) -> None:
-        if workshop is not None:
-            warnings.warn("Agent(workshop=…) is now Agent(host=…)", DeprecationWarning, stacklevel=2)
-            host = host or workshop
+        host = _given_host(host, workshop, approver, asker, home)
         self._owns_host = host is None
         self.host = host or AgentHost(
             home=home,
@@ -87,8 +85,6 @@ class Agent:
             model=model,
             provider=provider,
         )
-        if host is not None and (approver is not None or asker is not None or home is not None):
-            raise UsageError("approver, asker and home belong to the host; pass them to AgentHost(…)")
         runtime, settings = self.host.runtime, self.host.settings
         runtime.load()
         runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
@@ -107,13 +103,7 @@ class Agent:
         self.repaired = self.conversation.load()
         """The results that had to be added because a process died while it worked on this session."""
         self._restore_plan()
-        self.max_turns = settings.agent.max_turns if max_turns is None else max_turns
-        self.max_calls = settings.agent.max_calls if max_calls is None else max_calls
-        if self.max_turns < 1 or self.max_calls < 0:
-            raise UsageError(
-                f"a budget of {self.max_turns} turns and {self.max_calls} calls leaves nothing to do; "
-                "give at least one turn"
-            )
+        self._set_budget(max_turns, max_calls)
         self.dry_run = dry_run
         self.is_first_run = not self.conversation.messages
         self.system_prompt = self._prompt(session)
@@ -338,6 +328,16 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _set_budget(self, max_turns: int | None, max_calls: int | None) -> None:
+        configured = self.host.settings.agent
+        self.max_turns = configured.max_turns if max_turns is None else max_turns
+        self.max_calls = configured.max_calls if max_calls is None else max_calls
+        if self.max_turns < 1 or self.max_calls < 0:
+            raise UsageError(
+                f"a budget of {self.max_turns} turns and {self.max_calls} calls leaves nothing to do; "
+                "give at least one turn"
+            )
+
     def _chosen(self, model: str | Provider | None, provider: str) -> tuple[Provider, str]:
         if model is not None and not isinstance(model, str):
             return model, ""
@@ -400,6 +400,16 @@ class Agent:
 
     def _spent(self, usage: Usage, purpose: str) -> None:
         self.host.store.add_usage(self.session_id, usage, purpose=purpose)
+
+
+def _given_host(host: AgentHost | None, workshop: AgentHost | None, *host_options: object) -> AgentHost | None:
+    """The host that the caller passed, if any; `workshop` is its old name."""
+    if workshop is not None:
+        warnings.warn("Agent(workshop=…) is now Agent(host=…)", DeprecationWarning, stacklevel=3)
+        host = host or workshop
+    if host is not None and any(option is not None for option in host_options):
+        raise UsageError("approver, asker and home belong to the host; pass them to AgentHost(…)")
+    return host
 
 
 def run_sync(prompt: str, **options: Any) -> RunResult:
