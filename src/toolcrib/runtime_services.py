@@ -30,8 +30,8 @@ from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from toolcrib.code_execution.service import CodeExecutionService
+    from toolcrib.core.context import AskerPort, ConversationPort, ModelPort, ToolService
     from toolcrib.core.ports import FileSnapshots
-    from toolcrib.core.services import AskerPort, ConversationPort, ModelPort, ToolService
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
     from toolcrib.mcp.client.manager import McpClientManager
@@ -81,7 +81,7 @@ class ToolCatalog(msgspec.Struct, frozen=True):
 
 
 class RuntimeServices:
-    """The runtime as handlers see it (`ctx.services`); see `core/services.py`.
+    """The runtime as handlers see it (`ctx.services`); see `core/context.py`.
 
     Services that only an agent has are missing until `provide` adds them.
     """

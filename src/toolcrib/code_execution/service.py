@@ -32,10 +32,9 @@ from toolcrib.code_execution.interpreter import (
 from toolcrib.code_execution.protected_files import GitGuards
 from toolcrib.code_execution.run import CallerBridge, NotIsolated, ScriptCalls, ScriptOutcome, ScriptRequest, ScriptRun
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import Services, TerminalPort, ToolContext
 from toolcrib.core.environments import EnvironmentSpec, ExecutionTarget
 from toolcrib.core.errors import EnvironmentFailed, ToolcribError
-from toolcrib.core.services import Services, TerminalPort
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 from toolcrib.environments.backends import sandbox
 from toolcrib.environments.output import BoundedOutput

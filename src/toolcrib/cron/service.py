@@ -28,7 +28,7 @@ from toolcrib.registry.results import sendable, tool_error, tool_result
 from toolcrib.sessions.injection_scan import threat_in
 
 if TYPE_CHECKING:
-    from toolcrib.core.services import Services
+    from toolcrib.core.context import Services
 
 SHOWN_JOBS = 50
 SHOWN_RUNS = 5

@@ -12,7 +12,7 @@ from toolcrib.files.reading import FileReader
 from toolcrib.files.views import FileViews
 
 if TYPE_CHECKING:
-    from toolcrib.core.services import Services
+    from toolcrib.core.context import Services
 
 
 class FileService:

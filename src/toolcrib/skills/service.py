@@ -29,7 +29,7 @@ from toolcrib.skills.skill import (
 )
 
 if TYPE_CHECKING:
-    from toolcrib.core.services import Services
+    from toolcrib.core.context import Services
 
 MAX_LISTED = 300
 MAX_HIDDEN = 50

@@ -23,7 +23,7 @@ from toolcrib.undo.snapshot import CallTargets, FileSnapshot, SnapshotLimits, Ta
 from toolcrib.undo.store import UndoStore
 
 if TYPE_CHECKING:
-    from toolcrib.core.services import Services
+    from toolcrib.core.context import Services
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from mcp_types import INTERNAL_ERROR, ErrorData, ListRootsResult, Root
 from pydantic import FileUrl
 
 from toolcrib.config.settings import Settings
+from toolcrib.core.context import Services
 from toolcrib.core.ports import Gate
-from toolcrib.core.services import Services
 from toolcrib.mcp.client.callbacks import ClientCallbacks
 from toolcrib.mcp.client.elicitation import ElicitationHandler
 from toolcrib.mcp.client.oauth import stored_login

@@ -24,9 +24,8 @@ import msgspec
 from mcp.client import ClientRequestContext
 from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData
 
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError
-from toolcrib.core.services import Services
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.callbacks import Contexts
 from toolcrib.mcp.client.questions import (

@@ -21,9 +21,8 @@ from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.ports import Gate
-from toolcrib.core.services import Services
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.callbacks import ClientCallbacks
 from toolcrib.mcp.client.errors import ConnectionLost, RequestFailed, ServerFailed

@@ -8,9 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.context import ToolContext, current_context
+from toolcrib.core.context import Services, ToolContext, current_context
 from toolcrib.core.errors import ToolcribError, UsageError
-from toolcrib.core.services import Services
 from toolcrib.mcp.client.callbacks import Contexts
 from toolcrib.mcp.client.untrusted_text import one_line, shown
 

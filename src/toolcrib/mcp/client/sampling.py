@@ -31,12 +31,11 @@ from mcp_types import (
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.config.settings import Settings
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import Services, ToolContext
 from toolcrib.core.errors import ToolcribError, UsageError
 from toolcrib.core.messages import Message
 from toolcrib.core.models import Delta, Dialect, ModelError, ModelRequest, ModelResponse, Provider
 from toolcrib.core.ports import Gate
-from toolcrib.core.services import Services
 from toolcrib.core.types import Effect, JsonObject, Source, ToolEntry
 from toolcrib.definitions.dialects import render
 from toolcrib.mcp.client.callbacks import Contexts
