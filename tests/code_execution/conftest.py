@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.code.running_scripts import PYTHON, MakeRuntime, Run
+from tests.code_execution.running_scripts import PYTHON, MakeRuntime, Run
 from toolcrib.core.context import ToolContext
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry

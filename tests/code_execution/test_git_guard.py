@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.code.running_scripts import Run, hidden
+from tests.code_execution.running_scripts import Run, hidden
 from toolcrib.runtime import Runtime
 
 HOOK = "#!/bin/sh\ntrue\n"

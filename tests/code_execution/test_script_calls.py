@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.code.running_scripts import MakeRuntime, Run, hidden
+from tests.code_execution.running_scripts import MakeRuntime, Run, hidden
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ListRecorder, ScriptedApprover

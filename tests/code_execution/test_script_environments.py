@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.code.running_scripts import PYTHON, Run
+from tests.code_execution.running_scripts import PYTHON, Run
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from toolcrib.agent.auxiliary import AuxiliaryModel
 from toolcrib.agent.delegate import DelegatedTask, Delegation, SubagentRunner

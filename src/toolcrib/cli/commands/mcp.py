@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -424,8 +423,10 @@ def _has_login(settings: Settings, name: str, server: McpServerSettings) -> bool
 def _variables_of(settings: Settings, going: set[str]) -> list[str]:
     """The variables in `.env` that were created for these servers and that no other server uses."""
     staying = [known for name, known in settings.mcp_servers.items() if name not in going]
-    needed = {variable for known in staying for variable in variables_in(asdict(known))}
-    created = {variable for name in going for variable in own_variables(name, asdict(settings.mcp_servers[name]))}
+    needed = {variable for known in staying for variable in variables_in(msgspec.to_builtins(known))}
+    created = {
+        variable for name in going for variable in own_variables(name, msgspec.to_builtins(settings.mcp_servers[name]))
+    }
     return sorted((created - needed) & read_env_file(settings.home.env_file).keys())
 
 

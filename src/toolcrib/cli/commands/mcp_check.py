@@ -10,13 +10,13 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.cli.chat.symbols import fitted
