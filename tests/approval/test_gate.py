@@ -230,7 +230,7 @@ async def test_yolo_is_read_when_a_runtime_is_made_and_said_once(make_runtime, m
     assert (await call(late, "rm -rf dist")).status == "blocked"
     for command, status in (("rm -rf dist", "ok"), ("rm -rf /", "blocked"), ("git push", "blocked")):
         assert (await call(runtime, command)).status == status
-    assert capfd.readouterr().err.count("nobody is asked") == 1
+    assert capfd.readouterr().err.count("run without approval") == 1
     assert (await call(make_runtime(yolo=False), "rm -rf dist")).status == "blocked"
 
 
