@@ -1,19 +1,20 @@
 """The gate in dispatch: who is asked, what is remembered, recorded and told, and what the model reads."""
 
+
 import asyncio
 import json
 import subprocess
 import sys
-
 import pytest
-
 from toolcrib.approval.gate import TIMEOUT_GRACE_SECONDS
 from toolcrib.core.approvals import Answer
 from toolcrib.core.context import CancelToken
-from toolcrib.core.types import Effect, ToolCall
+from toolcrib.core.types import Effect
+from toolcrib.core.types import ToolCall
 from toolcrib.hooks.specs import HOOKS
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.testing import ScriptedApprover, isolated_runtime
+from toolcrib.testing import ScriptedApprover
+from toolcrib.testing import isolated_runtime
 
 SCHEMA = {"parameters": {"type": "object", "properties": {"command": {"type": "string"}, "path": {"type": "string"}}}}
 
@@ -230,7 +231,7 @@ async def test_yolo_is_read_when_a_runtime_is_made_and_said_once(make_runtime, m
     assert (await call(late, "rm -rf dist")).status == "blocked"
     for command, status in (("rm -rf dist", "ok"), ("rm -rf /", "blocked"), ("git push", "blocked")):
         assert (await call(runtime, command)).status == status
-    assert capfd.readouterr().err.count("nobody is asked") == 1
+    assert capfd.readouterr().err.count("run without approval") == 1
     assert (await call(make_runtime(yolo=False), "rm -rf dist")).status == "blocked"
 
 
