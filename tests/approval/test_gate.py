@@ -1,20 +1,19 @@
 """The gate in dispatch: who is asked, what is remembered, recorded and told, and what the model reads."""
 
-
 import asyncio
 import json
 import subprocess
 import sys
+
 import pytest
+
 from toolcrib.approval.gate import TIMEOUT_GRACE_SECONDS
 from toolcrib.core.approvals import Answer
 from toolcrib.core.context import CancelToken
-from toolcrib.core.types import Effect
-from toolcrib.core.types import ToolCall
+from toolcrib.core.types import Effect, ToolCall
 from toolcrib.hooks.specs import HOOKS
 from toolcrib.registry.registry import ToolRegistry
-from toolcrib.testing import ScriptedApprover
-from toolcrib.testing import isolated_runtime
+from toolcrib.testing import ScriptedApprover, isolated_runtime
 
 SCHEMA = {"parameters": {"type": "object", "properties": {"command": {"type": "string"}, "path": {"type": "string"}}}}
 

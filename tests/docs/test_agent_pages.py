@@ -50,4 +50,4 @@ def test_the_model_page_names_every_setting_of_the_model() -> None:
     """A setting that is added gets a place in the guide."""
     page = (GUIDES / "connect-a-model.md").read_text(encoding="utf-8")
 
-    assert [name for name in ModelSettings.__dataclass_fields__ if f"`model.{name}`" not in page] == []
+    assert [name for name in ModelSettings.__struct_fields__ if f"`model.{name}`" not in page] == []

@@ -201,7 +201,7 @@ def test_an_override_says_who_replaced_what(registry: ToolRegistry, caplog: pyte
     assert registry.get_toolset_for_tool("write") == "other"
     [record] = caplog.records
     assert record.levelno == logging.INFO
-    for part in ("'write'", "code declaring", "'file'", "user mine.py", "'other'"):
+    for part in ("'write'", "code tests.registry.declaring", "'file'", "user mine.py", "'other'"):
         assert part in record.getMessage()
 
 

@@ -82,8 +82,8 @@ def environment_from(made: Any, request: EnvironmentRequest) -> Environment:
     if hasattr(made, "_run_bash"):
         return request.shell_over(BashRunnerEngine(cast(BashRunner, made), kind))
     raise EnvironmentFailed(
-        f"the backend {kind!r} made a {type(made).__name__}; it must return an Environment, an Engine, or a "
-        "BaseEnvironment"
+        f"the backend {kind!r} returned an object of type {type(made).__name__}; expected an Environment, an Engine "
+        "or a BaseEnvironment"
     )
 
 

@@ -8,10 +8,9 @@ import re
 from collections import Counter
 
 import pytest
-import test_shell_traps
 from test_shell_fuzz_corpus import CORPUS
 
-from tests.approval.shell import generated_shell, shell_definitions, shell_detours
+from tests.approval.shell import generated_shell, shell_definitions, shell_detours, test_shell_traps
 from tests.approval.shell.other_parsers import BASH, SHFMT, bash_accepts, shfmt_commands
 from tests.approval.shell.shell_rows import read_rows, tables
 from toolcrib.approval.analyse import analyse
