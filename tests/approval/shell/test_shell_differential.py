@@ -8,11 +8,11 @@ import re
 from collections import Counter
 
 import pytest
-from test_shell_fuzz_corpus import CORPUS
 
 from tests.approval.shell import generated_shell, shell_definitions, shell_detours, test_shell_traps
 from tests.approval.shell.other_parsers import BASH, SHFMT, bash_accepts, shfmt_commands
 from tests.approval.shell.shell_rows import read_rows, tables
+from tests.approval.shell.test_shell_fuzz_corpus import CORPUS
 from toolcrib.approval.analyse import analyse
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.syntax import Script, SimpleCommand, Substitution, walk
