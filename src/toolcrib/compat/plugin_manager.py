@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
@@ -14,7 +15,8 @@ from typing import Any, Literal
 from toolcrib.api import default_runtime
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import find_home
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import Attempt, attempt
+from toolcrib.core.errors import PluginError
 from toolcrib.core.types import JsonObject, Source, Verdict
 from toolcrib.hooks.manager import Callback, HookManager, HookRegistration, accepted_names
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
@@ -98,9 +100,10 @@ def _manifest_of(plugin: load.LoadedPlugin) -> ManifestRecord:
     files = (Path(plugin.path) / name for name in MANIFEST_NAMES) if plugin.path else ()
     file = next((file for file in files if file.is_file()), None)
     # An installed package has no manifest file; one that cannot be read is the problem that the plugin itself shows.
-    read, _ = attempt(read_manifest, file) if file is not None else (None, None)
-    if read is not None:
-        written = read[0]
+    written = None
+    with contextlib.suppress(PluginError):
+        written = read_manifest(file)[0] if file is not None else None
+    if written is not None:
         manifest.description, manifest.author, manifest.kind = written.description, written.author, written.kind
         manifest.requires_env = list(written.requires_env)
         manifest.provides_tools, manifest.provides_hooks = list(written.provides_tools), list(written.provides_hooks)
@@ -187,12 +190,10 @@ class PluginManager:
         keywords = {"telemetry_schema_version": TELEMETRY_SCHEMA_VERSION, **keywords}
         answers = []
         for registered in self.hooks.hooks("pre_tool_call"):
-            answer, error = attempt(_answer, registered, keywords)
+            answer, error = _answer("pre_tool_call", registered, keywords)
             if error is None:
                 answers.append(_with_reason(answer, keywords["tool_name"]))
-                continue
-            logger.error("hook 'pre_tool_call' of %s failed", registered.source, exc_info=error)
-            if not registered.observer:
+            elif not registered.observer:
                 message = f"{registered.source} could not check this call: {error}"
                 answers.append({"action": "block", "message": message})
         return answers
@@ -276,19 +277,21 @@ def _drop_plugin_callbacks(hooks: HookManager) -> None:
 
 
 def _answers(name: str, callbacks: tuple[HookRegistration, ...], keywords: JsonObject) -> list[Any]:
-    answers = []
-    for registered in callbacks:
-        answer, error = attempt(_answer, registered, keywords)
-        if error is not None:
-            logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
-        if answer is not None:
-            answers.append(answer)
-    return answers
+    answers = (_answer(name, registered, keywords).value for registered in callbacks)
+    return [answer for answer in answers if answer is not None]
 
 
-def _answer(registered: HookRegistration, keywords: JsonObject) -> Any:
-    answer = registered(keywords)
-    return default_runtime().bridge.run(answer) if inspect.iscoroutine(answer) else answer
+def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Attempt[Any]:
+    """What a callback answers or raises; an error is logged."""
+
+    def run() -> Any:
+        answer = registered(keywords)
+        return default_runtime().bridge.run(answer) if inspect.iscoroutine(answer) else answer
+
+    outcome = attempt(run)
+    if outcome.error is not None:
+        logger.error("hook %r of %s failed", name, registered.source, exc_info=outcome.error)
+    return outcome
 
 
 def _with_reason(answer: Any, tool_name: str) -> Any:
