@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -21,7 +20,7 @@ from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.core.approvals import EntryPoint
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import notify
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message, user_message
@@ -30,8 +29,6 @@ from toolcrib.core.ports import Approver
 from toolcrib.sessions.records import Session
 from toolcrib.sessions.recovery import is_outcome_unknown
 from toolcrib.sessions.store import SessionStore
-
-logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
 """How long an interrupted run may take to leave everything in order."""
@@ -85,18 +82,15 @@ class Agent:
             model=model,
             provider=provider,
         )
-        runtime, settings = self.host.runtime, self.host.settings
-        runtime.load()
-        runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
-        disabled = [*settings.agent.disabled_toolsets, *disabled_toolsets]
-        self.tool_selection = ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
+        self.host.runtime.load()
+        self.tool_selection = self._select_tools(toolsets, disabled_toolsets, without_tools)
         self._provider, self.model = self._chosen(model, provider)
         self.steering: deque[str] = deque()
         self._queue: deque[str] = deque()
         self._cancel: CancelToken | None = None
         self._at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._at_rest.set_result(None)
-        self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else runtime.workspace
+        self._cwd = str(Path(cwd).expanduser().absolute()) if cwd is not None else self.host.runtime.workspace
         session = self._open_session(session_id, source or self.host.platform, parent_id)
         self._own_prompt, self._ended = system_prompt, False
         self.conversation = Conversation(self.host.store, session)
@@ -196,10 +190,8 @@ class Agent:
 
     def notify_watcher(self, event: AnyEvent) -> None:
         """Pass on what this agent, or a helper of it, did."""
-        _, error = attempt(self.on_event, event) if self.on_event is not None else (None, None)
-        if error is not None:
-            # Whoever watches is not part of the work.
-            logger.error("the watcher of session %s failed", self.session_id, exc_info=error)
+        if self.on_event is not None:
+            notify(self.on_event, event, name=f"the watcher of session {self.session_id}")
 
     def run_sync(self, prompt: str | Message, *, on_event: OnEvent | None = None) -> RunResult:
         """As `run`, from code without an event loop. Ctrl-C stops the work, and is raised when all is in order."""
@@ -327,6 +319,14 @@ class Agent:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _select_tools(
+        self, toolsets: Sequence[str] | None, disabled_toolsets: Sequence[str], without_tools: Collection[str]
+    ) -> ToolSelection:
+        runtime = self.host.runtime
+        runtime.toolsets.require([*(toolsets or ()), *disabled_toolsets])
+        disabled = [*self.host.settings.agent.disabled_toolsets, *disabled_toolsets]
+        return ToolSelection(runtime, self.host.renderings, toolsets, disabled, without_tools)
 
     def _set_budget(self, max_turns: int | None, max_calls: int | None) -> None:
         configured = self.host.settings.agent

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import notify
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ToolCall, ToolResult
 from toolcrib.dispatch.effects import AccessSet, CallGroup, Effects, access_set
 from toolcrib.dispatch.executors import Executor
 from toolcrib.dispatch.pipeline import Pipeline, PreparedCall
-
-logger = logging.getLogger(__name__)
 
 OnStart = Callable[[ToolCall], None]
 OnResult = Callable[[ToolResult], None]
@@ -38,19 +35,13 @@ async def run_batch(
     prepared = [pipeline.prepare(call.name, call.arguments) for call in calls]
 
     def begin(call: ToolCall) -> None:
-        if on_start is None:
-            return
-        _, error = attempt(on_start, call)
-        if error is not None:
-            logger.error("the receiver of call %r of %s failed", call.id, call.name, exc_info=error)
+        if on_start is not None:
+            notify(on_start, call, name=f"the receiver of call {call.id!r} of {call.name}")
 
     def keep(index: int, result: ToolResult) -> None:
         results[index] = result
-        if on_result is None:
-            return
-        _, error = attempt(on_result, result)
-        if error is not None:
-            logger.error("the receiver of call %r of %s failed", result.call_id, result.name, exc_info=error)
+        if on_result is not None:
+            notify(on_result, result, name=f"the receiver of call {result.call_id!r} of {result.name}")
 
     async def run_one(index: int) -> None:
         call = calls[index]
