@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from toolcrib.cli.output import clean
 
 _STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 
@@ -32,15 +30,3 @@ def draw_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
     for label, texts in lines:
         grid.add_row(Text(label, style="bold"), Text("\n".join(texts)))
     Console(highlight=False).print(grid)
-
-
-def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
-    """Rows in columns; long texts are folded."""
-    titles = tuple(heading)
-    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
-    for at in range(max([len(titles), *map(len, drawn)], default=0)):
-        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
-    for row in drawn:
-        drawn_table.add_row(*row)
-    return drawn_table

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from toolcrib.agent.hooks import fire
@@ -17,8 +19,7 @@ from toolcrib.cli.chat.summary import resumed_lines, running_processes, short_pa
 from toolcrib.cli.chat.symbols import short_cost, short_count, short_duration
 from toolcrib.cli.commands.approvals import open_log, outcome, short_command
 from toolcrib.cli.model_choice import chosen_model, model_choices
-from toolcrib.cli.output import local_time, one_line, plural
-from toolcrib.cli.tables import table
+from toolcrib.cli.output import clean, local_time, one_line, plural
 from toolcrib.cli.tool_state import tool_states
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.types import JsonObject
@@ -535,3 +536,15 @@ COMMANDS = (
         complete=complete_mcp,
     ),
 )
+
+
+def table(rows: Iterable[Iterable[str]], *, heading: Iterable[str] = ()) -> RenderableType:
+    """Rows in columns; long texts are folded."""
+    titles = tuple(heading)
+    drawn_table = Table(box=None, show_header=bool(titles), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    drawn = [[Text(clean(cell)) for cell in row] for row in rows]
+    for at in range(max([len(titles), *map(len, drawn)], default=0)):
+        drawn_table.add_column(titles[at] if titles else "", overflow="fold", no_wrap=at == 0)
+    for row in drawn:
+        drawn_table.add_row(*row)
+    return drawn_table
