@@ -6,6 +6,7 @@ import queue
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,10 @@ class _Environment(BaseEnvironment):
         spec = resolve(settings, overrides, session=session, workspace=Path.cwd(), environ=environment())
         self._environment = create_environment(spec, settings, environment())
         self._loop = ServiceLoop("toolcrib-environment")
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self._loop.close)
             self._loop.run_sync(self._environment.open())
-        except BaseException:
-            self._loop.close()
-            raise
+            on_error.pop_all()
         super().__init__(self._environment.cwd, timeout, dict(env or {}))
 
     def _run_bash(

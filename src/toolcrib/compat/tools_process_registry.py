@@ -10,6 +10,7 @@ import queue
 import shlex
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,11 +321,10 @@ async def _start_in(
         return registry.get(record.id, None)
     environment = ShellEnvironment(BashRunnerEngine(_Borrowed(env), "environment"), SessionOptions(cwd=env.cwd))
     await environment.open()
-    try:
+    async with AsyncExitStack() as on_error:
+        on_error.push_async_callback(environment.close)
         record = await registry.start(environment, request, session_key=session_key, task_id=task_id)
-    except BaseException:
-        await environment.close()
-        raise
+        on_error.pop_all()
     tracked = registry.get(record.id, None)
 
     async def close_at_the_end() -> None:
