@@ -21,7 +21,7 @@ from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.core.approvals import EntryPoint
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import notify
 from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message, user_message
@@ -203,10 +203,8 @@ class Agent:
 
     def notify_watcher(self, event: AnyEvent) -> None:
         """Pass on what this agent, or a helper of it, did."""
-        _, error = attempt(self.on_event, event) if self.on_event is not None else (None, None)
-        if error is not None:
-            # Whoever watches is not part of the work.
-            logger.error("the watcher of session %s failed", self.session_id, exc_info=error)
+        if self.on_event is not None:
+            notify(self.on_event, event, name=f"the watcher of session {self.session_id}")
 
     def run_sync(self, prompt: str | Message, *, on_event: OnEvent | None = None) -> RunResult:
         """As `run`, from code without an event loop. Ctrl-C stops the work, and is raised when all is in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,11 +13,10 @@ import msgspec
 
 from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.events import RunResult
-from toolcrib.core.attempt import attempt_async
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import ModelRequest, ModelResponse
 from toolcrib.core.types import JsonObject
-from toolcrib.hooks.manager import HookManager, HookRegistration
+from toolcrib.hooks.manager import ChainLayer, HookManager, HookRegistration, call_logged_async
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 
 MAX_VERIFY_ROUNDS = 3
@@ -109,7 +107,7 @@ async def fire(hooks: HookManager, name: str, **keywords: Any) -> list[Any]:
     if hooks.is_empty or not hooks.has(name):
         return []
     keywords["telemetry_schema_version"] = TELEMETRY_SCHEMA_VERSION
-    answers = [await _answer(name, registered, keywords) for registered in hooks.hooks(name)]
+    answers = [await call_logged_async(name, registered, keywords) for registered in hooks.hooks(name)]
     return [answer for answer in answers if answer is not None]
 
 
@@ -123,17 +121,6 @@ def added_context(answers: list[Any]) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-async def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Any:
-    async def call_back() -> Any:
-        answer = registered(keywords)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    answer, error = await attempt_async(call_back())
-    if error is not None:
-        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
-    return answer
-
-
 async def send_through_middleware(
     hooks: HookManager, request: ModelRequest, ids: JsonObject, send: Send
 ) -> ModelResponse:
@@ -143,7 +130,7 @@ async def send_through_middleware(
     original = request
     for registered in hooks.middleware("llm_request"):
         keywords = _middleware_keywords(request, original, ids)
-        answer = await _answer("llm_request", registered, keywords)
+        answer = await call_logged_async("llm_request", registered, keywords)
         changed = answer.get("request") if isinstance(answer, dict) else None
         if isinstance(changed, dict):
             request = _changed(request, changed, registered)
@@ -165,30 +152,22 @@ class _Chain:
         if index == len(self._layers):
             return await self._send(request)
         registered = self._layers[index]
-        given: list[ModelResponse] = []
-        raised: list[BaseException] = []
+        layer = ChainLayer("llm_execution", registered)
 
         async def run_rest(changed: JsonObject | None = None) -> ModelResponse:
-            if given or raised:
-                raise RuntimeError("next_call can be used once in each middleware")
             inner = request if changed is None else _changed(request, changed, registered)
-            try:
-                given.append(await self.enter(index + 1, inner))
-            except BaseException as error:
-                raised.append(error)
-                raise
-            return given[0]
+            response: ModelResponse = await layer.run_rest(lambda: self.enter(index + 1, inner))
+            return response
 
         keywords = _middleware_keywords(request, self._original, self._ids)
-        answer, error = await attempt_async(_run_layer(registered, keywords, run_rest))
-        if raised:
-            raise raised[0]
-        if error is not None:
-            logger.error("middleware 'llm_execution' of %s was passed over", registered.source, exc_info=error)
+        answer, error = await layer.call(_run_layer(registered, keywords, run_rest))
+        if layer.error is not None:
+            raise layer.error
         response = _response(answer) if error is None else None
         if response is not None:
             return response
-        return given[0] if given else await self.enter(index + 1, request)
+        given: ModelResponse | None = layer.result
+        return given if given is not None else await self.enter(index + 1, request)
 
 
 async def _run_layer(

@@ -12,7 +12,7 @@ from toolcrib.compat import hermes_cli_plugins as plugins
 from toolcrib.compat.hermes_cli_plugins import VALID_MIDDLEWARE, has_middleware, invoke_middleware
 from toolcrib.compat.plugin_manager import PluginManager
 from toolcrib.compat.replaced_calls import trace_entry
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import Attempt, attempt
 from toolcrib.core.types import JsonObject
 from toolcrib.hooks.manager import HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION
@@ -98,9 +98,7 @@ def _rewrite(kind: str, key: str, payload: JsonObject, context: JsonObject) -> R
     outcome = RequestMiddlewareResult(payload, deepcopy(payload))
     for registered in _layers(kind):
         keywords = {key: deepcopy(outcome.payload), f"original_{key}": deepcopy(outcome.original_payload)}
-        answer, error = attempt(registered, middleware_payload(**context, **keywords))
-        if error is not None:
-            logger.error("middleware %r of %s failed and was passed over", kind, registered.source, exc_info=error)
+        answer = _answer(kind, registered, context | keywords).value
         if isinstance(answer, dict) and isinstance(answer.get(key), dict):
             outcome.payload, outcome.changed = answer[key], True
             outcome.trace.append(trace_entry(answer))
@@ -137,15 +135,23 @@ def _run_chain(
             return next_call(payload)
         rest = _Rest(lambda inner: enter(index + 1, inner), payload)
         keywords = {key: payload, f"original_{key}": original, "next_call": rest}
-        answer, error = attempt(layers[index], middleware_payload(**context, **keywords))
+        answer, error = _answer(kind, layers[index], context | keywords, rest)
         if error is None:
             return answer
         if rest.error is not None:
             raise rest.error
-        logger.error("middleware %r of %s failed and was passed over", kind, layers[index].source, exc_info=error)
         return rest.result if rest.used else enter(index + 1, payload)
 
     return enter(0, payload)
+
+
+def _answer(kind: str, registered: HookRegistration, keywords: JsonObject, rest: _Rest | None = None) -> Attempt[Any]:
+    """What a layer gives or raises; its own error is logged, one of the rest of the chain is not its fault."""
+    outcome = attempt(registered, middleware_payload(**keywords))
+    if outcome.error is not None and (rest is None or rest.error is None):
+        source = registered.source
+        logger.error("middleware %r of %s failed and was passed over", kind, source, exc_info=outcome.error)
+    return outcome
 
 
 def _layers(kind: str) -> tuple[HookRegistration, ...]:

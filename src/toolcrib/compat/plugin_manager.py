@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
@@ -15,7 +16,7 @@ from toolcrib.api import default_runtime
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import find_home
 from toolcrib.core.attempt import Attempt, attempt
-from toolcrib.core.errors import ToolcribError
+from toolcrib.core.errors import PluginError
 from toolcrib.core.types import JsonObject, Source, Verdict
 from toolcrib.hooks.manager import Callback, HookManager, HookRegistration, accepted_names
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
@@ -99,19 +100,14 @@ def _manifest_of(plugin: load.LoadedPlugin) -> ManifestRecord:
     files = (Path(plugin.path) / name for name in MANIFEST_NAMES) if plugin.path else ()
     file = next((file for file in files if file.is_file()), None)
     # An installed package has no manifest file; one that cannot be read is the problem that the plugin itself shows.
-    written = _read_or_none(file) if file is not None else None
+    written = None
+    with contextlib.suppress(PluginError, OSError):
+        written = read_manifest(file)[0] if file is not None else None
     if written is not None:
         manifest.description, manifest.author, manifest.kind = written.description, written.author, written.kind
         manifest.requires_env = list(written.requires_env)
         manifest.provides_tools, manifest.provides_hooks = list(written.provides_tools), list(written.provides_hooks)
     return manifest
-
-
-def _read_or_none(file: Path) -> OurManifest | None:
-    try:
-        return read_manifest(file)[0]
-    except (ToolcribError, OSError):
-        return None
 
 
 class _AnyContext(type):
@@ -194,7 +190,7 @@ class PluginManager:
         keywords = {"telemetry_schema_version": TELEMETRY_SCHEMA_VERSION, **keywords}
         answers = []
         for registered in self.hooks.hooks("pre_tool_call"):
-            answer, error = _logged_answer("pre_tool_call", registered, keywords)
+            answer, error = _answer("pre_tool_call", registered, keywords)
             if error is None:
                 answers.append(_with_reason(answer, keywords["tool_name"]))
             elif not registered.observer:
@@ -281,24 +277,21 @@ def _drop_plugin_callbacks(hooks: HookManager) -> None:
 
 
 def _answers(name: str, callbacks: tuple[HookRegistration, ...], keywords: JsonObject) -> list[Any]:
-    answers = []
-    for registered in callbacks:
-        answer, _ = _logged_answer(name, registered, keywords)
-        if answer is not None:
-            answers.append(answer)
-    return answers
+    answers = (_answer(name, registered, keywords).value for registered in callbacks)
+    return [answer for answer in answers if answer is not None]
 
 
-def _logged_answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Attempt[Any]:
-    outcome = attempt(_answer, registered, keywords)
+def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> Attempt[Any]:
+    """What a callback answers or raises; an error is logged."""
+
+    def run() -> Any:
+        answer = registered(keywords)
+        return default_runtime().bridge.run(answer) if inspect.iscoroutine(answer) else answer
+
+    outcome = attempt(run)
     if outcome.error is not None:
         logger.error("hook %r of %s failed", name, registered.source, exc_info=outcome.error)
     return outcome
-
-
-def _answer(registered: HookRegistration, keywords: JsonObject) -> Any:
-    answer = registered(keywords)
-    return default_runtime().bridge.run(answer) if inspect.iscoroutine(answer) else answer
 
 
 def _with_reason(answer: Any, tool_name: str) -> Any:

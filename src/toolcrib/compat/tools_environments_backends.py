@@ -50,10 +50,10 @@ class _Environment(BaseEnvironment):
         spec = resolve(settings, overrides, session=session, workspace=Path.cwd(), environ=environment())
         self._environment = create_environment(spec, settings, environment())
         self._loop = ServiceLoop("toolcrib-environment")
-        with ExitStack() as unless_opened:
-            unless_opened.callback(self._loop.close)
+        with ExitStack() as on_error:
+            on_error.callback(self._loop.close)
             self._loop.run_sync(self._environment.open())
-            unless_opened.pop_all()
+            on_error.pop_all()
         super().__init__(self._environment.cwd, timeout, dict(env or {}))
 
     def _run_bash(

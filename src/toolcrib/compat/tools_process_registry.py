@@ -321,10 +321,10 @@ async def _start_in(
         return registry.get(record.id, None)
     environment = ShellEnvironment(BashRunnerEngine(_Borrowed(env), "environment"), SessionOptions(cwd=env.cwd))
     await environment.open()
-    async with AsyncExitStack() as unless_started:
-        unless_started.push_async_callback(environment.close)
+    async with AsyncExitStack() as on_error:
+        on_error.push_async_callback(environment.close)
         record = await registry.start(environment, request, session_key=session_key, task_id=task_id)
-        unless_started.pop_all()
+        on_error.pop_all()
     tracked = registry.get(record.id, None)
 
     async def close_at_the_end() -> None:

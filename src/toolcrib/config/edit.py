@@ -57,9 +57,9 @@ def _checked(text: str, name: str, change: Any, edit: Any) -> str:
     document = parse(text, name)
     expected = copy.deepcopy(document.data) if isinstance(document.data, dict) else {}
     change(expected)
-    for attempt in (lambda: edit(document.root), lambda: _round_trip(text, change)):
+    for rewrite in (lambda: edit(document.root), lambda: _round_trip(text, change)):
         try:
-            edited: str = attempt()
+            edited: str = rewrite()
             if _same(parse(edited, name).data, expected):
                 return edited
         except (ConfigError, LookupError, AttributeError, TypeError):

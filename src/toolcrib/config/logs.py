@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -12,7 +13,6 @@ from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import MASK, redact
 from toolcrib.config.settings import LogLevel
-from toolcrib.core.attempt import attempt
 
 if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
@@ -67,8 +67,9 @@ class _LogFile(logging.Handler):
         self._file: RotatingFileHandler | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A full disk or an odd record must never reach the code that logs.
-        attempt(self._write, record)
+        # A full disk must never reach the code that logs; `logging` itself drops a record that it cannot format.
+        with contextlib.suppress(OSError, RecursionError):
+            self._write(record)
 
     def _write(self, record: logging.LogRecord) -> None:
         if self._file is None:

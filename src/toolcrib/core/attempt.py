@@ -5,8 +5,11 @@ Everywhere else an exception is caught by its own type.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -24,6 +27,13 @@ def attempt(function: Callable[..., T], *arguments: Any, **keywords: Any) -> Att
         return Attempt(function(*arguments, **keywords), None)
     except Exception as error:  # noqa: BLE001 - the border
         return Attempt(None, error)
+
+
+def notify(listener: Callable[..., object], *arguments: Any, name: str) -> None:
+    """Call a listener. What it raises is logged under its name: a listener is not part of the work."""
+    _, error = attempt(listener, *arguments)
+    if error is not None:
+        logger.error("%s failed", name, exc_info=error)
 
 
 def attempt_everything(function: Callable[..., T], *arguments: Any, **keywords: Any) -> Attempt[T]:

@@ -5,7 +5,6 @@ The services are protocols; `runtime_services.py` builds what implements them.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import notify
 from toolcrib.core.types import Effect, JsonObject, ToolResult
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from toolcrib.core.models import Provider
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class CancelToken:
@@ -57,9 +54,7 @@ class CancelToken:
             self._event.set()
             callbacks, self._callbacks = self._callbacks, {}
         for callback in callbacks.values():
-            _, error = attempt(callback)
-            if error is not None:
-                logger.error("a listener of a cancel token failed", exc_info=error)
+            notify(callback, name="a listener of a cancel token")
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when cancelled (now, if it already is). Returns what unregisters it."""

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from toolcrib.config.settings import CronSettings
-from toolcrib.core.attempt import attempt_async
 from toolcrib.core.context import CancelToken
 from toolcrib.cron.jobs import JobError, JobRun, RunOutcome
 from toolcrib.cron.store import Claim, JobStore
@@ -193,17 +192,17 @@ async def run_with_timeout(execute: Execute, claim: Claim, cancel: CancelToken, 
 
     unregister = cancel.on_cancel(on_cancel)
     stopping = asyncio.ensure_future(cancelled.wait())
-    work = asyncio.ensure_future(attempt_async(execute(claim, cancel)))
+    work = asyncio.ensure_future(execute(claim, cancel))
     awaited: list[asyncio.Future[Any]] = [work, stopping]
     try:
         await asyncio.wait(awaited, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
-            return _to_outcome(claim, *work.result())
+            return _to_outcome(claim, work)
         state, why = ("failed", cancel.reason) if cancel.cancelled else ("timed_out", "")
         cancel.cancel("the run timed out")
         await asyncio.wait([work], timeout=STOP_SECONDS)
-        partial = work.result().value if work.done() else None
-        partial = partial or RunOutcome(state="failed")
+        is_partial = work.done() and work.exception() is None
+        partial = work.result() if is_partial else RunOutcome(state="failed")
         error = why or f"it was stopped after {timeout_seconds:g} seconds (cron.timeout)"
         return msgspec.structs.replace(partial, state="failed" if state == "failed" else "timed_out", error=error)
     finally:
@@ -212,10 +211,11 @@ async def run_with_timeout(execute: Execute, claim: Claim, cancel: CancelToken, 
         work.cancel()
 
 
-def _to_outcome(claim: Claim, outcome: RunOutcome | None, error: BaseException | None) -> RunOutcome:
-    if outcome is not None:
-        return outcome
-    if error is not None and not isinstance(error, JobError):
+def _to_outcome(claim: Claim, work: asyncio.Future[RunOutcome]) -> RunOutcome:
+    error = work.exception()
+    if error is None:
+        return work.result()
+    if not isinstance(error, JobError):
         logger.error("run %d of job %r failed", claim.run.number, claim.job.name, exc_info=error)
     return RunOutcome(state="failed", error=str(error) or type(error).__name__)
 

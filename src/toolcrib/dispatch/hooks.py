@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import deepcopy
 from typing import Any
 
-from toolcrib.core.attempt import Attempt, attempt_async
+from toolcrib.core.attempt import Attempt
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ALLOW, JsonObject, ToolEntry, ToolResult, Verdict
 from toolcrib.dispatch.executors import CallCancelled, CallLimit, Executor, ThreadExecutor, drive
 from toolcrib.dispatch.outcome import PLUGIN_BLOCK, plain_text
-from toolcrib.hooks.manager import HookManager, HookRegistration
+from toolcrib.hooks.manager import ChainLayer, HookManager, HookRegistration
 from toolcrib.hooks.specs import MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
 from toolcrib.registry.results import message_of, safe_error_text
 
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 STOPPED_HOOK_SECONDS = 5.0
 """How long each hook of a call that was stopped may take."""
 
+RunRest = Callable[[JsonObject | None, Executor], Coroutine[Any, Any, Any]]
 RunHandler = Callable[[JsonObject, Executor], Awaitable[Any]]
 
 
@@ -90,19 +91,18 @@ async def run_through_middleware(
         # A copy: what a layer changes counts only if it goes on to run the rest with it.
         own = deepcopy(args)
 
-        async def enter_next(changed: JsonObject | None, inner: Executor) -> Any:
-            return await enter(index + 1, own if changed is None else changed, inner)
+        layer = ChainLayer("tool_execution", registered)
 
-        rest = _Rest(enter_next)
+        async def run_rest(changed: JsonObject | None, inner: Executor) -> Any:
+            return await layer.run_rest(lambda: enter(index + 1, own if changed is None else changed, inner))
+
         keywords = _middleware_keywords(name, own, original, ctx)
-        answer, error = await attempt_async(_run_layer(registered, keywords, rest, executor))
+        answer, error = await layer.call(_run_layer(registered, keywords, run_rest, executor))
         if error is None:
             return answer
-        if rest.error is not None:
-            raise rest.error from None
-        source = registered.source
-        logger.error("middleware 'tool_execution' of %s failed and was passed over", source, exc_info=error)
-        return rest.result if rest.used else await enter(index + 1, args, executor)
+        if layer.error is not None:
+            raise layer.error from None
+        return layer.result if layer.is_used else await enter(index + 1, args, executor)
 
     return await enter(0, args, executor)
 
@@ -134,37 +134,18 @@ async def fire_post_hooks(
     return result.content
 
 
-class _Rest:
-    """The rest of an execution chain, which a layer may run once."""
-
-    def __init__(self, run: Callable[[JsonObject | None, Executor], Awaitable[Any]]) -> None:
-        self._run = run
-        self.used = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    async def run(self, args: JsonObject | None, executor: Executor) -> Any:
-        if self.used:
-            raise RuntimeError("next_call can be used once in each middleware")
-        self.used = True
-        self.result, self.error = await attempt_async(self._run(args, executor))
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
-async def _run_layer(registered: HookRegistration, keywords: JsonObject, rest: _Rest, executor: Executor) -> Any:
+async def _run_layer(registered: HookRegistration, keywords: JsonObject, run_rest: RunRest, executor: Executor) -> Any:
     if registered.is_async:
         inner = executor.nested_in_wait()
 
         async def next_call_async(args: JsonObject | None = None) -> Any:
-            return await rest.run(args, inner)
+            return await run_rest(args, inner)
 
         return await executor.wait(registered(keywords | {"next_call": next_call_async}))
     threaded = executor.nested_in_block()
 
     def next_call(args: JsonObject | None = None) -> Any:
-        return drive(rest.run(args, threaded))
+        return drive(run_rest(args, threaded))
 
     try:
         answer = await executor.block(lambda: registered(keywords | {"next_call": next_call}), None, None)
@@ -182,19 +163,17 @@ async def _answer(
     registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor
 ) -> Attempt[Any]:
     """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
-    outcome = await attempt_async(_call_back(registered, keywords, ctx, executor))
-    if isinstance(outcome.error, CallCancelled):
-        raise outcome.error
-    return outcome
-
-
-async def _call_back(registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor) -> Any:
-    answer = registered(keywords)
-    if not inspect.isawaitable(answer):
-        return answer
-    # The hooks of a call that was stopped still hear of it, if they do not take long.
-    limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
-    return await executor.wait_bounded(answer, limit)
+    try:
+        answer = registered(keywords)
+        if inspect.isawaitable(answer):
+            # The hooks of a call that was stopped still hear of it, if they do not take long.
+            limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
+            answer = await executor.wait_bounded(answer, limit)
+    except CallCancelled:
+        raise
+    except Exception as error:  # noqa: BLE001 - a hook may raise anything
+        return Attempt(None, error)
+    return Attempt(answer, None)
 
 
 async def _answer_logged(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import notify
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import asyncio
 from toolcrib.core.types import ToolCall, ToolResult
 from toolcrib.dispatch.effects import AccessSet, CallGroup, Effects, access_set
 from toolcrib.dispatch.executors import Executor
 from toolcrib.dispatch.pipeline import Pipeline, PreparedCall
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 OnStart = Callable[[ToolCall], None]
 OnResult = Callable[[ToolResult], None]
@@ -41,12 +36,12 @@ async def run_batch(
 
     def begin(call: ToolCall) -> None:
         if on_start is not None:
-            _notify(on_start, call, call.name)
+            notify(on_start, call, name=f"the receiver of call {call.id!r} of {call.name}")
 
     def keep(index: int, result: ToolResult) -> None:
         results[index] = result
         if on_result is not None:
-            _notify(on_result, result, result.name)
+            notify(on_result, result, name=f"the receiver of call {result.call_id!r} of {result.name}")
 
     async def run_one(index: int) -> None:
         call = calls[index]
@@ -79,13 +74,6 @@ def plan(pipeline: Pipeline, calls: Sequence[PreparedCall], ctx: ToolContext) ->
         current.add(access)
         groups[-1].append(index)
     return groups
-
-
-def _notify(callback: Callable[[T], None], value: T, tool: str) -> None:
-    """The caller's own code hears what happens; it is no part of the work."""
-    _, error = attempt(callback, value)
-    if error is not None:
-        logger.error("a callback for calls of %s failed", tool, exc_info=error)
 
 
 async def _run_group(run_one: Callable[[int], Awaitable[None]], group: list[int], limit: int) -> None:

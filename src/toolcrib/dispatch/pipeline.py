@@ -6,7 +6,8 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.bridge import NestedCallTimeout
-from toolcrib.core.attempt import attempt, attempt_async
 from toolcrib.core.context import CallMemo, ToolContext, current_context
 from toolcrib.core.ports import FileSnapshots, Gate, Recorder, ResultStore
 from toolcrib.core.types import (
@@ -47,6 +47,8 @@ from toolcrib.hooks.manager import HookManager
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
+
+NOT_KEPT = "what a call of tool %r changes could not be kept"
 
 FILE_CHANGING_KINDS = frozenset({"write", "delete", "exec"})
 """The effects that can change files."""
@@ -97,6 +99,15 @@ class CallState(msgspec.Struct):
     snapshots: FileSnapshots | None = None
 
 
+@contextmanager
+def _logged(message: str, name: str) -> Iterator[None]:
+    """Log what effects, snapshots or the recorder raise: none of that may cost a call its result."""
+    try:
+        yield
+    except Exception:
+        logger.exception(message, name)
+
+
 class Pipeline:
     """Takes calls from a name and raw arguments to a well-formed result."""
 
@@ -135,9 +146,12 @@ class Pipeline:
         `post_tool_call` hears of every call of a tool that exists once, also of one that was refused or stopped.
         """
         try:
-            if name == TOOL_CALL:
-                name, arguments = unwrap_tool_call(arguments)
-            entry = self.registry.get_entry(name)
+            entry = None if prepared is None else prepared.entry
+            if entry is None or self.registry.get_entry(name) is not entry:
+                prepared = None
+                if name == TOOL_CALL:
+                    name, arguments = unwrap_tool_call(arguments)
+                entry = self.registry.get_entry(name)
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
             call = CallState(entry, ctx, executor, time.perf_counter(), {}, {})
@@ -185,10 +199,10 @@ class Pipeline:
             return entry.effects
         if prepared.problem is not None:
             return None
-        effects, error = attempt(effects_of, entry, prepared.args, ctx)
-        if error is not None:
-            logger.error("the effects of tool %r could not be computed", prepared.name, exc_info=error)
-        return effects
+        effects: Effects = None
+        with _logged("the effects of tool %r could not be computed", prepared.name):
+            effects = effects_of(entry, prepared.args, ctx)
+        return effects  # noqa: RET504 - what raises ends the block before it assigns
 
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
         """The result of a call that was never run, or not to its end, because its batch was cancelled."""
@@ -275,7 +289,8 @@ class Pipeline:
             )
             if effects and snapshots is not None and snapshots.wants(effects, ctx):
                 call.snapshots = snapshots
-                await self._guarded(executor.wait(snapshots.before(entry, effects, ctx)), entry.name)
+                with _logged(NOT_KEPT, entry.name):
+                    await executor.wait(snapshots.before(entry, effects, ctx))
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
 
@@ -368,7 +383,8 @@ class Pipeline:
         """What files are now, post hooks for every outcome, then the budget, then the record."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.snapshots is not None:
-            await self._guarded(call.executor.wait(call.snapshots.after(ctx)), entry.name)
+            with _logged(NOT_KEPT, entry.name):
+                await call.executor.wait(call.snapshots.after(ctx))
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
             if content is not result.content:
@@ -379,18 +395,9 @@ class Pipeline:
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)
         if call.recorded:
-            # The tool has run: its result must reach the model even if its end cannot be recorded.
-            await self._guarded(self._record_end(call, result), entry.name)
+            with _logged("the end of a call of tool %r could not be recorded", entry.name):
+                self.recorder.finished(entry, result, ctx)
         return result
-
-    async def _record_end(self, call: CallState, result: ToolResult) -> None:
-        self.recorder.finished(call.entry, result, call.ctx)
-
-    async def _guarded(self, recording: Awaitable[None], name: str) -> None:
-        """A snapshot or a record that fails is no reason to fail a call, or to lose its result."""
-        _, error = await attempt_async(recording)
-        if error is not None:
-            logger.error("a call of tool %r could not be recorded for undo or in its session", name, exc_info=error)
 
     def _max_chars(self, entry: ToolEntry) -> int | float:
         return entry.max_result_size_chars or self.limits.max_result_chars

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from toolcrib.core.attempt import attempt
+from toolcrib.core.attempt import Attempt, attempt, attempt_async
 from toolcrib.core.errors import nearest_names
 from toolcrib.core.types import CODE, Source
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE, MIDDLEWARE_SCHEMA_VERSION, TELEMETRY_SCHEMA_VERSION
@@ -112,8 +112,56 @@ def call_logged(name: str, registered: HookRegistration, keywords: dict[str, Any
     """The callback's answer, or None with a log entry when it raises."""
     answer, error = attempt(registered, keywords)
     if error is not None:
-        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+        _log_failure(name, registered, error)
     return answer
+
+
+async def call_logged_async(name: str, registered: HookRegistration, keywords: dict[str, Any]) -> Any:
+    """As `call_logged`, for a callback that may be async."""
+    answer = call_logged(name, registered, keywords)
+    if not inspect.isawaitable(answer):
+        return answer
+    answer, error = await attempt_async(answer)
+    if error is not None:
+        _log_failure(name, registered, error)
+    return answer
+
+
+def _log_failure(name: str, registered: HookRegistration, error: BaseException) -> None:
+    logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+
+
+class ChainLayer:
+    """One layer of an execution chain: it may run the rest of the chain once, and how that ended is kept."""
+
+    def __init__(self, kind: str, registered: HookRegistration) -> None:
+        self._kind = kind
+        self._registered = registered
+        self.is_used = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    async def run_rest(self, rest: Callable[[], Awaitable[Any]]) -> Any:
+        """What the rest of the chain gives or raises."""
+        if self.is_used:
+            raise RuntimeError("next_call can be used once in each middleware")
+        self.is_used = True
+        try:
+            self.result = await rest()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.result
+
+    async def call(self, layer: Awaitable[Any]) -> Attempt[Any]:
+        """What the layer itself gives or raises; its own error is logged, one of the rest is not its fault."""
+        outcome = await attempt_async(layer)
+        if outcome.error is not None and self.error is None:
+            source = self._registered.source
+            logger.error("middleware %r of %s failed and was passed over", self._kind, source, exc_info=outcome.error)
+        return outcome
 
 
 def accepted_names(callback: Callback) -> frozenset[str] | None:

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toolcrib.config.redact import MASK, MIN_SECRET_CHARS, redact
-from toolcrib.core.attempt import attempt
 from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.models import ModelError, ModelErrorKind
 from toolcrib.core.types import JsonObject
@@ -82,10 +81,18 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
             waiting.append(cause)
 
 
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _error_object(body: Any) -> dict[str, Any]:
     """The object that describes the error, however deep a provider wraps it."""
     if isinstance(body, str):
-        parsed = attempt(json.loads, body).value
+        parsed = parse_json(body)
         return _error_object(parsed) if isinstance(parsed, dict | list) else _from_page(body)
     if isinstance(body, list):
         return _error_object(body[0]) if body and isinstance(body[0], dict) else {}
@@ -120,7 +127,7 @@ def _said(described: dict[str, Any]) -> str:
         message = _said(inner) or str(raw) or message
     if not isinstance(message, str):
         return json.dumps(message, default=str)
-    nested = attempt(json.loads, message).value if message.lstrip().startswith("{") else None
+    nested = parse_json(message) if message.lstrip().startswith("{") else None
     return _said(_error_object(nested)) or message if isinstance(nested, dict) else message
 
 
@@ -170,11 +177,11 @@ _IN_WORDS = re.compile(
 
 def _retry_after(headers: dict[str, str], text: str) -> float | None:
     """How long the server wants to be left alone, in seconds."""
-    milliseconds = attempt(float, headers.get("retry-after-ms", "")).value
+    milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1000)
     told = headers.get("retry-after", "")
-    seconds = attempt(float, told).value
+    seconds = _number(told)
     if seconds is not None:
         return max(0.0, seconds)
     until = _moment(told)
@@ -182,6 +189,13 @@ def _retry_after(headers: dict[str, str], text: str) -> float | None:
         # By the server's own clock, where it says what that is: ours may be wrong.
         return max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
     return _retry_in_words(text)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _moment(date: str) -> float | None:

@@ -14,9 +14,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from toolcrib.config.redact import mask_shapes
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse
-from toolcrib.providers.failures import model_error
+from toolcrib.providers.failures import model_error, parse_json
 
 END_SECONDS = 0.1
 """How long the end of the body is waited for after the last event, so that the connection can be used again."""
@@ -117,7 +117,7 @@ async def read_events(pieces: AsyncGenerator[bytes, None], take: Take) -> str:
 def read_json(event: ServerEvent) -> Any:
     """What an event says; raises BrokenStream where that is an error."""
     if event.name == "error":
-        raise BrokenStream(attempt(json.loads, event.data).value or event.data)
+        raise BrokenStream(parse_json(event.data) or event.data)
     return checked(json.loads(event.data))
 
 

@@ -20,6 +20,7 @@ import msgspec
 from toolcrib.config.environment import unset_variables
 from toolcrib.core.attempt import attempt, attempt_everything
 from toolcrib.core.types import CheckFn, ToolEntry, Unavailable
+from toolcrib.registry.results import message_of
 
 MAX_REASON_CHARS = 300
 
@@ -64,8 +65,7 @@ def _answer(check: CheckFn) -> Any:
 
 
 def _describe(error: BaseException) -> str:
-    text = attempt(str, error).value or ""
-    return f"{type(error).__name__}: {text}".removesuffix(": ")[:MAX_REASON_CHARS]
+    return f"{type(error).__name__}: {message_of(error, '')}".removesuffix(": ")[:MAX_REASON_CHARS]
 
 
 class CheckThread(threading.Thread):

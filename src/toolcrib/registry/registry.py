@@ -234,9 +234,7 @@ class ToolRegistry:
             return results.agent_loop_error(name)
         if entry.keywords is not None:
             kwargs = {keyword: value for keyword, value in kwargs.items() if keyword in entry.keywords}
-        value, error = attempt(entry.handler, args, **kwargs)
-        if entry.is_async and isinstance(value, Coroutine):
-            value, error = attempt(self._own_bridge().run, value)
+        value, error = attempt(self._run_handler, entry, args, kwargs)
         if error is not None:
             logger.error("tool %r failed", name, exc_info=error)
             return results.handler_failed(error)
@@ -245,6 +243,10 @@ class ToolRegistry:
         if isinstance(value, Coroutine):
             value.close()
         return results.unsupported_result(name, value)
+
+    def _run_handler(self, entry: ToolEntry, args: JsonObject, keywords: dict[str, Any]) -> Any:
+        value = entry.handler(args, **keywords)
+        return self._own_bridge().run(value) if entry.is_async and isinstance(value, Coroutine) else value
 
     # Reading
 

@@ -58,10 +58,10 @@ def call_failed(name: str, error: BaseException) -> str:
     return tool_error(safe_error_text(f"Error executing {name}: {message_of(error)}"))
 
 
-def message_of(error: BaseException) -> str:
-    """What the exception says, even if asking it raises another one."""
+def message_of(error: BaseException, unreadable: str = "it has no readable message") -> str:
+    """What the exception says; `unreadable` if asking it raises another one."""
     text, failure = attempt(str, error)
-    return "it has no readable message" if failure is not None else str(text)
+    return unreadable if failure is not None else str(text)
 
 
 def unsupported_result(name: str, value: Any) -> str:

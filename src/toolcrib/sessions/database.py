@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -164,10 +164,10 @@ def migrate(
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute("COMMIT")
-    except BaseException:
+    finally:
+        # Committing ends the transaction, so this is reached with an open one only after an error.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        raise
 
 
 def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
@@ -237,11 +237,10 @@ class Database:
                 try:
                     yield connection
                     connection.execute("COMMIT")
-                except BaseException:
-                    # A full disk ends the transaction by itself.
+                finally:
+                    # Committing ends the transaction, and so does a full disk.
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
-                    raise
             finally:
                 if durable:
                     connection.execute("PRAGMA synchronous = NORMAL")
@@ -308,14 +307,13 @@ class Database:
                 "and the file can be written, or set TOOLCRIB_HOME to another folder"
             ) from error
         connection = self._connect(path)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
             _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             migrate(connection, self.name, self.keep_copy, self._steps)
-        except BaseException:
-            connection.close()
-            raise
+            on_error.pop_all()
         return connection
 
     def _connect(self, path: Path) -> sqlite3.Connection:

@@ -65,15 +65,14 @@ class PackWriter:
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(os.close, descriptor)
             end = line + _END.pack(len(line), _MARK)
             os.lseek(descriptor, self.size, os.SEEK_SET)
             if os.write(descriptor, end) != len(end):
                 raise OSError(f"the disk is full: {str(self._path)!r} cannot be written")
             self.size += len(end)
-        except BaseException:
-            os.close(descriptor)
-            raise
+            on_error.pop_all()
         bring_to_disk(descriptor, wait=wait)
 
     def discard(self) -> None:
@@ -254,12 +253,11 @@ def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> N
     # The leading line feed keeps this line intact after one that a killed process left incomplete.
     written = b"\n" + line + b"\n"
     descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_FILE)
-    try:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(os.close, descriptor)
         if os.write(descriptor, written) != len(written):
             raise OSError(f"the disk is full: {str(folder)!r} cannot be written")
-    except BaseException:
-        os.close(descriptor)
-        raise
+        on_error.pop_all()
     if durable:
         bring_to_disk(descriptor, wait=wait)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -138,16 +139,18 @@ class Snapshotter:
             environment=environment,
         )
         try:
-            before.take_all(targets_found.targets, folder)
-            if not before.states and not before.notes:
-                return
-            self.store.begin(ctx.session_id, started, before, pack)
-        except BaseException as error:
-            pack.discard()
-            if isinstance(error, OSError):
-                # On a full disk, the space of the discarded copies is enough for a line that says so.
-                self.store.say(ctx.session_id, started, f"not kept: {error.strerror or error}")
+            with contextlib.ExitStack() as on_error:
+                on_error.callback(pack.discard)
+                before.take_all(targets_found.targets, folder)
+                if before.states or before.notes:
+                    self.store.begin(ctx.session_id, started, before, pack)
+                on_error.pop_all()
+        except OSError as error:
+            # On a full disk, the space of the discarded copies is enough for a line that says so.
+            self.store.say(ctx.session_id, started, f"not kept: {error.strerror or error}")
             raise
+        if not before.states and not before.notes:
+            return
         opened = _OpenCall(
             session_id=ctx.session_id,
             entry_id=started.id,

@@ -37,7 +37,7 @@ from toolcrib.cli.chat.terminal import TerminalFrontend, capture_stray_output
 from toolcrib.cli.output import clean
 from toolcrib.config.environment import environment
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import Attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ChatSession:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: asyncio.TaskGroup | None = None
-        self._job: asyncio.Future[Attempt[None]] | None = None
+        self._job: asyncio.Future[None] | None = None
         self._asides: set[asyncio.Task[None]] = set()
         """Commands that run while the agent works."""
         self._interrupted_at = -HINT_SECONDS
@@ -124,14 +124,13 @@ class ChatSession:
 
     async def _do(self, job: Job) -> BaseException | None:
         """The error of the job; None if it succeeded or was stopped."""
-        # Plugins and tool files run inside a job, so it may raise anything.
-        self._job = asyncio.ensure_future(attempt_async(job()))
+        self._job = asyncio.ensure_future(job())
         try:
             await asyncio.wait([self._job])
             if self._job.cancelled():
                 self.screen.say("stopped", "yellow")
                 return None
-            return self._job.result().error
+            return self._job.exception()
         finally:
             self._job.cancel()
             self._job = None

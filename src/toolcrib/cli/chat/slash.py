@@ -15,7 +15,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.cli.chat.screen import Screen
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import one_line
-from toolcrib.core.attempt import attempt, attempt_async
+from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import UnknownName
 from toolcrib.plugins.context import Declaration
 
@@ -130,10 +130,12 @@ def _description(one: Declaration) -> str:
 def _runner(one: Declaration) -> Callable[[Chat, str], Awaitable[None]]:
     handler: Any = one.arguments[1]
 
+    async def call(rest: str) -> Any:
+        answer = handler(rest) if _takes_text(handler) else handler()
+        return await answer if inspect.isawaitable(answer) else answer
+
     async def run(chat: Chat, rest: str) -> None:
-        answer, error = attempt(handler, rest) if _takes_text(handler) else attempt(handler)
-        if error is None and inspect.isawaitable(answer):
-            answer, error = await attempt_async(answer)
+        answer, error = await attempt_async(call(rest))
         if error is not None:
             chat.screen.problem(f"/{one.name} of the plugin {one.source.name!r} failed: {error!r}")
         elif answer:

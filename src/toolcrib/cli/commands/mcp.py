@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from toolcrib.cli.commands.completion import matching_names
+from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.mcp_secrets import own_variables, variables_in
 from toolcrib.cli.output import (
     hint,
@@ -31,8 +32,7 @@ from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.settings import Settings
-from toolcrib.core.attempt import attempt_async
-from toolcrib.core.errors import UnknownName, UsageError
+from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
 from toolcrib.core.types import JsonObject
 from toolcrib.mcp.client.manager import McpClientManager
 from toolcrib.mcp.client.servers import ServerStatus, is_tool_enabled, read_server
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from toolcrib.mcp.client.connection import Connection
     from toolcrib.mcp.client.tool_list import ToolListing
     from toolcrib.mcp.server.approvals import ServePolicy
-from toolcrib.cli.group import CommandGroup
 
 group = CommandGroup("mcp")
 
@@ -138,8 +137,9 @@ async def tools_of(hub: McpClientManager, registry: ToolRegistry, status: Server
     """The tools of a connected server; hidden ones with the reason."""
     if status.state != "ready":
         return ()
-    listing, _ = await attempt_async(hub.use(status.name, _listing, LIST_SECONDS))
-    if listing is None:
+    try:
+        listing = await hub.use(status.name, _listing, LIST_SECONDS)
+    except (ToolcribError, TimeoutError):
         return ()
     names = hub.tool_names(status.name)
     settings = hub.settings.mcp_servers[status.name]

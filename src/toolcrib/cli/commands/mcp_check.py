@@ -38,7 +38,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import Answer, ApprovalRequest
 from toolcrib.core.attempt import attempt_async
-from toolcrib.core.errors import UnknownName, UsageError
+from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import JsonObject, ToolResult
 from toolcrib.dispatch.arguments import ArgumentChecker
@@ -244,8 +244,9 @@ class ServerCheck:
             self._add(await self._failed(status, time.monotonic() - began))
             return False
         self._add(self._reached(status, time.monotonic() - began))
-        about, error = await attempt_async(hub.use(name, _about, LIST_SECONDS))
-        if about is None:
+        try:
+            about = await hub.use(name, _about, LIST_SECONDS)
+        except (ToolcribError, TimeoutError) as error:
             self._add(CheckStep(name="greet", state="failed", detail=str(error)))
             return False
         self._add(_greeted(about, status))

