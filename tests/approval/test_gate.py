@@ -142,7 +142,7 @@ async def test_no_answer_in_time_is_its_own_outcome(make_runtime):
     result = await call(runtime, "rm -rf dist")
     assert asyncio.get_running_loop().time() - started < TIMEOUT_GRACE_SECONDS + 5
     assert (result.status, result.error_type) == ("blocked", "approval_timeout")
-    assert "nobody answered" in result.error_message
+    assert "no one answered" in result.error_message
     assert "denied" not in result.error_message
     assert records(runtime)[0].answer.choice == "timeout"
     told = make_runtime(approver=ScriptedApprover("timeout"))
@@ -268,7 +268,7 @@ async def test_what_cannot_be_recorded_is_not_allowed(make_runtime):
         runtime.settings.home.approvals_file.mkdir()
         result = await call(runtime, "rm -rf dist")
         assert (result.status, runtime.ran) == ("blocked", [])
-        assert "could not be recorded" in result.error_message
+        assert "recording failed" in result.error_message
         assert (await call(runtime, "rm -rf /")).status == "blocked"
         assert (await call(runtime, "ls")).status == "ok"
     assert person.asked == []

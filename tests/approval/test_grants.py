@@ -116,7 +116,7 @@ def test_always_is_a_readable_line_in_the_config_and_comments_stay(tmp_path):
     (tmp_path / "config.yaml").write_text("# mine\ntoolsets: [cli]  # all\ncommand_allowlist:\n  - git push *  # old\n")
     home = Home(tmp_path)
     grants = Grants(home, load_settings(home, {}).command_allowlist)
-    grants.allow_for_good([danger(), danger()])
+    grants.allow_permanently([danger(), danger()])
     text = (tmp_path / "config.yaml").read_text()
     assert text.startswith("# mine\ntoolsets: [cli]  # all\ncommand_allowlist:\n  - git push *  # old\n")
     assert load_settings(home, {}).command_allowlist == ["git push *", IN_WORKSPACE]
@@ -142,7 +142,7 @@ def test_a_config_that_cannot_be_written_grants_nothing_for_good(tmp_path):
     (tmp_path / "config.yaml").write_text("toolsets: {broken")
     grants = Grants(Home(tmp_path))
     with pytest.raises(ConfigError):
-        grants.allow_for_good([danger()])
+        grants.allow_permanently([danger()])
     assert grants.permanent() == ()
 
 
@@ -157,7 +157,7 @@ def test_many_threads_lose_no_grant(tmp_path):
     """Answers that arrive together are all kept."""
     grants = Grants(Home(tmp_path))
     threads = [
-        threading.Thread(target=grants.allow_for_good, args=([danger(f"in /d{number}")],)) for number in range(8)
+        threading.Thread(target=grants.allow_permanently, args=([danger(f"in /d{number}")],)) for number in range(8)
     ]
     for thread in threads:
         thread.start()

@@ -96,7 +96,7 @@ class Sessions:
             return Answer(choice="once", decided_by="yolo")
         if self.is_notified(request.session_key):
             return await self.gateway.ask(request)
-        return Answer(choice="deny", reason="nobody is here to approve it", decided_by="policy")
+        return Answer(choice="deny", reason="no one is available to approve it", decided_by="policy")
 
     def _answer_for_runtime(self) -> None:
         gate = default_runtime().gate

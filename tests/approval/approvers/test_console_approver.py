@@ -172,7 +172,7 @@ def test_last_seconds_are_announced(tmp_path: Path) -> None:
     """Ten seconds before the end, and not earlier, the person is told."""
     with Terminal(tmp_path, {"command": "rm -rf build", "timeout_seconds": 10.2}) as terminal:
         assert "s left" not in terminal.expect(PROMPT)
-        terminal.expect("(10 s left; without an answer it is not run)")
+        terminal.expect("(10 s left; the call won't run without an answer)")
         terminal.type("o")
         assert terminal.answer()["choice"] == "once"
 
