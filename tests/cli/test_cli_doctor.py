@@ -105,7 +105,7 @@ def test_only_online_sends_a_request(toolcrib: Program):
 
     assert (offline["model"]["trial"], code, code_refused) == (None, 0, 1)
     assert online["model"]["trial"]["provider"] == "mine"
-    assert "refuses the key" in what_is_wrong(refused)
+    assert "rejects the key" in what_is_wrong(refused)
 
 
 def test_sessions_are_counted_and_nothing_is_changed(toolcrib: Program):

@@ -231,7 +231,7 @@ def test_test_fails_with_the_sentence_of_the_provider(toolcrib: Program, server:
 
     said = json.loads(outcome.stdout)["error"] if as_json else outcome.stderr.splitlines()[-1]
     assert outcome.code == 1
-    assert "refuses the key in MINE_KEY" in said
+    assert "rejects the key in MINE_KEY" in said
     assert len(server.requests) == 1
     assert KEY not in outcome.stdout + outcome.stderr
 

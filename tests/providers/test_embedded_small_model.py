@@ -14,11 +14,11 @@ from toolcrib.core.models import CallDelta, Delta, ModelRequest, ModelResponse, 
 from toolcrib.providers.embedded.small_model import (
     SmallModel,
     candidates,
-    chosen,
     instruction,
     lean,
     may_become_a_call,
     named_tools,
+    parse_choice,
     reply_schema,
     take_calls,
 )
@@ -140,7 +140,7 @@ def test_the_schema_leaves_the_choice_between_the_tools_and_an_answer() -> None:
 )
 def test_a_reply_is_read(reply: str, expected: tuple[str, str] | None) -> None:
     """A call, or nothing where no tool is needed or the reply was cut off."""
-    assert chosen(reply) == expected
+    assert parse_choice(reply) == expected
 
 
 @pytest.mark.parametrize(

