@@ -150,7 +150,7 @@ def test_show_as_json_has_the_whole_transcript(toolcrib: Program, store: Session
     }  # fmt: skip
     assert [one["state"] for one in everything["transcript"]] == ["live", "folded", "live", "live", "undone"]
     assert "(replaced by a summary)" in text
-    assert "(taken back)" in text
+    assert "(undone)" in text
 
 
 def test_an_unknown_outcome_is_shown(toolcrib: Program, store: SessionStore) -> None:

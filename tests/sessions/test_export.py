@@ -194,7 +194,7 @@ def test_folded_and_undone_messages_come_only_when_asked_for(store: SessionStore
     assert {one["content"]: one.get("state", "live") for one in everything} == {
         "summary": "live", "message 0": "folded", "message 1": "live", "message 2": "undone",
     }  # fmt: skip
-    assert "(taken back)" in as_markdown(read_transcript(store, session.id, states=ALL_STATES))
+    assert "(undone)" in as_markdown(read_transcript(store, session.id, states=ALL_STATES))
 
 
 def test_what_it_cost_is_told(store: SessionStore) -> None:

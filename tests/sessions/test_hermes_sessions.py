@@ -355,7 +355,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path, store, content):
     plan = plan_sessions(tmp_path, store)
 
     assert (plan.new, plan.known) == (0, 0)
-    assert "cannot be read" in plan.unreadable[0]
+    assert "cannot read" in plan.unreadable[0]
     assert import_sessions(tmp_path, store) == plan.unreadable
 
 

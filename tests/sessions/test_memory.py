@@ -103,7 +103,7 @@ def test_a_batch_happens_as_a_whole_or_not_at_all(store: MemoryStore) -> None:
     """One operation that cannot be done keeps the others from happening."""
     store.change("memory", [add("one")])
 
-    with pytest.raises(MemoryRefused, match=r"operation 2 of 2: .*none of them was made"):
+    with pytest.raises(MemoryRefused, match=r"operation 2 of 2: .*no operation was applied"):
         store.change("memory", [add("two"), remove("three")])
 
     assert store.entries("memory") == ["one"]

@@ -148,7 +148,7 @@ async def test_with_approval_the_person_decides(call: Call, service: MemoryServi
     assert allowed["entries"] == ["tea"]
     assert "does not want" in denied["error"]
     assert "- tea\n+ coffee" in no.asked[0]
-    assert "nobody can be asked" in unattended["error"]
+    assert "no one can be asked" in unattended["error"]
     assert service.store.entries("memory") == ["tea"]
 
 
@@ -161,5 +161,5 @@ async def test_a_person_agrees_only_to_what_was_shown(call: Call, service: Memor
 
     answer = await call(asker=person, action="remove", old_text="tea")
 
-    assert "changed in the meantime" in answer["error"]
+    assert "have changed since" in answer["error"]
     assert service.store.entries("memory") == ["tea is cold"]

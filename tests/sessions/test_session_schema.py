@@ -86,7 +86,7 @@ def test_a_foreign_database_is_left_alone(home: Path) -> None:
     connection.close()
     store = SessionStore(path)
 
-    with pytest.raises(SessionError, match="none of toolcrib's"):
+    with pytest.raises(SessionError, match="not toolcrib's"):
         store.create()
     store.close()
 

@@ -122,7 +122,7 @@ def test_a_session_is_found_by_id_prefix_or_last(store: SessionStore) -> None:
     assert store.get("2026_a").id == "2026_a"
     assert store.get("2027").id == "2027_x"
     assert store.get("last").id == "2026_a"
-    with pytest.raises(SessionError, match=r"several sessions begin with '2026_'.*type more"):
+    with pytest.raises(SessionError, match=r"several sessions start with '2026_'.*type more"):
         store.get("2026_")
 
 
@@ -402,7 +402,7 @@ def test_a_closed_store_says_so(store: SessionStore) -> None:
     """Use after close is an error in words."""
     store.create()
     store.close()
-    with pytest.raises(SessionError, match="was closed"):
+    with pytest.raises(SessionError, match="is closed"):
         store.list()
 
 

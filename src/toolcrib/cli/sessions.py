@@ -25,7 +25,7 @@ RESULT_LINES = 12
 RESULT_CHARS = 2_000
 COMPLETED_IDS = 200
 SPEAKERS = {"user": "You", "assistant": "Agent", "system": "System"}
-STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (taken back)"}
+STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (undone)"}
 SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 

@@ -122,7 +122,7 @@ class MessageTurns:
     def __init__(self) -> None:
         self._turns: list[tuple[str, list[bytes]]] = []
         self._open: list[_OpenCall] = []
-        self._said: list[bytes] = []
+        self._user_blocks: list[bytes] = []
         self._used_ids: set[str] = set()
         self._awaited: _OpenCall | None = None
 
@@ -159,9 +159,9 @@ class MessageTurns:
         if self._awaited is not None:
             self._awaited.result = block
 
-    def add_said(self, blocks: Iterable[bytes]) -> None:
+    def add_user(self, blocks: Iterable[bytes]) -> None:
         """Add a person's message; it goes after all results, wherever it arrived."""
-        self._said += blocks
+        self._user_blocks += blocks
 
     def finished(self) -> list[JsonObject]:
         """The `messages` of the request, with cache marks."""
@@ -177,8 +177,8 @@ class MessageTurns:
 
     def _close_user_turn(self) -> None:
         results = [call.result or _missing(call.wire_id) for call in self._open]
-        self._extend("user", [*results, *self._said])
-        self._open, self._said = [], []
+        self._extend("user", [*results, *self._user_blocks])
+        self._open, self._user_blocks = [], []
 
     def _extend(self, role: str, blocks: Sequence[bytes]) -> None:
         if not blocks:
@@ -261,13 +261,15 @@ class AnthropicRequests:
         elif message.role == "tool":
             taken = turns.call_for(message.call_id)
             if taken is None:
-                turns.add_said([_text(f"Result of {message.name or 'a tool'}, without its call:"), *_said(message)])
+                turns.add_user(
+                    [_text(f"Result of {message.name or 'a tool'}, without its call:"), *_text_blocks(message)]
+                )
             elif taken != wire_id(message.call_id):
                 turns.add_result(_result(message, taken, sees_images))
             else:
                 turns.add_result(blocks[0])
         else:
-            turns.add_said(blocks)
+            turns.add_user(blocks)
 
     def _converted(self, message: Message, model: str, sees_images: bool) -> Blocks:
         if message.role == "assistant":
@@ -362,7 +364,7 @@ def _result(message: Message, call_id: str, sees_images: bool) -> bytes:
     return encoded(block)
 
 
-def _said(message: Message) -> Iterable[bytes]:
+def _text_blocks(message: Message) -> Iterable[bytes]:
     return [_text(message.text)] if message.text.strip() else []
 
 

@@ -86,7 +86,7 @@ def _items(sessions: SessionImport) -> Iterator[ImportItem]:
     for sentence in sessions.unreadable[:UNREADABLE_NAMED]:
         yield ImportItem(name="state.db", action="not carried over", reason=sentence)
     if len(sessions.unreadable) > UNREADABLE_NAMED:
-        more = f"{len(sessions.unreadable) - UNREADABLE_NAMED} more sessions cannot be brought over"
+        more = f"{len(sessions.unreadable) - UNREADABLE_NAMED} more sessions cannot be imported"
         yield ImportItem(name="state.db", action="not carried over", reason=more)
 
 
