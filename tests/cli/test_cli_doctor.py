@@ -132,7 +132,7 @@ def test_a_damaged_database_is_broken(toolcrib: Program):
     about, code = examined(toolcrib)
 
     assert code == 1
-    assert "sessions.db' cannot be read" in what_is_wrong(about)
+    assert "cannot read the session database" in what_is_wrong(about)
     assert "`mv " in what_is_wrong(about)
 
 
@@ -160,7 +160,7 @@ def test_memory_is_measured_and_scanned(toolcrib: Program):
 
     notes = about["memory"][0]
     assert (code, notes["entries"], len(notes["left_out"])) == (0, 2, 1)
-    assert "kept from the model" in toolcrib("doctor").stdout
+    assert "withheld from the model" in toolcrib("doctor").stdout
 
 
 def test_a_backend_that_cannot_be_used_is_broken(toolcrib: Program):

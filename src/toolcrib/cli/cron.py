@@ -60,7 +60,7 @@ _OPTIONS = (
         metavar="WHERE",
         help="Where results go besides being kept: local (nowhere), file:PATH, command:COMMAND.",
     ),
-    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="JobRun N times at most; 0 is without end."),
+    click.option("--repeat", type=click.IntRange(min=0), metavar="N", help="Run N times at most; 0 is without end."),
     click.option(
         "--missed",
         type=click.Choice(["once", "skip", "all"]),
