@@ -1,4 +1,4 @@
-"""Paths that no tool may write, however they are spelt."""
+"""Paths that no tool may write, however they are spelled."""
 
 import pytest
 
@@ -46,7 +46,7 @@ PLACE = PathScope(cwd="/work-area/project", workspace="/work-area/project", home
     ],
 )
 def test_protected_paths_are_not_written(path):
-    """There is a reason, in words, for each of them."""
+    """Each of them has a reason."""
     assert SENSITIVE.reason_to_deny_write(path, PLACE)
 
 
@@ -56,7 +56,7 @@ def test_protected_paths_are_not_written(path):
      "/etc/hosts", "profile", "docs/.bashrc.md", "/data/.bashrc"],
 )  # fmt: skip
 def test_other_paths_may_be_thought_about(path):
-    """Names that only look alike are not protected."""
+    """Names that only look similar are not protected."""
     assert SENSITIVE.reason_to_deny_write(path, PLACE) == ""
 
 
@@ -73,7 +73,7 @@ def test_other_paths_may_be_thought_about(path):
     ],
 )
 def test_delicate_paths_are_asked_about_everywhere(path):
-    """What runs or counts later, unseen, is asked about even inside the workspace."""
+    """Files that take effect later, unseen, need approval even inside the workspace."""
     assert SENSITIVE.reason_to_ask(path, PLACE)
     assert not SENSITIVE.reason_to_ask("src/a.py", PLACE)
     assert not SENSITIVE.reason_to_ask(".env.example", PLACE)
@@ -98,12 +98,12 @@ def test_delicate_paths_are_asked_about_everywhere(path):
     ],
 )
 def test_what_is_secret_to_read(path, secret):
-    """Keys and passwords, not everything that lies beside them."""
+    """Keys and passwords are secret, but not everything beside them."""
     assert SENSITIVE.is_secret(path, PLACE) is secret
 
 
 def test_a_link_does_not_hide_a_protected_file(tmp_path):
-    """The written path and what it really is are both looked at."""
+    """Both the written path and the real path are checked."""
     own, workspace = tmp_path / "own", tmp_path / "w"
     own.mkdir()
     workspace.mkdir()
@@ -116,7 +116,7 @@ def test_a_link_does_not_hide_a_protected_file(tmp_path):
 
 
 def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
-    """TOOLCRIB_HOME may be a link; the folder behind it is ours too."""
+    """TOOLCRIB_HOME may be a link; the folder behind it is protected too."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
@@ -125,7 +125,7 @@ def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
 
 
 def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
-    """Only what lies inside that folder, with its links followed, and only for that tool."""
+    """Only paths inside that folder, with links resolved, and only for that tool."""
     kept = SENSITIVE.is_managed_by
     assert kept("skill_manage", f"{OWN}/skills/x/SKILL.md", PLACE)
     assert not kept("write_file", f"{OWN}/skills/x/SKILL.md", PLACE)
@@ -134,7 +134,7 @@ def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
 
 
 def test_skills_in_a_linked_folder_are_asked_about_where_they_really_are(tmp_path):
-    """Who keeps his skills in another folder is asked about that folder, too."""
+    """If skills are kept in another folder, that folder needs approval too."""
     own, real = tmp_path / "own", tmp_path / "dotfiles"
     own.mkdir()
     (real / "x").mkdir(parents=True)
