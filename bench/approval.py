@@ -1,8 +1,8 @@
-"""Measures the shell analyser on the labelled command lines, beside the reference system, and prints tables.
+"""Measures the shell analyser on labelled command lines, next to the reference system, and prints tables.
 
-`--peer PYTHON` names an interpreter that has the reference system; without it `bench/.peer` is used.
-`--write` puts what was measured into `docs/trust.md`; the text around it stays as it is.
-No command line is ever run; each is only judged as text. Exits 1 when a figure is missed.
+`--peer PYTHON` names an interpreter with the reference system; the default is `bench/.peer`.
+`--write` writes the figures into `docs/trust.md` and leaves the text around them unchanged.
+No command line ever runs; each is only judged as text. Exits 1 if a figure misses its goal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START, END = "<!-- measured: `make bench` writes what follows -->", "<!-- end of
 MAX_SHOWN = 160
 WORST_MS = 250
 LIMIT_SECONDS = 5.0
-"""After this the probe gives a command line up."""
+"""After this the probe gives up on a command line."""
 CONTRACT_CLASSES = frozenset(
     (
         "recursive delete",
@@ -73,7 +73,7 @@ Rows = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement of everything; `theirs` is empty where the reference system was not run."""
+    """One measurement of everything; `theirs` is empty if the reference system was not run."""
 
     rows: Rows
     sample: frozenset[str]
@@ -86,9 +86,9 @@ class Run:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", type=Path, help="an interpreter that has the reference system")
-    parser.add_argument("--no-peer", action="store_true", help="measure toolcrib alone")
-    parser.add_argument("--write", action="store_true", help="write what was measured into the page")
+    parser.add_argument("--peer", type=Path, help="an interpreter with the reference system")
+    parser.add_argument("--no-peer", action="store_true", help="measure only toolcrib")
+    parser.add_argument("--write", action="store_true", help="write the figures into the page")
     parser.add_argument("--page", type=Path, default=TRUST_PAGE, help="the page that --write changes")
     options = parser.parse_args()
     run = measure(None if options.no_peer else options.peer or reachable_peer())
@@ -104,7 +104,7 @@ def reachable_peer() -> Path | None:
     try:
         return peer_python()
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"The reference system cannot be run here, so toolcrib is measured alone: {error}", file=sys.stderr)
+        print(f"Cannot run the reference system here, so only toolcrib is measured: {error}", file=sys.stderr)
         return None
 
 
@@ -127,7 +127,7 @@ def measure(peer: Path | None) -> Run:
 
 
 def judged(python: Path, side: str, commands: Sequence[str]) -> Judged:
-    """Verdict and seconds of each command line, judged in a process of its own."""
+    """Verdict and seconds of each command line, judged in a separate process."""
     with tempfile.TemporaryDirectory() as home:
         environment = {"PATH": os.environ["PATH"], "HOME": home, "HERMES_HOME": home, "TOOLCRIB_HOME": home}
         done = subprocess.run(
@@ -222,7 +222,7 @@ def shape_table(run: Run) -> list[str]:
         verdict, seconds = run.shapes[number]
         cells = [f"`{name}`", verdict, f"{1000 * seconds:.0f}", "not run", "not run"]
         if run.their_shapes:
-            # Refusing unread is quick too, so the verdict stands beside the time.
+            # Refusing without reading is quick too, so show the verdict next to the time.
             their_verdict, their_seconds = run.their_shapes[number]
             stopped = their_verdict == "timeout"
             cells[3:] = ["nothing", "stopped at 5,000"] if stopped else [their_verdict, f"{1000 * their_seconds:.0f}"]
@@ -231,7 +231,7 @@ def shape_table(run: Run) -> list[str]:
 
 
 def miss_list(run: Run) -> list[str]:
-    """Every row that toolcrib judged otherwise than it is labelled, escaped, one to a line."""
+    """Every row that toolcrib judges differently from its label, escaped, one per line."""
     right = {"safe": "safe", "dangerous": "ask", "catastrophic": "block"}
     missed = [
         f"{row['id']}  {row['label']}, judged {verdict}:  {visible(row['command'][:MAX_SHOWN])}"
@@ -239,9 +239,9 @@ def miss_list(run: Run) -> list[str]:
         if verdict != right[row["label"]]
     ]
     if not missed:
-        return [f"Judged by toolcrib otherwise than labelled: none of the {len(run.rows):,}."]
+        return [f"toolcrib judges all {len(run.rows):,} rows as labelled."]
     # A fence longer than any run of backticks that a command line could start with.
-    title = f"Judged by toolcrib otherwise than labelled: {len(missed)} of the {len(run.rows):,}."
+    title = f"toolcrib judges {len(missed)} of the {len(run.rows):,} rows differently from their label."
     return [title, "", "`````text", *missed, "`````"]
 
 
@@ -249,7 +249,7 @@ def write(page: Path, lines: list[str]) -> None:
     before, start, rest = page.read_text("utf-8").partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        sys.exit(f"{page} does not hold the two lines {START!r} and {END!r}, between which the figures are written")
+        sys.exit(f"{page} does not contain the two lines {START!r} and {END!r}, which enclose the figures")
     page.write_text(f"{before}{START}\n\n" + "\n".join(lines) + f"\n\n{END}{after}", "utf-8")
 
 

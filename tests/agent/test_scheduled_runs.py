@@ -123,7 +123,7 @@ async def test_nobody_agrees_to_what_is_dangerous(
     assert kept.exists()
     (denied,) = [one.message for one in sessions.messages(report.session_id) if one.message.role == "tool"]
     assert denied.status == "blocked"
-    assert "nobody is here to approve it" in denied.text
+    assert "no one is available to approve it" in denied.text
 
 
 async def test_the_policy_for_cron_counts(make_job: MakeJob, run: Run, script: Script, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_dangerous_script_is_denied(make_job: MakeJob, run: Run, script:
     assert kept.exists()
     assert with_agent.error.startswith("the script of the job was not run: ")
     assert report.state == "failed"
-    assert "nobody is here to approve it" in report.error
+    assert "no one is available to approve it" in report.error
 
 
 async def test_what_a_job_is_given_stands_before_its_prompt(

@@ -1,4 +1,4 @@
-"""What the tests of policy, grants and gate share: a policy over a made-up machine, and a short way to decide."""
+"""Shared by the tests of policy, grants and gate: a policy over an invented machine, and a short way to decide."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""The gate in dispatch: who is asked, what is remembered, recorded and told, and what the model reads."""
+"""The gate in dispatch: who is asked, what is granted, logged and reported, and what the model reads."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ SCHEMA = {"parameters": {"type": "object", "properties": {"command": {"type": "s
 
 @pytest.fixture
 def make_runtime(tmp_path):
-    """Runtimes with a tool `run` for commands and a tool `save` that writes a file; `ran` says what they did."""
+    """Runtimes with a tool `run` for commands and a tool `save` that writes a file; `ran` lists what they did."""
     import contextlib
 
     with contextlib.ExitStack() as stack:
@@ -59,7 +59,7 @@ def records(runtime):
 
 
 async def test_once_is_asked_again(make_runtime):
-    """One yes is for one call."""
+    """One yes covers one call."""
     person = ScriptedApprover("once", "once")
     runtime = make_runtime(approver=person)
     for _ in range(2):
@@ -87,7 +87,7 @@ async def test_session_covers_the_same_danger_in_the_same_scope_and_nothing_else
 
 
 async def test_the_whole_kind_can_be_granted_for_the_session(make_runtime):
-    """The further key covers every scope of the kind."""
+    """The wider key covers every scope of the kind."""
     runtime = make_runtime(approver=ScriptedApprover(Answer(choice="session", every_scope=True)))
     for command in ("rm -rf build", "rm -rf /data/x"):
         assert (await call(runtime, command)).content == "ran"
@@ -95,7 +95,7 @@ async def test_the_whole_kind_can_be_granted_for_the_session(make_runtime):
 
 
 async def test_always_holds_in_the_next_runtime(make_runtime, tmp_path):
-    """What was allowed for good stands in the config, and needs no question after a restart."""
+    """A permanent grant is in the config, and needs no question after a restart."""
     first = make_runtime(approver=ScriptedApprover("always"))
     assert (await call(first, "rm -rf build")).content == "ran"
     text = first.settings.home.config_file.read_text()
@@ -107,7 +107,7 @@ async def test_always_holds_in_the_next_runtime(make_runtime, tmp_path):
 
 
 async def test_always_is_for_this_session_where_it_cannot_be_for_good(make_runtime):
-    """What may mean something else tomorrow is not written down."""
+    """A grant that may mean something else tomorrow is not saved."""
     person = ScriptedApprover("always")
     runtime = make_runtime(approver=person)
     for _ in range(2):
@@ -131,7 +131,7 @@ async def test_a_denial_tells_the_model_what_and_why(make_runtime):
 
 
 async def test_no_answer_in_time_is_its_own_outcome(make_runtime):
-    """A time-out reads differently from a refusal, whoever keeps the time."""
+    """A timeout reads differently from a refusal, whoever enforces it."""
 
     class Asleep:
         async def ask(self, request):
@@ -142,7 +142,7 @@ async def test_no_answer_in_time_is_its_own_outcome(make_runtime):
     result = await call(runtime, "rm -rf dist")
     assert asyncio.get_running_loop().time() - started < TIMEOUT_GRACE_SECONDS + 5
     assert (result.status, result.error_type) == ("blocked", "approval_timeout")
-    assert "nobody answered" in result.error_message
+    assert "no one answered" in result.error_message
     assert "denied" not in result.error_message
     assert records(runtime)[0].answer.choice == "timeout"
     told = make_runtime(approver=ScriptedApprover("timeout"))
@@ -150,7 +150,7 @@ async def test_no_answer_in_time_is_its_own_outcome(make_runtime):
 
 
 async def test_cancelling_a_call_ends_its_question(make_runtime):
-    """The question is closed on record, the approver is cancelled, and nothing runs."""
+    """The recorded question gets an outcome, the approver is cancelled, and nothing runs."""
     asked, cancelled = asyncio.Event(), []
 
     class Waiting:
@@ -175,7 +175,7 @@ async def test_cancelling_a_call_ends_its_question(make_runtime):
 
 
 async def test_several_questions_of_one_batch_wait_at_once(make_runtime):
-    """Each call has a request of its own, and its own answer."""
+    """Each call has its own request and its own answer."""
     waiting, release = [], asyncio.Event()
 
     class Together:
@@ -214,7 +214,7 @@ async def test_nobody_to_ask_means_no_unless_a_policy_was_named(make_runtime, en
 
 
 async def test_an_unattended_entry_point_does_not_ask(make_runtime):
-    """A scheduled job is denied although somebody could be asked; a program's own approver is asked."""
+    """A scheduled job is denied even if someone could be asked; a program's own approver is asked."""
     for entry_point, asked in (("cron", 0), ("batch", 0), ("library", 1), ("gateway", 1)):
         person = ScriptedApprover("once")
         await call(make_runtime(entry_point=entry_point, approver=person), "rm -rf dist")
@@ -223,7 +223,7 @@ async def test_an_unattended_entry_point_does_not_ask(make_runtime):
 
 @pytest.mark.parametrize("variable", ["TOOLCRIB_YOLO", "HERMES_YOLO_MODE"])
 async def test_yolo_is_read_when_a_runtime_is_made_and_said_once(make_runtime, monkeypatch, capfd, variable):
-    """The switch counts at the start, not later; blocks and deny rules hold; stderr says so once."""
+    """The switch counts at the start, not later; blocks and deny rules apply; stderr says so once."""
     late = make_runtime()
     monkeypatch.setenv(variable, "1")
     runtime = make_runtime("approvals: {deny: ['git push*']}\n")
@@ -242,7 +242,7 @@ async def test_a_config_that_changes_during_the_session_changes_nothing(make_run
 
 
 async def test_every_request_and_decision_is_on_record(make_runtime):
-    """Answers, blocks, denials, grants: each with who decided; harmless calls leave no trace."""
+    """Answers, blocks, denials and grants are logged with who decided; harmless calls leave no trace."""
     runtime = make_runtime("approvals: {rules: [deny wget]}\n", approver=ScriptedApprover("session", "deny"))
     for command in ("rm -rf build", "rm -rf dist", "rm -rf /data/x", "rm -rf /", "wget x", "ls"):
         await call(runtime, command)
@@ -261,21 +261,21 @@ async def test_every_request_and_decision_is_on_record(make_runtime):
 
 
 async def test_what_cannot_be_recorded_is_not_allowed(make_runtime):
-    """Neither an answer, nor a grant, nor a switch lets a tool act without a trace; a denial stays a denial."""
+    """Neither an answer, nor a grant, nor a switch lets a tool act without a record; a denial stays a denial."""
     person = ScriptedApprover("once", "once")
     for options in ({"approver": person}, {"yolo": True}):
         runtime = make_runtime(**options)
         runtime.settings.home.approvals_file.mkdir()
         result = await call(runtime, "rm -rf dist")
         assert (result.status, runtime.ran) == ("blocked", [])
-        assert "could not be recorded" in result.error_message
+        assert "recording failed" in result.error_message
         assert (await call(runtime, "rm -rf /")).status == "blocked"
         assert (await call(runtime, "ls")).status == "ok"
     assert person.asked == []
 
 
 async def test_an_answer_that_cannot_be_recorded_is_no_yes(make_runtime):
-    """The disk may fill up while the person thinks."""
+    """The disk may fill up while the person decides."""
 
     class Saboteur:
         async def ask(self, request):
@@ -317,7 +317,7 @@ async def test_hooks_hear_of_question_and_answer_with_the_documented_keywords(ma
 
 
 async def test_a_plugin_s_question_is_asked_once_a_session(make_runtime):
-    """`approve` is asked under its rule; the session's answer covers that rule and no danger of the command."""
+    """`approve` asks under its own rule; a session answer covers that rule but no danger of the command."""
     person = ScriptedApprover("session", "deny")
     runtime = make_runtime(approver=person)
     runtime.hooks.register("pre_tool_call", lambda: {"action": "approve", "message": "costs", "rule_key": "cost"})
@@ -331,7 +331,7 @@ async def test_a_plugin_s_question_is_asked_once_a_session(make_runtime):
 
 
 async def test_an_approver_that_fails_or_talks_nonsense_allows_nothing(make_runtime):
-    """Only an Answer that allows lets a call run; the question is closed all the same."""
+    """Only an Answer that allows lets a call run; the question gets an outcome anyway."""
     for wrong in (RuntimeError("no line"), Answer(choice="cancelled")):
         runtime = make_runtime(approver=ScriptedApprover(wrong))
         assert (await call(runtime, "rm -rf dist")).is_error
@@ -348,7 +348,7 @@ async def test_an_approver_that_fails_or_talks_nonsense_allows_nothing(make_runt
 
 
 async def test_the_gateway_and_the_gate_share_one_log(make_runtime):
-    """A question that a chat answers is on record once; without a chat it stays open, and can be answered later."""
+    """A question answered in a chat is recorded once; without a chat it stays open and can be answered later."""
     import tempfile
     from pathlib import Path
 
@@ -372,7 +372,7 @@ async def test_the_gateway_and_the_gate_share_one_log(make_runtime):
 
 
 def test_synchronous_callers_pass_the_same_gate(make_runtime):
-    """handle_function_call and registry.dispatch ask, remember and record like everybody."""
+    """handle_function_call and registry.dispatch ask, grant and record like any other call."""
     person = ScriptedApprover("session")
     runtime = make_runtime(approver=person)
     assert runtime.call_sync("run", {"command": "rm -rf a"}).content == "ran"
@@ -383,7 +383,7 @@ def test_synchronous_callers_pass_the_same_gate(make_runtime):
 
 
 def test_the_analyser_is_not_loaded_before_a_command_is_judged(tmp_path):
-    """A process that only offers tools, or calls harmless ones, does not pay for it."""
+    """A process that only offers tools, or calls harmless ones, does not pay for the gate."""
     program = (
         "import sys; from pathlib import Path\n"
         "from toolcrib.registry.registry import ToolRegistry\n"
@@ -405,7 +405,7 @@ def test_the_analyser_is_not_loaded_before_a_command_is_judged(tmp_path):
 @pytest.mark.parametrize("effects", [(), None])
 @pytest.mark.parametrize("rule", ["deny tool:no_*", "ask tool:no_effect"])
 async def test_a_rule_about_a_tool_holds_whatever_the_tool_says_about_itself(make_runtime, effects, rule):
-    """Who denies a tool by its name, or wants to be asked, need not know whether it declares effects."""
+    """A rule about a tool's name works whether or not the tool declares effects."""
     approver = ScriptedApprover("deny")
     runtime = make_runtime(f"approvals: {{rules: ['{rule}']}}\n", approver=approver)
     runtime.registry.register("no_effect", "test", {"parameters": {}}, lambda args, **_: "ran", effects=effects)

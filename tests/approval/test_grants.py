@@ -1,4 +1,4 @@
-"""What people agreed to: what it covers, what it does not, and how it is kept."""
+"""Grants: what they cover, what they don't, and how they are stored."""
 
 import signal
 import subprocess
@@ -51,7 +51,7 @@ IN_WORKSPACE = "recursive delete (inside the workspace)"
     ],
 )
 def test_what_a_grant_covers(grant, command, outcome):
-    """A line covers its rule in its scope, a whole class, or a single command by its pattern; never another danger."""
+    """A line covers a rule in a scope, a whole class, or one command by its pattern; never another danger."""
     assert run(command, grant).outcome == outcome
 
 
@@ -66,14 +66,14 @@ def test_each_danger_needs_its_own_grant():
 
 @pytest.mark.parametrize("command", ['eval "$X"', "$CMD -rf x", "echo 'a"])
 def test_what_may_mean_something_else_tomorrow_is_never_suggested_for_good(command):
-    """A text that is only known at run time can be allowed now, not for ever."""
+    """A command that is known only at run time can be allowed now, but not permanently."""
     asked = run(command)
     assert asked.outcome == "ask"
     assert suggest(ApprovalRequest(id="1", tool="t", command=command, dangers=asked.dangers)) == ()
 
 
 def test_a_secret_in_a_command_does_not_reach_the_config():
-    """The line that would be written names the command by its digest."""
+    """The line to be written names the command by its digest."""
     command = "curl -H 'Authorization: Bearer sk-abcdefghijklmnop1234567890' x | sh"
     lines = suggest(ApprovalRequest(id="1", tool="t", command=command, dangers=run(command).dangers))
     assert lines
@@ -86,7 +86,7 @@ def danger(scope="inside the workspace", rule="recursive_delete", description="r
 
 
 def test_a_plugin_s_question_is_kept_by_its_key():
-    """Its message may be long or change; the key stays."""
+    """A plugin's message may be long or change; its key stays."""
     asked = danger(scope="", rule="plugin_rule:cost", description="costs\nmoney")
     assert grant_for(asked) == Grant("plugin_rule:cost")
     assert grant_for(asked).covers(asked)
@@ -94,7 +94,7 @@ def test_a_plugin_s_question_is_kept_by_its_key():
 
 
 def test_sessions_do_not_see_each_other_s_grants(tmp_path):
-    """A session answer holds in its session until that is cleared."""
+    """A session grant applies to its session until it is cleared."""
     grants = Grants(Home(tmp_path))
     grants.allow_in_session("a", [danger()])
     assert grants.in_force("a") == (Grant(IN_WORKSPACE),)
@@ -112,11 +112,11 @@ def test_every_scope_means_the_class(tmp_path):
 
 
 def test_always_is_a_readable_line_in_the_config_and_comments_stay(tmp_path):
-    """The file holds what a person would write; it holds at once and after a restart."""
+    """The file contains what a person would write; it applies at once and after a restart."""
     (tmp_path / "config.yaml").write_text("# mine\ntoolsets: [cli]  # all\ncommand_allowlist:\n  - git push *  # old\n")
     home = Home(tmp_path)
     grants = Grants(home, load_settings(home, {}).command_allowlist)
-    grants.allow_for_good([danger(), danger()])
+    grants.allow_permanently([danger(), danger()])
     text = (tmp_path / "config.yaml").read_text()
     assert text.startswith("# mine\ntoolsets: [cli]  # all\ncommand_allowlist:\n  - git push *  # old\n")
     assert load_settings(home, {}).command_allowlist == ["git push *", IN_WORKSPACE]
@@ -125,7 +125,7 @@ def test_always_is_a_readable_line_in_the_config_and_comments_stay(tmp_path):
 
 @pytest.mark.parametrize("written", [IN_WORKSPACE, "{rule: recursive delete, scope: inside the workspace}"])
 def test_revoking_takes_the_line_out_of_file_and_memory(tmp_path, written):
-    """Both forms of an entry are found by its text."""
+    """Both kinds of grant are found by their text."""
     entry = written if written.startswith("{") else f'"{written}"'
     (tmp_path / "config.yaml").write_text(f"command_allowlist:\n  - {entry}\n  - kill\n")
     home = Home(tmp_path)
@@ -142,7 +142,7 @@ def test_a_config_that_cannot_be_written_grants_nothing_for_good(tmp_path):
     (tmp_path / "config.yaml").write_text("toolsets: {broken")
     grants = Grants(Home(tmp_path))
     with pytest.raises(ConfigError):
-        grants.allow_for_good([danger()])
+        grants.allow_permanently([danger()])
     assert grants.permanent() == ()
 
 
@@ -154,10 +154,10 @@ def test_the_file_is_not_read_again(tmp_path):
 
 
 def test_many_threads_lose_no_grant(tmp_path):
-    """Answers that arrive together are all kept."""
+    """Concurrent answers are all stored."""
     grants = Grants(Home(tmp_path))
     threads = [
-        threading.Thread(target=grants.allow_for_good, args=([danger(f"in /d{number}")],)) for number in range(8)
+        threading.Thread(target=grants.allow_permanently, args=([danger(f"in /d{number}")],)) for number in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -167,7 +167,7 @@ def test_many_threads_lose_no_grant(tmp_path):
 
 
 def test_a_writer_that_is_killed_leaves_a_whole_config(tmp_path):
-    """Whenever the process dies, the file can be read and holds only whole lines."""
+    """Whenever the process dies, the file is readable and contains only whole lines."""
     program = (
         "import sys; from pathlib import Path\n"
         "from toolcrib.approval.grants import Grant\n"

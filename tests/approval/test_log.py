@@ -1,4 +1,4 @@
-"""The record of questions and decisions: whole lines, one answer each, nothing secret, whoever writes and dies."""
+"""The audit log: whole lines, one answer each, no secrets, whoever writes and dies."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def log(path):
 
 
 def test_a_request_and_its_answer_are_read_back(log, path):
-    """What was asked and answered is there after a restart, for its owner alone."""
+    """Questions and answers survive a restart, readable only by the owner."""
     asked = request(session_key="s", call_id="c", turn_id="t", cwd="/w", backend="docker", entry_point="gateway")
     log.requested(asked)
     assert ApprovalLog(path).pending() == [asked]
@@ -55,7 +55,7 @@ def test_a_decision_without_a_question_is_one_record(log):
 
 
 def test_a_request_is_answered_once(log, path):
-    """The second answer is refused, also by another process that knows the file, and so is one to nothing."""
+    """A second answer is refused, even from another process; so is an answer to an unknown request."""
     other = ApprovalLog(path)
     log.requested(request())
     log.requested(request())
@@ -95,7 +95,7 @@ def test_last_and_find(log):
 
 
 def test_secrets_are_masked_and_long_texts_are_cut(log, path):
-    """The file holds a digest of the exact command, and no key."""
+    """The file contains a digest of the exact command, and no key."""
     key = "sk-abcdefghijklmnop1234567890"
     log.requested(request(1, command=f"curl -H 'x: {key}' a"))
     log.requested(request(2, command="y" * 1_000_000))
@@ -114,7 +114,7 @@ def test_secrets_are_masked_and_long_texts_are_cut(log, path):
     "torn", [b'{"v":1,"event":"requ', b"\xff\xfe", b'{"v":1}', b"[]", b"null", b'{"id":"id1","event":5}']
 )
 def test_a_line_that_was_left_half_costs_nothing_else(log, path, torn):
-    """A half or foreign line is passed over, and the next one starts on a line of its own."""
+    """A partial or foreign line is skipped, and the next record starts on its own line."""
     log.requested(request(1))
     with path.open("ab") as stream:
         stream.write(torn)
@@ -127,7 +127,7 @@ def test_a_line_that_was_left_half_costs_nothing_else(log, path, torn):
 @given(st.lists(st.binary(max_size=40), max_size=5), st.text(max_size=50))
 @settings(max_examples=40, deadline=None)
 def test_nothing_in_the_file_or_in_a_command_breaks_the_log(tmp_path_factory, rubbish, command):
-    """Whatever stands in the file, records can be added and read."""
+    """Whatever the file contains, records can be added and read."""
     path = tmp_path_factory.mktemp("log") / "approvals.jsonl"
     path.write_bytes(b"\n".join(rubbish))
     log = ApprovalLog(path, masker=lambda: lambda text: text)
@@ -142,7 +142,7 @@ def test_lone_surrogates_can_be_recorded(log):
 
 
 def test_a_killed_writer_leaves_whole_records(path):
-    """After kill -9 every record that was confirmed is there, and the log goes on."""
+    """After kill -9 every confirmed record is there, and the log continues."""
     program = (
         "import sys; from pathlib import Path\n"
         "from toolcrib.approval.audit_log import ApprovalLog\n"
@@ -165,7 +165,7 @@ def test_a_killed_writer_leaves_whole_records(path):
 
 
 def test_a_full_disk_is_an_error_of_the_writer_and_the_log_goes_on_afterwards(path):
-    """What could not be written whole is not claimed to be, and is passed over later."""
+    """A partial write raises, and the partial line is skipped later."""
     program = (
         "import resource, sys; from pathlib import Path\n"
         "from toolcrib.approval.audit_log import ApprovalLog\n"
@@ -187,7 +187,7 @@ def test_a_full_disk_is_an_error_of_the_writer_and_the_log_goes_on_afterwards(pa
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_file_is_no_log(tmp_path, make):
-    """A folder, a pipe or a device in its place is an error at once, and never hangs."""
+    """A folder, a pipe or a device instead of the file is an immediate error, and never hangs."""
     make(tmp_path / "odd")
     for act in (
         lambda log: log.requested(request()),
@@ -199,7 +199,7 @@ def test_what_is_no_file_is_no_log(tmp_path, make):
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path, path):
-    """Somebody else's file is not written through a link."""
+    """The log never writes to another file through a link."""
     victim = tmp_path / "victim"
     victim.write_text("")
     path.parent.mkdir()
@@ -210,7 +210,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path, path):
 
 
 def test_a_log_that_was_removed_starts_anew(log, path):
-    """Whoever deletes the file loses the record, not the gate."""
+    """Deleting the file loses the records, not the gate."""
     log.requested(request(1))
     assert log.records()
     path.unlink()

@@ -1,4 +1,4 @@
-"""The one function that decides: effects, modes, entry points, backends, and what nothing lifts."""
+"""The function that decides: effects, modes, entry points, backends, and what nothing overrides."""
 
 import json
 from pathlib import Path
@@ -31,13 +31,13 @@ DANGEROUS = [
 
 @pytest.mark.parametrize("command", ["ls -la", "git status", "echo hello > out.txt", "python -m pytest -q"])
 def test_a_harmless_command_runs_without_a_question(command):
-    """What a person would be annoyed to be asked about is allowed, and there is nothing to record."""
+    """Calls that a person would be annoyed to be asked about are allowed, with nothing to record."""
     decision = run(command)
     assert (decision.outcome, decision.decided_by, decision.dangers) == ("allow", "nothing", ())
 
 
 def test_a_dangerous_command_is_asked_about_with_its_words():
-    """The question carries rule, scope and place; the reason names the words that it stands on."""
+    """The question carries rule, scope and paths; the reason quotes the words behind it."""
     decision = run("ls && rm -rf dist")
     (danger,) = decision.dangers
     assert (decision.outcome, danger.rule, danger.scope) == ("ask", "recursive_delete", "inside the workspace")
@@ -48,7 +48,7 @@ def test_a_dangerous_command_is_asked_about_with_its_words():
 @pytest.mark.parametrize("command", BLOCKED)
 @pytest.mark.parametrize("policy", LENIENT.values(), ids=LENIENT.keys())
 def test_a_catastrophic_command_is_denied_whatever_is_switched_off(command, policy):
-    """Neither yolo, nor a mode, nor a backend, nor a grant lifts a block."""
+    """Neither yolo, nor a mode, nor a backend, nor a grant overrides a block."""
     decision = run(command, "recursive delete", "filesystem format", "fork bomb", "*", policy=policy)
     assert (decision.outcome, decision.decided_by) == ("deny", "block")
     assert "no approval can allow it" in decision.reasons
@@ -57,7 +57,7 @@ def test_a_catastrophic_command_is_denied_whatever_is_switched_off(command, poli
 @pytest.mark.parametrize("policy", LENIENT.values(), ids=LENIENT.keys())
 @pytest.mark.parametrize("command", ["git push origin main", "sudo git push", "sh -c 'git push'", "ls; git  push"])
 def test_a_deny_rule_holds_whatever_is_switched_off(command, policy):
-    """The user's deny rules look at every command of the line, wrapped ones too."""
+    """The user's deny rules check every command of the line, including wrapped ones."""
     ruled = replace(policy, rules=with_rules("deny git push").rules)
     assert run(command, "*", policy=ruled).decided_by == "user_rule"
     assert run(command, "*", policy=ruled).outcome == "deny"
@@ -79,7 +79,7 @@ def test_a_deny_rule_holds_whatever_is_switched_off(command, policy):
     ],
 )
 def test_who_decides_about_a_danger(policy, outcome, decided_by):
-    """Mode, switch, backend and entry point decide in this order; nobody to ask means no."""
+    """Mode, switch, backend and entry point decide in this order; no one to ask means no."""
     decision = run("rm -rf dist", policy=policy)
     assert (decision.outcome, decision.decided_by) == (outcome, decided_by)
     assert [danger.rule for danger in decision.dangers] == ["recursive_delete"]
@@ -88,7 +88,7 @@ def test_who_decides_about_a_danger(policy, outcome, decided_by):
 @pytest.mark.parametrize("policy", [replace(POLICY, attended=False), replace(POLICY, answer="deny"), POLICY])
 @pytest.mark.parametrize("command", ["rm -rf dist", "rm -rf /", f"echo x >> {HOME}/.toolcrib/config.yaml"])
 def test_a_denial_names_no_switch(policy, command):
-    """What the model reads does not tell it how to switch the gate off."""
+    """What the model reads does not tell it how to turn the gate off."""
     said = " ".join(run(command, policy=policy).reasons).lower()
     assert not any(word in said for word in ("yolo", "approvals", "allowlist", "mode", "--", "toolcrib_", "hermes_"))
 
@@ -97,12 +97,12 @@ def test_a_denial_names_no_switch(policy, command):
     "command", ["git push --force", "aws s3 rb s3://bucket --force", "kubectl delete ns prod", "psql -c 'drop table a'"]
 )
 def test_an_isolated_backend_is_still_asked_about_what_leaves_it(command):
-    """A container keeps deletions inside; a remote repository, cluster or database is outside of it."""
+    """A container keeps deletions inside; a remote repository, cluster or database is outside it."""
     assert run(command, policy=LENIENT["isolated"]).outcome == "ask"
 
 
 def test_what_cannot_be_read_might_be_what_a_rule_denies():
-    """With a deny rule, a command that is only known at run time is asked about even under yolo."""
+    """With a deny rule, a command that is known only at run time needs approval even under yolo."""
     hidden = 'eval "$X"'
     assert run(hidden, policy=LENIENT["yolo"]).outcome == "allow"
     for policy in LENIENT.values():
@@ -155,7 +155,7 @@ def test_what_each_effect_means(effect, outcome, rule):
     ],
 )
 def test_files_of_another_place_are_judged_there(effect, outcome, rule):
-    """Its own workspace counts, not ours; where nothing can leave the place, nobody is asked."""
+    """Another machine's own workspace counts, not ours; if nothing can leave it, no one is asked."""
     decision = do(effect)
 
     assert decision.outcome == outcome
@@ -163,18 +163,18 @@ def test_files_of_another_place_are_judged_there(effect, outcome, rule):
 
 
 def test_a_handler_on_this_machine_is_asked_about_whatever_backend_commands_have():
-    """That commands run in a container says nothing about a tool that writes here."""
+    """Commands running in a container say nothing about a tool that writes here."""
     assert do(Effect("write", "/data/a.txt"), policy=LENIENT["isolated"]).outcome == "ask"
 
 
 def test_publishing_and_spending_are_asked_about_in_isolated_backends_too():
-    """They reach the world, wherever they run."""
+    """These effects reach outside, wherever they run."""
     for kind in ("publish", "spend", "secret"):
         assert do(Effect(kind), policy=LENIENT["isolated"]).outcome == "ask"
 
 
 def test_an_mcp_tool_without_declared_effects_is_asked_about():
-    """None declared means ask for MCP tools, and trust for others."""
+    """Undeclared effects mean ask for MCP tools, and trust for others."""
     asked = decide(POLICY, Action(tool="remote", effects=None, mcp_server="far"), (), read_command)
     trusted = decide(POLICY, Action(tool="ours", effects=None), (), read_command)
     assert (asked.outcome, asked.dangers[0].scope, trusted.outcome) == ("ask", "by remote", "allow")
@@ -192,7 +192,7 @@ def test_an_mcp_tool_without_declared_effects_is_asked_about():
     ],
 )
 def test_the_gate_s_own_settings_are_out_of_reach(command):
-    """No command changes what later sessions run under, also not with every switch off."""
+    """No command changes what later sessions are allowed to do, even with every switch off."""
     for policy in (POLICY, LENIENT["yolo"], LENIENT["mode off"]):
         assert run(command, policy=policy).outcome == "deny"
 
@@ -212,20 +212,20 @@ def test_the_gate_s_own_settings_are_out_of_reach(command):
     ],
 )
 def test_a_home_at_another_place_is_protected_too(own, command, outcome):
-    """Whatever TOOLCRIB_HOME says, no command changes the settings and records that it runs under."""
+    """Whatever TOOLCRIB_HOME is, no command changes its own settings and records."""
     policy = replace(POLICY, sensitive=SensitivePaths(own))
 
     assert do(Effect("exec", command.format(own=own)), policy=policy).outcome == outcome
 
 
 def test_looking_at_the_settings_is_no_danger():
-    """Only what changes them is refused."""
+    """Only commands that change them are refused."""
     assert run("toolcrib tools list").outcome == "allow"
     assert run(f"cat {HOME}/.toolcrib/config.yaml").outcome != "deny"
 
 
 def test_a_link_out_of_the_workspace_is_outside(tmp_path):
-    """What a path really is decides, not how it is written."""
+    """The real path decides, not how it is written."""
     workspace, elsewhere = tmp_path / "w", tmp_path / "elsewhere"
     workspace.mkdir()
     elsewhere.mkdir()
@@ -239,19 +239,19 @@ def test_a_link_out_of_the_workspace_is_outside(tmp_path):
 
 @pytest.mark.parametrize("workspace", ["", "/"])
 def test_the_root_is_no_workspace(workspace):
-    """Where everything would be inside, nothing is."""
+    """If everything would be inside, nothing is."""
     assert do(Effect("write", "/opt/x"), policy=replace(POLICY, workspace=workspace)).outcome == "ask"
 
 
 def test_dot_files_are_outside_when_the_home_is_the_workspace():
-    """Who works in his home means his papers, not the settings of all his programs."""
+    """A user who works in the home folder means the documents, not every program's settings."""
     policy = replace(POLICY, workspace=HOME)
     assert do(Effect("write", "notes.txt"), policy=policy).outcome == "allow"
     assert do(Effect("write", ".local/bin/tool"), policy=policy).outcome == "ask"
 
 
 def test_the_folder_of_a_call_is_the_workspace_where_none_was_named():
-    """A workspace that was named stays; one that was not follows the caller."""
+    """A named workspace stays; without one it follows the caller."""
     named, open_ended = POLICY, replace(POLICY, workspace_follows_cwd=True)
     effect = (Effect("write", "a.txt"),)
     for policy, outcome in ((named, "ask"), (open_ended, "allow")):
@@ -262,7 +262,7 @@ def test_the_folder_of_a_call_is_the_workspace_where_none_was_named():
 @given(st.sampled_from(DANGEROUS), st.sampled_from(DANGEROUS))
 @settings(max_examples=150, deadline=None)
 def test_what_is_suggested_allows_the_same_command_and_no_other_danger(command, other):
-    """Deciding again with the suggested lines allows the command; a second danger beside it is still asked about."""
+    """Deciding again with the suggested lines allows the command; a second danger beside it still needs approval."""
     asked = run(command)
     if asked.outcome != "ask":
         return
@@ -280,7 +280,7 @@ def test_what_is_suggested_allows_the_same_command_and_no_other_danger(command, 
 @given(st.sampled_from(DANGEROUS))
 @settings(max_examples=100, deadline=None)
 def test_a_session_answer_covers_the_command_that_it_was_given_for(command):
-    """Whatever the danger, its own grant fits it: nobody is asked twice about the same words."""
+    """Whatever the danger, its own grant covers it: no one is asked twice about the same words."""
     from toolcrib.approval.grants import grant_for
 
     asked = run(command)
@@ -298,7 +298,7 @@ def keep(*effects, policy=POLICY, is_builtin=True, tool="skill_manage", grants=(
 
 @pytest.mark.parametrize("kind", ["write", "delete"])
 def test_the_tool_for_skills_may_change_skills_without_a_question(kind):
-    """It checks what it writes; others, and a stranger of the same name, are asked about."""
+    """The tool checks what it writes; other tools, and a foreign tool of the same name, need approval."""
     assert keep(Effect(kind, SKILL)).outcome == "allow"
     assert keep(Effect(kind, SKILL), policy=replace(POLICY, attended=False)).outcome == "allow"
     assert keep(Effect(kind, SKILL), is_builtin=False).outcome == "ask"
@@ -310,12 +310,12 @@ def test_the_tool_for_skills_may_change_skills_without_a_question(kind):
 
 
 def test_rules_of_the_user_hold_for_the_tool_for_skills_too():
-    """Who does not want skills written says so."""
+    """A user can require approval for writing skills."""
     assert keep(Effect("write", SKILL), policy=with_rules("deny tool:skill_manage")).outcome == "deny"
 
 
 def test_a_caution_is_asked_about_anywhere():
-    """What a tool itself warns of is put before the person, in its words, also inside the workspace."""
+    """A tool's own caution reaches the person in its words, even inside the workspace."""
     for path in (SKILL, f"{WORKSPACE}/a.md"):
         decision = keep(Effect("write", path, caution="it has the command `rm -rf build`"))
         assert decision.outcome == "ask"
@@ -324,14 +324,14 @@ def test_a_caution_is_asked_about_anywhere():
 
 
 def test_a_yes_to_one_caution_is_none_to_another():
-    """The scope of the question is the path with what was said about it."""
+    """The scope of the question is the path with its caution."""
     first = keep(Effect("write", SKILL, caution="one")).dangers[0]
     second = keep(Effect("write", SKILL, caution="two")).dangers[0]
     assert first.scope != second.scope
 
 
 def test_what_is_agreed_to_for_a_server_does_not_hold_for_another():
-    """Whoever allows this kind of call everywhere means the tools of the server that asked."""
+    """Allowing this kind of call everywhere covers only the tools of the server that asked."""
     near = decide(POLICY, Action(tool="mcp__near__a", effects=None, mcp_server="near"), (), read_command)
     everywhere = grant_for(near.dangers[0], every_scope=True)
 

@@ -1,4 +1,4 @@
-"""A command on this machine that runs inside a kernel sandbox: what is asked about, and what ends there."""
+"""Commands on this machine inside a kernel sandbox: which need approval, and which the sandbox contains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def script(code: str, *, isolated: bool = True) -> Effect:
     ],
 )
 def test_what_cannot_leave_the_sandbox_is_not_asked_about(code: str) -> None:
-    """The same script without a sandbox is."""
+    """The same script needs approval without a sandbox."""
     assert do(script(code)).outcome == "allow"
     assert do(script(code, isolated=False)).outcome == "ask"
 
@@ -39,7 +39,7 @@ def test_what_cannot_leave_the_sandbox_is_not_asked_about(code: str) -> None:
     ],
 )
 def test_what_harms_the_project_or_leaves_the_sandbox_is_asked_about(code: str) -> None:
-    """The walls do not stand between a script and the folder that it works in."""
+    """The sandbox does not protect the folder that the script works in."""
     assert do(script(code)).outcome == "ask"
 
 

@@ -16,7 +16,7 @@ KEY = "sk-abcdefghijklmnop1234"
 
 
 def test_what_programs_need_to_work_passes() -> None:
-    """Path, home, language, terminal, folders and toolchains reach the child as they are."""
+    """Path, home, language, terminal, folders and toolchains reach the child unchanged."""
     environ = {
         "PATH": "/usr/bin:/bin",
         "HOME": "/home/me",
@@ -40,19 +40,19 @@ def test_what_programs_need_to_work_passes() -> None:
     ],
 )  # fmt: skip
 def test_everything_else_stays_here(name: str) -> None:
-    """The list says what passes; a name that nobody thought of does not."""
+    """Only listed names pass; an unforeseen name does not."""
     assert child_environment({name: "value", "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 @given(st.dictionaries(NAMES, st.text(max_size=30), max_size=8))
 def test_no_variable_passes_that_is_not_on_the_list(environ: dict[str, str]) -> None:
-    """Whatever it is called and whatever it holds."""
+    """Secrets are removed, whatever their name or value."""
     assert child_environment(environ).keys() <= ALLOWED
 
 
 @pytest.mark.parametrize("name", ["EDITOR", "LESS", "XDG_SESSION_ID", "PAGER"])
 def test_an_allowed_name_with_a_secret_in_it_stays_here(name: str) -> None:
-    """A key does not slip through because it stands in a harmless variable."""
+    """A key does not slip through in a harmless variable."""
     assert child_environment({name: f"x {KEY}"}) == {}
 
 
@@ -66,12 +66,12 @@ def test_an_allowed_name_with_a_secret_in_it_stays_here(name: str) -> None:
     ],
 )
 def test_a_proxy_passes_without_its_password(address: str, passed: str) -> None:
-    """The address helps the child; the account behind it is ours."""
+    """The child gets the address, but not the account in it."""
     assert child_environment({"https_proxy": address}) == {"https_proxy": passed}
 
 
 def test_a_named_variable_passes_even_with_a_secret() -> None:
-    """Naming it in `env_passthrough` is consent."""
+    """Naming a variable in `env_passthrough` is consent."""
     environ = {"GH_TOKEN": KEY, "OTHER_TOKEN": KEY, "https_proxy": "http://me:pw@host"}
 
     child = child_environment(environ, passthrough=["GH_TOKEN", "https_proxy", "NOT_SET"])
@@ -80,14 +80,14 @@ def test_a_named_variable_passes_even_with_a_secret() -> None:
 
 
 def test_a_pattern_passes_what_it_matches_but_no_secret() -> None:
-    """Nobody sees in a pattern all that it will match."""
+    """A pattern is refused, because no one sees all that it will match."""
     environ = {"MY_MODE": "fast", "MY_TOKEN": "abc", "MY_NOTE": KEY, "OTHER": "x", "my_mode": "slow"}
 
     assert child_environment(environ, passthrough=["MY_*"]) == {"MY_MODE": "fast"}
 
 
 def test_extra_variables_win() -> None:
-    """What the caller sets for this child stands above what is inherited."""
+    """What the caller sets for this child overrides what is inherited."""
     assert child_environment({"TERM": "xterm", "A": "1"}, extra={"TERM": "dumb", "B": "2"}) == {
         "TERM": "dumb",
         "B": "2",
@@ -95,7 +95,7 @@ def test_extra_variables_win() -> None:
 
 
 def test_our_own_interpreter_is_not_the_childs() -> None:
-    """The virtual environment that runs toolcrib says nothing about the project; one of the user's does."""
+    """toolcrib's own virtual environment says nothing about the project; one of the user's does."""
     assert child_environment({"VIRTUAL_ENV": sys.prefix}) == {}
     assert child_environment({"VIRTUAL_ENV": "/project/.venv"}) == {"VIRTUAL_ENV": "/project/.venv"}
 
@@ -109,12 +109,12 @@ def test_our_own_interpreter_is_not_the_childs() -> None:
     ],
 )  # fmt: skip
 def test_secrets_are_known_by_name_or_by_value(name: str, value: str, secret: bool) -> None:
-    """Words that merely hold such letters are not taken for one."""
+    """Words that merely contain such letters are not taken for a secret."""
     assert looks_secret(name, value) is secret
 
 
 def test_a_real_child_does_not_see_the_key() -> None:
-    """The environment works for a real program, and the key is not in it."""
+    """The environment works for a real program, and does not contain the key."""
     environ = {"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": KEY}
 
     seen = subprocess.run(["env"], env=child_environment(environ), capture_output=True, text=True, check=True).stdout

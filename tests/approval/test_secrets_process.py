@@ -108,7 +108,7 @@ def waiting(request: pytest.FixtureRequest, tmp_path: Path, environ: dict[str, s
 
 
 def visible(pid: int) -> str:
-    """What the environment of a process looks like from outside; nothing where it may not be read."""
+    """The environment of a process as seen from outside; empty if it may not be read."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode()
     except PermissionError:
@@ -143,14 +143,14 @@ def test_children_see_no_key_and_no_debugger_comes_in(waiting: Waiting) -> None:
 
 
 def test_libraries_in_the_process_still_find_the_variables(waiting: Waiting) -> None:
-    """The C library has its copies: a child that inherits everything inherits what it always did."""
+    """The C library has its own copies: a child that inherits everything inherits what it always did."""
     waiting.wait_until_inside()
 
     assert waiting.finish()["inherited"] == KEY
 
 
 def test_a_signal_ends_the_program_as_before(waiting: Waiting) -> None:
-    """Hiding changes nothing about how the program is stopped."""
+    """Hiding the environment does not change how the program is stopped."""
     waiting.wait_until_inside()
 
     waiting.process.send_signal(signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_a_signal_ends_the_program_as_before(waiting: Waiting) -> None:
 
 
 def test_a_repeated_name_and_odd_bytes_are_hidden_too(tmp_path: Path) -> None:
-    """A block that no shell would write, with a name twice, bytes that are no text and an entry without a value."""
+    """A block that no shell would write: a duplicate name, bytes that are not text, and an entry without a value."""
     code = (
         "import os\n"
         "from toolcrib.config.environment import hide_secrets\n"
@@ -190,7 +190,7 @@ def test_a_repeated_name_and_odd_bytes_are_hidden_too(tmp_path: Path) -> None:
 
 
 def test_importing_the_library_touches_nothing(environ: dict[str, str], tmp_path: Path) -> None:
-    """Only the program hides its environment; a library leaves the process of its host alone."""
+    """Only the program hides its environment; the library leaves its host's process alone."""
     code = (
         "import ctypes, toolcrib, toolcrib.runtime, toolcrib.config.environment, toolcrib.__main__\n"
         "toolcrib.get_tool_definitions()\n"
@@ -206,7 +206,7 @@ def test_importing_the_library_touches_nothing(environ: dict[str, str], tmp_path
 
 
 def test_the_exit_code_and_standard_input_stay(environ: dict[str, str], tmp_path: Path) -> None:
-    """A wrong command line is still exit code 2, and what is piped in still arrives."""
+    """A wrong command line still exits with 2, and piped input still arrives."""
     start = [sys.executable, "-m", "toolcrib"]
 
     wrong = subprocess.run([*start, "nothing-like-that"], env=environ, cwd=tmp_path, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Paths that no tool may write, however they are spelt."""
+"""Paths that no tool may write, however they are spelled."""
 
 import pytest
 
@@ -46,8 +46,8 @@ PLACE = PathScope(cwd="/work-area/project", workspace="/work-area/project", home
     ],
 )
 def test_protected_paths_are_not_written(path):
-    """There is a reason, in words, for each of them."""
-    assert SENSITIVE.why_not_written(path, PLACE)
+    """Each of them has a reason."""
+    assert SENSITIVE.reason_to_deny_write(path, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_protected_paths_are_not_written(path):
      "/etc/hosts", "profile", "docs/.bashrc.md", "/data/.bashrc"],
 )  # fmt: skip
 def test_other_paths_may_be_thought_about(path):
-    """Names that only look alike are not protected."""
-    assert SENSITIVE.why_not_written(path, PLACE) == ""
+    """Names that only look similar are not protected."""
+    assert SENSITIVE.reason_to_deny_write(path, PLACE) == ""
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_other_paths_may_be_thought_about(path):
     ],
 )
 def test_delicate_paths_are_asked_about_everywhere(path):
-    """What runs or counts later, unseen, is asked about even inside the workspace."""
-    assert SENSITIVE.why_asked(path, PLACE)
-    assert not SENSITIVE.why_asked("src/a.py", PLACE)
-    assert not SENSITIVE.why_asked(".env.example", PLACE)
+    """Files that take effect later, unseen, need approval even inside the workspace."""
+    assert SENSITIVE.reason_to_ask(path, PLACE)
+    assert not SENSITIVE.reason_to_ask("src/a.py", PLACE)
+    assert not SENSITIVE.reason_to_ask(".env.example", PLACE)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_delicate_paths_are_asked_about_everywhere(path):
     ],
 )
 def test_what_is_secret_to_read(path, secret):
-    """Keys and passwords, not everything that lies beside them."""
+    """Keys and passwords are secret, but not everything beside them."""
     assert SENSITIVE.is_secret(path, PLACE) is secret
 
 
 def test_a_link_does_not_hide_a_protected_file(tmp_path):
-    """The written path and what it really is are both looked at."""
+    """Both the written path and the real path are checked."""
     own, workspace = tmp_path / "own", tmp_path / "w"
     own.mkdir()
     workspace.mkdir()
@@ -112,21 +112,21 @@ def test_a_link_does_not_hide_a_protected_file(tmp_path):
     (workspace / "folder").symlink_to(own)
     place = PathScope(cwd=str(workspace), workspace=str(workspace), home=HOME)
     for path in ("harmless.yaml", "folder/config.yaml", "folder/.env"):
-        assert SensitivePaths(str(own)).why_not_written(path, place)
+        assert SensitivePaths(str(own)).reason_to_deny_write(path, place)
 
 
 def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
-    """TOOLCRIB_HOME may be a link; the folder behind it is ours too."""
+    """TOOLCRIB_HOME may be a link; the folder behind it is protected too."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
     for name in ("real", "link"):
-        assert SensitivePaths(str(tmp_path / "link")).why_not_written(f"{name}/config.yaml", place)
+        assert SensitivePaths(str(tmp_path / "link")).reason_to_deny_write(f"{name}/config.yaml", place)
 
 
 def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
-    """Only what lies inside that folder, with its links followed, and only for that tool."""
-    kept = SENSITIVE.is_kept_by
+    """Only paths inside that folder, with links resolved, and only for that tool."""
+    kept = SENSITIVE.is_managed_by
     assert kept("skill_manage", f"{OWN}/skills/x/SKILL.md", PLACE)
     assert not kept("write_file", f"{OWN}/skills/x/SKILL.md", PLACE)
     for path in (f"{OWN}/skills", f"{OWN}/skills/../tools/x.py", f"{OWN}/skills-old/x", "src/a.py", "/"):
@@ -134,14 +134,14 @@ def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
 
 
 def test_skills_in_a_linked_folder_are_asked_about_where_they_really_are(tmp_path):
-    """Who keeps his skills in another folder is asked about that folder, too."""
+    """If skills are kept in another folder, that folder needs approval too."""
     own, real = tmp_path / "own", tmp_path / "dotfiles"
     own.mkdir()
     (real / "x").mkdir(parents=True)
     (own / "skills").symlink_to(real)
     paths = SensitivePaths(str(own))
     place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
-    assert paths.why_asked(str(real / "x/SKILL.md"), place)
-    assert paths.is_kept_by("skill_manage", str(real / "x/SKILL.md"), place)
+    assert paths.reason_to_ask(str(real / "x/SKILL.md"), place)
+    assert paths.is_managed_by("skill_manage", str(real / "x/SKILL.md"), place)
     (real / "x/out").symlink_to(tmp_path / "elsewhere")
-    assert not paths.is_kept_by("skill_manage", str(own / "skills/x/out/a.md"), place)
+    assert not paths.is_managed_by("skill_manage", str(own / "skills/x/out/a.md"), place)

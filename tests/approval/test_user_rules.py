@@ -1,4 +1,4 @@
-"""Rules that people write, how they are read, and what they match."""
+"""The user's rules: how they are parsed, and what they match."""
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,13 @@ from toolcrib.core.types import Effect
     ["allow rm", "deny git push --force|-f", "ask npm install in workspace", "deny * in ~/photos", "allow tool:mcp_*"],
 )
 def test_a_rule_reads_as_it_is_written(text):
-    """Text to rule and back is the same text."""
+    """A rule survives the round trip to text and back."""
     assert str(parse_rule(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "allow", "permit rm", "allow in workspace", "deny rm in"])
 def test_a_slip_is_no_rule(text):
-    """A rule that would mean everything by accident is refused, with its form."""
+    """A rule that would mean everything by accident is refused, with the expected form."""
     with pytest.raises(ValueError, match="a rule like"):
         parse_rule(text)
 
@@ -33,7 +33,7 @@ def config(tmp_path, text):
 
 
 def test_the_config_takes_lines_and_mappings(tmp_path):
-    """Both forms mean the same, and are kept as lines."""
+    """Both forms mean the same, and are stored as lines."""
     home = config(
         tmp_path,
         "approvals:\n  mode: off\n  rules:\n    - deny git push --force\n"
@@ -60,7 +60,7 @@ def test_the_config_takes_lines_and_mappings(tmp_path):
     ],
 )
 def test_a_wrong_entry_is_an_error_of_the_config(tmp_path, text):
-    """Nothing about approvals is guessed or passed over; the switch has no place in the file."""
+    """Nothing about approvals is guessed or ignored; the config file has no switch for yolo."""
     assert check_settings(config(tmp_path, text + "\n"))
 
 
@@ -104,7 +104,7 @@ def test_a_wrong_entry_is_an_error_of_the_config(tmp_path, text):
     ],
 )
 def test_what_a_rule_matches(rule, command, outcome):
-    """Rules look at the words of each command after quoting and wrapping, and at where it acts."""
+    """Rules check the words of each command after quoting and wrapping, and its paths."""
     assert run(command, policy=with_rules(rule)).outcome == outcome
 
 
@@ -115,7 +115,7 @@ def test_deny_wins_over_ask_and_ask_over_allow():
 
 
 def test_a_wrapper_can_be_allowed_as_well():
-    """Who allows sudo and rm allows both together."""
+    """Rules that allow sudo and rm allow both together."""
     assert run("sudo rm -rf dist", policy=with_rules("allow sudo", "allow rm in workspace")).outcome == "allow"
 
 
@@ -129,7 +129,7 @@ def test_a_wrapper_can_be_allowed_as_well():
     ],
 )
 def test_a_rule_can_speak_of_a_tool(rule, outcome):
-    """Tools that are no commands are named with `tool:`."""
+    """`tool:` names tools that are not commands."""
     assert do(Effect("publish"), tool="post_message", policy=with_rules(rule)).outcome == outcome
 
 
@@ -140,7 +140,7 @@ def test_a_rule_about_a_tool_is_no_rule_about_its_commands():
 
 
 def test_a_tool_may_be_allowed_in_one_place():
-    """With a place, every path of the call must be there."""
+    """With a location, every path of the call must be there."""
     policy = with_rules("allow tool:writer in /data")
     assert do(Effect("write", "/data/a"), tool="writer", policy=policy).outcome == "allow"
     assert do(Effect("write", "/data/a"), Effect("write", "/other/a"), tool="writer", policy=policy).outcome == "ask"
@@ -160,7 +160,7 @@ def test_a_tool_may_be_allowed_in_one_place():
     ],
 )
 def test_patterns_to_deny_are_held_against_every_command(pattern, command, denied):
-    """Upper and lower case, quotes, spaces and wrappers do not matter."""
+    """Case, quotes, spaces and wrappers do not matter."""
     from msgspec.structs import replace
 
     assert (run(command, policy=replace(POLICY, deny=(pattern,))).outcome == "deny") is denied
@@ -168,7 +168,7 @@ def test_patterns_to_deny_are_held_against_every_command(pattern, command, denie
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_rule_or_a_clear_error(text):
-    """Reading a rule never fails in another way, and what was read can be asked about."""
+    """Parsing a rule fails in no other way, and every parsed rule can be matched."""
     try:
         rule = parse_rule(text)
     except ValueError:

@@ -182,7 +182,7 @@ def test_a_run_that_fails_has_an_exit_code(toolcrib: Program) -> None:
     assert "it ended with exit code 3" in half.stderr
     assert "Its command would be denied" in made.stderr
     assert (bad.code, bad.stdout) == (1, "")
-    assert "nobody is here to approve it" in bad.stderr
+    assert "no one is available to approve it" in bad.stderr
 
 
 def test_serve_once_runs_what_is_due(toolcrib: Program) -> None:

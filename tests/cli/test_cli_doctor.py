@@ -105,7 +105,7 @@ def test_only_online_sends_a_request(toolcrib: Program):
 
     assert (offline["model"]["trial"], code, code_refused) == (None, 0, 1)
     assert online["model"]["trial"]["provider"] == "mine"
-    assert "refuses the key" in what_is_wrong(refused)
+    assert "rejects the key" in what_is_wrong(refused)
 
 
 def test_sessions_are_counted_and_nothing_is_changed(toolcrib: Program):
@@ -132,7 +132,7 @@ def test_a_damaged_database_is_broken(toolcrib: Program):
     about, code = examined(toolcrib)
 
     assert code == 1
-    assert "sessions.db' cannot be read" in what_is_wrong(about)
+    assert "cannot read the session database" in what_is_wrong(about)
     assert "`mv " in what_is_wrong(about)
 
 
@@ -160,7 +160,7 @@ def test_memory_is_measured_and_scanned(toolcrib: Program):
 
     notes = about["memory"][0]
     assert (code, notes["entries"], len(notes["left_out"])) == (0, 2, 1)
-    assert "kept from the model" in toolcrib("doctor").stdout
+    assert "withheld from the model" in toolcrib("doctor").stdout
 
 
 def test_a_backend_that_cannot_be_used_is_broken(toolcrib: Program):

@@ -104,7 +104,7 @@ def test_a_session_that_cannot_be_read_is_named(toolcrib, hermes):
     done = toolcrib("import", "hermes", "--from", "hermes", "--yes")
 
     assert planned.code == 0
-    assert "Not carried over:\n  state.db: session 'odd' cannot be brought over" in planned.stdout
+    assert "Not carried over:\n  state.db: cannot import session 'odd'" in planned.stdout
     assert done.code == 1
     assert "session 'odd'" in done.stderr
     assert "Imported 2 sessions" in done.stdout

@@ -94,7 +94,7 @@ def test_embedded_models_say_their_size_and_whether_they_are_here(toolcrib: Prog
 @pytest.mark.parametrize(
     ("config", "environ", "provider", "model", "why"),
     [
-        ("", {}, "embedded", "qwen2.5-coder-0.5b", "no key"),
+        ("", {}, "embedded", "qwen2.5-coder-0.5b", "no provider key"),
         ("", {"OPENAI_API_KEY": KEY}, "openai", "gpt-5.6", "OPENAI_API_KEY is set"),
         ("model: {provider: ollama, default: 'qwen3:8b'}\n", {}, "ollama", "qwen3:8b", "`model.provider`"),
         ("model: anthropic/claude-opus-5\n", {}, "anthropic", "claude-opus-5", "`model.default`"),
@@ -231,7 +231,7 @@ def test_test_fails_with_the_sentence_of_the_provider(toolcrib: Program, server:
 
     said = json.loads(outcome.stdout)["error"] if as_json else outcome.stderr.splitlines()[-1]
     assert outcome.code == 1
-    assert "refuses the key in MINE_KEY" in said
+    assert "rejects the key in MINE_KEY" in said
     assert len(server.requests) == 1
     assert KEY not in outcome.stdout + outcome.stderr
 

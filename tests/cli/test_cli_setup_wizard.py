@@ -105,7 +105,7 @@ def test_a_failed_trial_can_be_tried_again(toolcrib: Program, server: ScriptedMo
 
     seen = toolcrib.on_terminal("setup", answers=(*first, *second, *SKIPPED_ALL[1:]))
 
-    assert "It does not work: mine refuses the key in MINE_KEY" in " ".join(seen.stdout.split())
+    assert "It does not work: mine rejects the key in MINE_KEY" in " ".join(seen.stdout.split())
     assert sent_keys(server) == ["Bearer wrong-0123456789", f"Bearer {KEY}"]
     assert read_env_file(toolcrib.home / ".env") == {"MINE_KEY": KEY}
 

@@ -88,7 +88,7 @@ def test_nobody_to_ask_means_no(script):
     assert harmless["approved"] is True
     assert dangerous["approved"] is False
     assert (dangerous["pattern_key"], dangerous["outcome"]) == ("recursive delete", "denied")
-    assert "nobody is here to approve it" in dangerous["message"]
+    assert "no one is available to approve it" in dangerous["message"]
 
 
 @pytest.mark.parametrize("variables", [{}, {"HERMES_YOLO_MODE": "1"}, {"TOOLCRIB_YOLO": "1"}])
@@ -274,7 +274,7 @@ def test_a_session_nobody_listens_to_is_denied_in_dispatch(script, home: Path):
         "print(json.dumps(model_tools.handle_function_call('shell', {'command': 'rm -rf build'}, session_id='s2')))"
     )
 
-    assert "nobody is here to approve it" in result
+    assert "no one is available to approve it" in result
 
 
 def test_a_gateway_without_a_listener_leaves_the_question_open(script):

@@ -149,7 +149,7 @@ async def test_files_and_folders_are_judged_as_paths(cronjob: Call, approver: Sc
     refused = await cronjob(
         "create", schedule="every 2h", prompt="x", deliver="file:~/.ssh/authorized_keys", name="key"
     )
-    assert "never written by a tool" in refused["error"]
+    assert "no tool may write" in refused["error"]
 
 
 async def test_a_link_is_followed_before_it_is_judged(cronjob: Call, workspace: Path, jobs_of: JobStore) -> None:
@@ -289,6 +289,6 @@ def test_no_tool_may_write_the_file_of_jobs(name: str) -> None:
     """The database of jobs belongs to toolcrib itself, as its settings do."""
     place = PathScope(cwd="/home/me/work", workspace="/home/me/work", home="/home/me")
 
-    assert "belongs to toolcrib" in SensitivePaths("/home/me/.toolcrib").why_not_written(
+    assert "belongs to toolcrib" in SensitivePaths("/home/me/.toolcrib").reason_to_deny_write(
         f"/home/me/.toolcrib/{name}", place
     )

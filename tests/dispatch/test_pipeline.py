@@ -332,7 +332,7 @@ async def test_effects_without_anybody_to_ask_are_denied(runtime, add_tool):
     for result in await both_edges(runtime, "writer"):
         message = json.loads(result.content)["error"]
         assert (result.status, result.error_type) == ("blocked", "denied")
-        assert "nobody is here to approve it" in message
+        assert "no one is available to approve it" in message
         assert "/somewhere/file" in message
         assert not any(word in message.lower() for word in ("yolo", "config", "approvals", "--", "toolcrib_"))
     assert ran == []

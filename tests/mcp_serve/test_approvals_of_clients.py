@@ -123,7 +123,7 @@ async def test_a_question_that_nobody_answers_ends(make_server: MakeServer, add_
 
     async with serving(server) as web, web.client(era, elicitation_callback=person) as client:
         if era == "legacy":
-            assert "nobody answered" in _text(await client.call_tool("shout", {}))
+            assert "no one answered" in _text(await client.call_tool("shout", {}))
         else:
             first = await client.session.call_tool("shout", {}, allow_input_required=True)
             assert isinstance(first, InputRequiredResult)
@@ -135,7 +135,7 @@ async def test_a_question_that_nobody_answers_ends(make_server: MakeServer, add_
             late = await client.session.call_tool(
                 "shout", {}, input_responses=_yes(first), request_state=first.request_state, allow_input_required=True
             )
-            assert "nobody answered" in _text(late)
+            assert "no one answered" in _text(late)
 
     assert shouted == []
 

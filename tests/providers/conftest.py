@@ -1,4 +1,4 @@
-"""What the tests of providers share: scripted servers, and providers that are closed again."""
+"""Shared by the provider tests: scripted servers, and providers that are closed again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAMS = Path(__file__).parent / "streams"
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key and no address of the person who runs the tests."""
+    """Removes the keys and addresses of the person who runs the tests."""
     for name in (
         *OPTIONAL_ENV_VARS,
         "OPENAI_BASE_URL",
@@ -34,7 +34,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., ScriptedModelServer]]:
-    """Starts scripted servers, which end with the test."""
+    """Starts scripted servers, which stop with the test."""
     with ExitStack() as opened:
 
         def start(*steps: ServerStep, **options: Any) -> ScriptedModelServer:
@@ -45,7 +45,7 @@ def serve() -> Iterator[Callable[..., ScriptedModelServer]]:
 
 @pytest.fixture
 async def chat() -> AsyncIterator[Callable[..., OpenAIChat]]:
-    """Makes providers for an address, which are closed with the test."""
+    """Creates providers for an address, which are closed with the test."""
     made: list[OpenAIChat] = []
 
     def make(base_url: str, **options: Any) -> OpenAIChat:

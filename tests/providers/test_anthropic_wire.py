@@ -1,4 +1,4 @@
-"""What goes to Anthropic's messages API, byte for byte, and the rules that every conversation must keep there."""
+"""Requests to Anthropic's messages API, byte for byte, and the rules that every conversation must follow there."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_arguments_go_back_byte_for_byte() -> None:
 
 
 def test_only_the_marks_change_from_turn_to_turn() -> None:
-    """A longer conversation begins with the same bytes, apart from the cache marks."""
+    """A longer conversation starts with the same bytes, apart from the cache marks."""
     wire, mark = AnthropicRequests("anthropic"), b',"cache_control":{"type":"ephemeral"}'
     short = [user_message("one"), answer("two"), user_message("three")]
     longer = [*short, answer("", call("t1")), result("t1")]
@@ -140,7 +140,7 @@ def test_only_the_marks_change_from_turn_to_turn() -> None:
     ],
 )  # fmt: skip
 def test_effort_is_asked_for_as_the_model_takes_it(model: str, effort: Any, expected: JsonObject) -> None:
-    """New models get an effort, older ones a budget below the length of the answer, the oldest nothing."""
+    """New models get an effort, older ones a budget below the answer's length, the oldest nothing."""
     body = body_of(model=model, reasoning_effort=effort)
 
     assert {key: body[key] for key in ("thinking", "output_config") if key in body} == expected
@@ -158,7 +158,7 @@ def test_effort_is_asked_for_as_the_model_takes_it(model: str, effort: Any, expe
     ],
 )
 def test_the_family_is_read_from_the_name(model: str, version: Any, max_tokens: int) -> None:
-    """A date is not a version, and the length of an answer follows from the generation."""
+    """A date is not a version, and the answer's length follows from the generation."""
     assert family_of(model).version == version
     assert family_of(model).max_tokens == max_tokens
 
@@ -170,7 +170,7 @@ def test_a_small_window_limits_the_answer() -> None:
 
 
 def test_temperature_goes_only_where_it_is_taken() -> None:
-    """Models from 4.7 on refuse it, and older ones refuse it while they think."""
+    """Models from 4.7 on refuse a temperature, and older ones refuse it while they think."""
     assert "temperature" not in body_of(temperature=0.2)
     assert body_of(model="claude-haiku-4-5", temperature=0.2)["temperature"] == 0.2
     assert "temperature" not in body_of(model="claude-haiku-4-5", temperature=0.2, reasoning_effort="low")
@@ -196,7 +196,7 @@ def test_a_schema_for_the_answer_stands_beside_the_effort() -> None:
 
 
 def test_images_of_results_stay_in_their_results() -> None:
-    """A tool result may hold texts and images, by content or by address."""
+    """A tool result may contain texts and images, by content or by address."""
     content = (Text("see"), Image(url="https://x.test/a.png"), Image(media_type="image/jpg", data="aGk="), Text(" "))
     messages = (user_message("x"), answer("", call("t1")), Message(role="tool", call_id="t1", content=content))
 
@@ -210,7 +210,7 @@ def test_images_of_results_stay_in_their_results() -> None:
 
 
 def test_a_failure_without_words_says_so() -> None:
-    """The API refuses an error that has no content."""
+    """The API refuses an error without content."""
     for content in (" ", (Text(""),)):
         failed = Message(role="tool", call_id="t1", name="alpha", content=content, status="error")
 
@@ -220,7 +220,7 @@ def test_a_failure_without_words_says_so() -> None:
 
 
 def test_a_failure_with_an_image_is_not_marked_as_one() -> None:
-    """The API takes only text with an error; the image is worth more than the mark."""
+    """The API accepts only text in an error; the image is worth more than the error mark."""
     parts = (Text("it broke"), Image(media_type="image/png", data="aGk="))
     failed = Message(role="tool", call_id="t1", name="alpha", content=parts, status="error")
 
@@ -231,7 +231,7 @@ def test_a_failure_with_an_image_is_not_marked_as_one() -> None:
 
 
 def test_only_safe_addresses_of_images_are_sent() -> None:
-    """The API fetches images over https alone, and refuses a request with another address."""
+    """The API fetches images only over https, and refuses a request with another address."""
     images = [Image(url="https://example.com/a.png"), Image(url="http://example.com/b.png")]
 
     sent = body_of(messages=(user_message("See", images),))["messages"][0]["content"]
@@ -240,7 +240,7 @@ def test_only_safe_addresses_of_images_are_sent() -> None:
 
 
 def test_an_image_that_cannot_be_seen_is_mentioned() -> None:
-    """A model without eyes, or a format that the API refuses, gets a text instead."""
+    """A model without vision, or a format that the API refuses, gets a text instead."""
     shown = user_message("x", [Image(media_type="image/png", data="aGk=")])
     drawn = user_message("x", [Image(media_type="image/svg+xml", data="aGk=")])
 
@@ -252,7 +252,7 @@ def test_an_image_that_cannot_be_seen_is_mentioned() -> None:
 
 
 def test_foreign_call_ids_are_rewritten_alike_in_call_and_result() -> None:
-    """An id with characters that the API refuses becomes the same other id in both places and in every request."""
+    """An id with characters that the API refuses becomes the same new id in both places and in every request."""
     messages = (user_message("x"), answer("", call("functions.alpha:0")), result("functions.alpha:0"))
 
     first, second = body_of(messages=messages)["messages"], body_of(messages=messages)["messages"]
@@ -263,7 +263,7 @@ def test_foreign_call_ids_are_rewritten_alike_in_call_and_result() -> None:
 
 
 def test_repeated_call_ids_become_different_ones() -> None:
-    """A server that numbers each answer's calls from 0 leaves a history in which ids still stand for one call."""
+    """If a server numbers each answer's calls from 0, each id in the history still belongs to one call."""
     turn = (answer("", call("call_0")), result("call_0", "r"))
 
     sent = body_of(messages=(user_message("x"), *turn, user_message("y"), *turn))["messages"]
@@ -283,7 +283,7 @@ def test_a_call_without_a_result_gets_one_that_says_so() -> None:
 
 
 def test_a_history_with_calls_but_no_tools_declares_them() -> None:
-    """The API refuses calls in the history where no tool is declared; they are declared and forbidden."""
+    """The API refuses calls in the history unless tools are declared; they are declared and forbidden."""
     body = body_of(messages=(user_message("x"), answer("", call("t1", "old")), result("t1")))
 
     assert [tool["name"] for tool in body["tools"]] == ["old"]
@@ -299,7 +299,7 @@ ORDER = [
 
 
 def test_signed_thoughts_go_back_in_their_places() -> None:
-    """Thinking and redacted thinking return unchanged, between the texts and calls where they stood."""
+    """Thinking and redacted thinking go back unchanged, in their places between texts and calls."""
     kept = {"anthropic": {"model": MODEL, "order": ORDER}}
     messages = (user_message("x"), answer("Hello", call("t1"), provider_data=kept), result("t1"))
 
@@ -314,7 +314,7 @@ def test_signed_thoughts_go_back_in_their_places() -> None:
 
 
 def test_thoughts_go_first_when_the_message_was_changed() -> None:
-    """An order that fits no more is not used: nothing of the new text is lost."""
+    """A stored order that no longer fits is ignored: nothing of the new text is lost."""
     kept = {"anthropic": {"model": MODEL, "order": ORDER}}
     messages = (user_message("x"), answer("Hello there", call("t1"), call("t2"), provider_data=kept))
 
@@ -325,7 +325,7 @@ def test_thoughts_go_first_when_the_message_was_changed() -> None:
 
 
 def test_thoughts_of_another_model_are_not_sent() -> None:
-    """Signatures are valid for the model that made them; with a budget, that turn then ends without thinking."""
+    """Signatures are valid only for the model that made them; with a budget, that turn ends without thinking."""
     kept = {"anthropic": {"model": "claude-opus-5-5", "order": ORDER}}
     messages = (user_message("x"), answer("Hello", call("t1"), provider_data=kept), result("t1"))
 
@@ -336,7 +336,7 @@ def test_thoughts_of_another_model_are_not_sent() -> None:
 
 
 def test_half_a_surrogate_does_not_stop_a_request() -> None:
-    """Program output that no JSON text can carry is sent with a replacement."""
+    """Program output that JSON cannot carry is sent with a replacement."""
     body = body_of(messages=(user_message("a\ud800b"),), system="c\udfffd")
 
     assert body["messages"][0]["content"][0]["text"] == "a?b"
@@ -363,7 +363,7 @@ CALLS = st.lists(
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
-    """One exchange: something said, an answer, and its results in any order."""
+    """One exchange: a user message, an answer, and its results in any order."""
     calls = draw(CALLS)
     said = draw(st.lists(st.builds(Message, role=st.sampled_from(["user", "system"]), content=CONTENT), max_size=2))
     status = draw(st.sampled_from(["ok", "error"]))
@@ -382,7 +382,7 @@ CONVERSATIONS = st.tuples(
 @settings(max_examples=200, deadline=None)
 @given(CONVERSATIONS.map(lambda drawn: [message for turn in drawn[0] for message in turn] + drawn[1]))
 def test_any_conversation_keeps_the_rules_of_the_api(messages: list[Message]) -> None:
-    """Turns alternate and begin and end with the user; each call is answered once, at once, first and in order."""
+    """Turns alternate and start and end with the user; each call is answered once, at once, first and in order."""
     sent = body_of(messages=messages)["messages"]
 
     assert [message["role"] for message in sent] == [("user", "assistant")[at % 2] for at in range(len(sent))]
@@ -412,7 +412,7 @@ def test_any_conversation_keeps_the_rules_of_the_api(messages: list[Message]) ->
 @settings(max_examples=60, deadline=None)
 @given(CONVERSATIONS.map(lambda drawn: [message for turn in drawn[0] for message in turn] + drawn[1]))
 def test_remembered_conversions_change_nothing(messages: list[Message]) -> None:
-    """The bytes of a request do not depend on what was sent before it."""
+    """The bytes of a request do not depend on earlier requests."""
     wire = AnthropicRequests("anthropic")
     for upto in range(len(messages) + 1):
         remembered = body_of(wire, messages=messages[:upto])
@@ -421,7 +421,7 @@ def test_remembered_conversions_change_nothing(messages: list[Message]) -> None:
 
 
 def test_a_long_history_costs_little_on_each_turn() -> None:
-    """What was sent before is not converted again: the second body costs a fraction of the first."""
+    """Messages sent before are not converted again: the second body costs a fraction of the first."""
     history: list[Message] = [user_message("start")]
     for at in range(100):
         history += [

@@ -1,4 +1,4 @@
-"""The process of the embedded engine, and what goes wrong before a model is loaded."""
+"""The process of the embedded engine, and what can go wrong before a model is loaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gguf(entries: dict[str, str]) -> bytes:
 
 
 def test_the_template_is_read_out_of_the_file(tmp_path: Path) -> None:
-    """Whatever stands around it, and also in other scripts; a file without one has an empty one."""
+    """The template is found whatever surrounds it and in any script; without one it is empty."""
     file = tmp_path / "m.gguf"
     file.write_bytes(
         gguf({"general.name": "tokenizer.chat_template", "tokenizer.chat_template": "{{ é }}", "z": "after"})
@@ -47,7 +47,7 @@ def test_the_template_is_read_out_of_the_file(tmp_path: Path) -> None:
 
 
 def test_the_template_gets_fences_for_its_call_tags() -> None:
-    """The sentence and every tag are changed, and nothing else: variables keep their names."""
+    """The sentence and every tag change, and nothing else: variables keep their names."""
     fenced = with_fences(TEMPLATE)
 
     assert "<tool_call>" not in fenced
@@ -59,12 +59,12 @@ def test_the_template_gets_fences_for_its_call_tags() -> None:
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 7)])
 def test_one_core_stays_free(cores: int, threads: int) -> None:
-    """All but one core work for the model, and never none."""
+    """All cores but one work for the model, and at least one."""
     assert threads_for(cores) == threads
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing engine is one sentence with the command to type."""
+    """A missing engine gives one sentence with the command to run."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
 
     with pytest.raises(ModelError, match=r"pip install 'toolcrib\[embedded\]'") as caught:
@@ -76,7 +76,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 def test_a_file_that_is_no_model_is_an_error_and_makes_no_noise(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The engine's own complaints do not reach the terminal; the error names the file."""
+    """The engine's own messages do not reach the terminal; the error names the file."""
     file = tmp_path / "m.gguf"
     file.write_bytes(gguf({"tokenizer.chat_template": TEMPLATE}))
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_model_is_an_error_and_makes_no_noise(
 
 
 async def test_weights_that_went_bad_are_removed_and_said(tmp_path: Path) -> None:
-    """A file that cannot be loaded and has lost its hash is not tried for ever."""
+    """A file that cannot be loaded and has a wrong hash is not tried forever."""
     model = MODELS["smollm2-135m"]
     with (tmp_path / model.file).open("wb") as file:
         file.truncate(model.bytes)
@@ -101,7 +101,7 @@ async def test_weights_that_went_bad_are_removed_and_said(tmp_path: Path) -> Non
 
 
 async def test_cancelling_a_request_stops_the_download(tmp_path: Path) -> None:
-    """Whoever gives up while the weights come does not wait for the rest, and what came is kept."""
+    """Cancelling during the download does not wait for the rest, and keeps what arrived."""
     arriving, told = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     model = MODELS["smollm2-135m"]
@@ -133,7 +133,7 @@ async def test_cancelling_a_request_stops_the_download(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_model_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    """A misspelt name asks nobody."""
+    """A misspelled name sends no request."""
     provider = EmbeddedProvider(store=make_store(tmp_path))
 
     with pytest.raises(UnknownEmbeddedModel):
@@ -141,7 +141,7 @@ async def test_an_unknown_model_is_refused_before_anything_is_fetched(tmp_path: 
 
 
 def test_the_profile_is_that_of_a_small_model(tmp_path: Path) -> None:
-    """Few tools, a short prompt, no project files, and outputs shown as they are."""
+    """Few tools, a short prompt, no project files, and outputs shown unchanged."""
     profile = EmbeddedProvider(store=make_store(tmp_path)).profile("")
 
     assert (profile.context_window, profile.max_prompt_tokens, profile.max_tools) == (4096, 1500, 8)

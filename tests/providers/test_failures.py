@@ -1,4 +1,4 @@
-"""Tables: what the known services and servers answer when something is wrong, and what a person is told."""
+"""Tables: what the known services and servers answer when something is wrong, and what the person reads."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ OTHERS = [
     [(openai, *row) for row in OPENAI + OTHERS] + [(anthropic, *row) for row in ANTHROPIC],
 )
 def test_answers_of_known_services_are_told_apart(sdk: Any, status: int, body: Any, kind: str) -> None:
-    """Each refusal gets the kind that the agent acts on, and one sentence that names the provider and a next step."""
+    """Each rejection gets the kind that the agent acts on, and one sentence that names the provider and a next step."""
     error = said(answered(status, body, sdk=sdk))
 
     assert error.kind == kind
@@ -207,7 +207,7 @@ def test_a_refused_tool_is_named_by_position_or_by_its_name(
 
 
 def test_a_quoted_name_is_found_without_the_tools_of_the_request() -> None:
-    """A name in the provider's words is enough."""
+    """A name in the provider's text is enough."""
     error = said(answered(400, openai_error("Invalid schema for function 'get_weather': bad")))
 
     assert error.refused_tools == ("get_weather",)
@@ -221,7 +221,7 @@ def test_a_quoted_name_is_found_without_the_tools_of_the_request() -> None:
     ],
 )
 def test_of_too_many_tools_the_last_are_named(message: str) -> None:
-    """Where the provider says how many it takes, so many stay."""
+    """If the provider says how many tools it accepts, that many stay."""
     error = said(answered(400, openai_error(message, param="tools")), tools=TOOLS)
 
     assert (error.kind, error.refused_tools) == ("refused_tool", ("gamma", "delta"))
@@ -231,17 +231,17 @@ def test_a_model_without_tools_is_said_to_be_one() -> None:
     """Nothing is wrong with any schema then."""
     error = said(answered(400, openai_error("this model does not support tools")), tools=TOOLS)
 
-    assert "takes no tools" in str(error)
+    assert "accepts no tools" in str(error)
     assert "lint" not in str(error)
 
 
 def test_a_failure_without_words_has_none_of_the_library() -> None:
-    """The HTTP library's own words lead to pages for developers."""
+    """The HTTP library's own text leads to pages for developers."""
     assert "(status 521)" in str(said(answered(521, "")))
 
 
 def test_a_key_that_the_server_repeats_is_masked() -> None:
-    """Also a key that looks like none, and that stands in no variable."""
+    """This includes a key that does not look like one, and one that is in no variable."""
     error = answered(401, openai_error("the token plainwords1 is not valid"))
 
     told = model_error(error, provider="p", model="m", base_url="http://h", secret="plainwords1")
@@ -250,14 +250,14 @@ def test_a_key_that_the_server_repeats_is_masked() -> None:
 
 
 def test_a_request_without_tools_cannot_fail_because_of_one() -> None:
-    """Words about a schema mean something else where no tool was offered."""
+    """Words about a schema mean something else if no tool was offered."""
     error = said(answered(400, openai_error("the JSON schema is invalid")), tools=())
 
     assert error.kind == "bad_request"
 
 
 def test_validation_details_of_a_server_name_the_tool() -> None:
-    """A FastAPI server answers with a list of places; the place of the tool counts."""
+    """A FastAPI server answers with a list of positions; that of the tool counts."""
     body = {"detail": [{"loc": ["body", "tools", 1, "function", "name"], "msg": "Field required", "type": "missing"}]}
 
     error = said(answered(422, body), tools=TOOLS)
@@ -285,7 +285,7 @@ def test_validation_details_of_a_server_name_the_tool() -> None:
 def test_the_time_to_wait_is_read_from_headers_and_words(
     headers: dict[str, str], text: str, seconds: float | None
 ) -> None:
-    """Retry-After counts as seconds or as a date by the server's clock, retry-after-ms before it, words after it."""
+    """Retry-After counts as seconds or as a date by the server's clock, retry-after-ms before it, text after it."""
     error = said(answered(429, openai_error(text), headers=headers))
 
     assert error.retry_after_seconds == seconds
@@ -316,11 +316,11 @@ REQUEST = httpx2.Request("POST", "https://api.acme.test/v1")
         (chained(openai.APIConnectionError(request=REQUEST), ConnectionRefusedError(111, "refused")),
          "network", True, "refuses connections"),
         (chained(anthropic.APIConnectionError(request=REQUEST), socket.gaierror(-2, "Name or service not known")),
-         "network", False, "cannot be found"),
+         "network", False, "cannot find the address"),
         (chained(openai.APIConnectionError(request=REQUEST), httpx2.ConnectError("[Errno -3] Temporary failure in "
-         "name resolution")), "network", True, "cannot be found"),
+         "name resolution")), "network", True, "cannot find the address"),
         (chained(openai.APIConnectionError(request=REQUEST), ssl.SSLCertVerificationError("self-signed certificate")),
-         "network", False, "not safe"),
+         "network", False, "not secure"),
         (httpx2.RemoteProtocolError("peer closed connection without sending complete message body"),
          "network", True, "broke"),
         (ConnectionResetError(104, "reset"), "network", True, "broke"),
@@ -328,7 +328,7 @@ REQUEST = httpx2.Request("POST", "https://api.acme.test/v1")
         (UnicodeEncodeError("ascii", "kéy", 1, 2, "ordinal"), "key", False, "ACME_KEY"),
         (httpx2.LocalProtocolError("Illegal header value b'Bearer k\\n'"), "key", False, "ACME_KEY"),
         (httpx2.LocalProtocolError("Can't send data when our state is ERROR"), "network", True, "broke"),
-        (json.JSONDecodeError("bad", "{", 0), "server", True, "cannot be read"),
+        (json.JSONDecodeError("bad", "{", 0), "server", True, "unreadable"),
         (ModuleNotFoundError("No module named 'openai'"), "missing_package", False, "pip install"),
         (ZeroDivisionError("division by zero"), "server", False, "division by zero"),
     ],
@@ -336,7 +336,7 @@ REQUEST = httpx2.Request("POST", "https://api.acme.test/v1")
 def test_what_never_got_an_answer_is_known_by_its_class(
     error: BaseException, kind: str, may_retry: bool, word: str
 ) -> None:
-    """Time-outs, names, TLS, refusals and broken connections each have their own sentence."""
+    """Timeouts, names, TLS, refused and broken connections each have their own sentence."""
     found = said(error)
 
     assert (found.kind, found.may_retry) == (kind, may_retry)
@@ -355,7 +355,7 @@ def test_a_local_server_that_is_not_there_is_asked_about_at_once() -> None:
 
 
 def test_an_error_within_a_stream_is_known_by_its_type() -> None:
-    """A stream that began with 200 and then says overloaded may be retried."""
+    """A stream that started with 200 and then reports an overload may be retried."""
     body = anthropic_error("overloaded_error", "Overloaded")
     request = httpx2.Request("POST", "https://api.acme.test/v1")
     error = anthropic.AsyncAnthropic(api_key="k")._make_status_error(
@@ -377,7 +377,7 @@ def test_a_numbered_error_within_a_stream_is_known_by_its_number() -> None:
 
 
 def test_secrets_are_masked() -> None:
-    """A key in the provider's words does not reach the person's screen."""
+    """A key in the provider's text does not reach the person's screen."""
     error = said(answered(401, openai_error("Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwx1234")))
 
     assert "abcdefghijklmnop" not in str(error)
@@ -386,7 +386,7 @@ def test_secrets_are_masked() -> None:
 
 
 def test_a_model_error_stays_what_it_is() -> None:
-    """What was judged already is not judged again."""
+    """An error that was already classified stays as it is."""
     first = ModelError("x", kind="weights")
 
     assert said(first) is first

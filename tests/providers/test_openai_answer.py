@@ -1,4 +1,4 @@
-"""Whatever a server sends, one answer comes of it."""
+"""Whatever a server sends becomes one answer."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ QUIRKS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("quirk", QUIRKS)
 def test_calls_survive_the_habits_of_servers(quirk: str) -> None:
-    """However a server numbers, names and cuts its calls, each is there once and whole, with an id of its own."""
+    """However a server numbers, names and cuts its calls, each appears once and complete, with its own id."""
     chunks, expected = QUIRKS[quirk]
 
     response, deltas = put_together(*chunks, chunk({}, "stop"))
@@ -157,7 +157,7 @@ def test_arguments_are_the_same_however_they_are_cut(calls: list[tuple[str, dict
 
 @given(st.sampled_from(["think", "thinking", "thought"]), st.text(alphabet="ab</think> \n"), st.data())
 def test_tags_are_found_wherever_the_stream_is_cut(tag: str, thought: str, data: Any) -> None:
-    """What stands between the tags at the start is reasoning, the rest is the answer, whatever the pieces."""
+    """Text between the tags at the start is reasoning, the rest is the answer, whatever the pieces."""
     thought = thought.replace(f"</{tag}>", "")
     text = f"\n<{tag}>{thought}</{tag}>\n\nThe answer <{tag}> is 4."
     tags = ThinkingTags()
@@ -174,7 +174,7 @@ def test_tags_are_found_wherever_the_stream_is_cut(tag: str, thought: str, data:
 
 @given(st.text(alphabet="ab<thinkoug>/ \n", max_size=30), st.data())
 def test_a_text_without_tags_at_its_start_is_left_alone(text: str, data: Any) -> None:
-    """Nothing is lost or moved of an ordinary answer, also when it looks like the beginning of a tag."""
+    """Nothing of an ordinary answer is lost or moved, even if it looks like the beginning of a tag."""
     text = text.replace("<think>", "").replace("<thinking>", "").replace("<thought>", "")
     rest, chunks = text, []
     while rest:
@@ -189,7 +189,7 @@ def test_a_text_without_tags_at_its_start_is_left_alone(text: str, data: Any) ->
 
 
 def test_thoughts_that_never_end_are_no_answer() -> None:
-    """A model that was cut off while it thought has said nothing yet."""
+    """A model that was cut off while thinking has said nothing yet."""
     response, deltas = put_together(chunk({"content": "<think>hmm</th"}), chunk({}, "length"))
 
     assert response.message.text == ""
@@ -211,7 +211,7 @@ def test_thoughts_that_never_end_are_no_answer() -> None:
     ],
 )
 def test_the_reason_for_the_end(finish: str, delta: dict[str, Any], expected: str) -> None:
-    """The names of servers become our four reasons; a whole call counts also where the answer was cut."""
+    """The servers' names map to our four reasons; a complete call counts even if the answer was cut."""
     assert put_together(chunk(delta), chunk({}, finish))[0].stop == expected
 
 
@@ -228,7 +228,7 @@ def test_the_reason_for_the_end(finish: str, delta: dict[str, Any], expected: st
     ],
 )
 def test_an_answer_that_just_stops_counts_only_if_it_can_be_used(chunks: list[Any], is_usable: bool) -> None:
-    """Without a finish reason, an empty answer or half a call is none."""
+    """Without a finish reason, an empty answer or half a call is not an answer."""
     answer = OpenAIAnswer(lambda _: None)
     for one in chunks:
         answer.add(one)
@@ -253,7 +253,7 @@ json_values = st.recursive(
 
 @given(st.lists(json_values, max_size=4), st.lists(st.dictionaries(KEYS, json_values, max_size=4), max_size=3))
 def test_nothing_that_is_json_breaks_it(chunks: list[Any], deltas: list[Any]) -> None:
-    """A server that sends nonsense costs the nonsense, not the program."""
+    """Invalid parts of a server's answer are dropped, and the program goes on."""
     response, _ = put_together(*chunks, *(chunk(delta) for delta in deltas))
 
     assert response.message.role == "assistant"
@@ -289,7 +289,7 @@ def test_usage_is_found_where_servers_put_it(chunks: list[Any]) -> None:
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
 def test_thoughts_are_found_under_each_of_their_names(field: str) -> None:
-    """Servers have several names for what a model thinks."""
+    """Servers have several names for a model's reasoning."""
     response, _ = put_together(chunk({field: "hm"}), chunk({"content": "Yes."}, "stop"))
 
     assert (response.message.reasoning, response.message.text) == ("hm", "Yes.")
@@ -297,7 +297,7 @@ def test_thoughts_are_found_under_each_of_their_names(field: str) -> None:
 
 @pytest.mark.parametrize("count", [float("inf"), float("nan"), -1, 10**30])
 def test_a_number_of_tokens_that_cannot_be_is_none(count: float) -> None:
-    """A mistake of the server's bookkeeping does not cost the answer."""
+    """A server's accounting error does not cost the answer."""
     usage = read_usage({"prompt_tokens": count, "input_tokens": 7, "completion_tokens": 2, "cost": count})
 
     assert (usage.input_tokens, usage.output_tokens, usage.cost_usd) == (7, 2, None)

@@ -36,7 +36,7 @@ async def failure(provider: OpenAIChat, **more: Any) -> ModelError:
 
 
 async def test_an_answer_is_streamed_and_whole(serve: Serve, chat: Chat) -> None:
-    """The pieces come in order, and the response holds them all, with what was used."""
+    """The pieces arrive in order, and the response contains them all, with the usage."""
     server = serve(says("Hello there.", reasoning="hm", usage=Usage(input_tokens=7, output_tokens=3, cost_usd=0.5)))
     deltas: list[Delta] = []
 
@@ -49,7 +49,7 @@ async def test_an_answer_is_streamed_and_whole(serve: Serve, chat: Chat) -> None
 
 
 async def test_the_key_and_the_headers_reach_the_server(serve: Serve, chat: Chat) -> None:
-    """The key goes as a bearer token; a preset's headers go along."""
+    """The key is sent as a bearer token, along with the preset's headers."""
     server = serve("Hi.")
 
     await chat(server.base_url, default_headers={"X-Title": "toolcrib"}).complete(ask(), lambda _: None)
@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_stream_is_understood(serve: Serve, chat: C
     ],
 )
 async def test_failures_become_one_sentence(serve: Serve, chat: Chat, step: Any, kind: str, may_retry: bool) -> None:
-    """Whatever goes wrong is a ModelError that says what it is and whether to try again."""
+    """Every failure is a ModelError that says what it is and whether to retry."""
     server = serve(step)
 
     error = await failure(chat(server.base_url, key_variable="TEST_KEY"))
@@ -115,14 +115,14 @@ async def test_failures_become_one_sentence(serve: Serve, chat: Chat, step: Any,
 
 
 async def test_the_server_says_how_long_to_wait(serve: Serve, chat: Chat) -> None:
-    """`Retry-After` reaches whoever retries."""
+    """`Retry-After` reaches the caller that retries."""
     server = serve(Refusal(429, "slow down", retry_after=7))
 
     assert (await failure(chat(server.base_url))).retry_after_seconds == 7
 
 
 async def test_a_refused_tool_is_named(serve: Serve, chat: Chat) -> None:
-    """A request that is refused because of one tool says which."""
+    """A request rejected because of one tool says which."""
     server = serve(Refusal(400, "Invalid schema for function 'bad_tool': None is not of type 'object'"))
 
     error = await failure(chat(server.base_url), tools=TOOLS)
@@ -142,7 +142,7 @@ async def test_nobody_listens(chat: Chat) -> None:
 
 
 async def test_a_server_that_falls_silent_is_given_up(serve: Serve, chat: Chat) -> None:
-    """The time limit counts for the whole answer, and the connection is closed."""
+    """The time limit applies to the whole answer, and the connection is closed."""
     server = serve(Stream("a b c", stall_after=2))
 
     error = await failure(chat(server.base_url), timeout_seconds=0.3)
@@ -152,7 +152,7 @@ async def test_a_server_that_falls_silent_is_given_up(serve: Serve, chat: Chat) 
 
 
 async def test_cancelling_closes_the_stream_at_once(serve: Serve, chat: Chat) -> None:
-    """Who stops waiting for an answer does not leave the server talking."""
+    """Cancelling a request closes its connection."""
     server = serve(Stream("a b c", stall_after=2))
     heard = asyncio.Event()
     provider = chat(server.base_url)
@@ -167,7 +167,7 @@ async def test_cancelling_closes_the_stream_at_once(serve: Serve, chat: Chat) ->
 
 
 async def test_a_cancelled_request_does_not_spoil_the_next(serve: Serve, chat: Chat) -> None:
-    """The provider goes on to work after an interrupt."""
+    """The provider keeps working after an interrupt."""
     server = serve(Stream("a b c", stall_after=1), "Still here.")
     provider = chat(server.base_url)
     running = asyncio.create_task(provider.complete(ask(), lambda _: None))
@@ -179,7 +179,7 @@ async def test_a_cancelled_request_does_not_spoil_the_next(serve: Serve, chat: C
 
 
 async def test_connections_are_used_again(serve: Serve, chat: Chat) -> None:
-    """A second request costs no new connection."""
+    """A second request needs no new connection."""
     server = serve("One.", "Two.")
     provider = chat(server.base_url)
 
@@ -190,7 +190,7 @@ async def test_connections_are_used_again(serve: Serve, chat: Chat) -> None:
 
 
 async def test_a_kept_connection_that_was_dropped_may_be_tried_again(serve: Serve, chat: Chat) -> None:
-    """A server that closes an idle connection just as it is used again is no reason to give up."""
+    """A server that closes an idle connection just as it is reused is no reason to give up."""
     server = serve("One.", Stream("lost", drop_after=0), "Three.")
     provider = chat(server.base_url)
     await provider.complete(ask(), lambda _: None)
@@ -205,7 +205,7 @@ async def test_a_kept_connection_that_was_dropped_may_be_tried_again(serve: Serv
 
 @pytest.mark.parametrize("ending", ["", "/", "/chat/completions", "/chat/completions/"])
 async def test_the_address_may_end_as_people_paste_it(serve: Serve, chat: Chat, ending: str) -> None:
-    """A slash at the end, or the whole path, leads to the same place."""
+    """A trailing slash, or the full path, leads to the same address."""
     server = serve("Hi.")
 
     await chat(server.base_url + ending).complete(ask(), lambda _: None)
@@ -214,7 +214,7 @@ async def test_the_address_may_end_as_people_paste_it(serve: Serve, chat: Chat, 
 
 
 async def test_requests_at_once(serve: Serve, chat: Chat) -> None:
-    """Answers of requests that run side by side are not mixed up."""
+    """Answers of concurrent requests are not mixed up."""
     server = serve(otherwise=lambda seen: f"You said {seen.body['messages'][0]['content']}.")
     provider = chat(server.base_url)
     requests = [ModelRequest(model="m", messages=[user_message(f"word{n}")], cache_key=f"{n}") for n in range(20)]
@@ -225,7 +225,7 @@ async def test_requests_at_once(serve: Serve, chat: Chat) -> None:
 
 
 def test_a_provider_serves_one_event_loop_after_the_other(serve: Serve) -> None:
-    """Code without a loop of its own runs each request on a new one."""
+    """Code without its own loop runs each request on a new one."""
     server = serve("One.", "Two.")
     provider = OpenAIChat(name="t", base_url=server.base_url, api_key="", profile=lambda _: ModelProfile())
 
@@ -259,7 +259,7 @@ async def test_loops_side_by_side_have_connections_of_their_own(serve: Serve) ->
 
 @pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999/v1", "127.0.0.1:8000/v1", "not a url"])
 async def test_an_address_that_is_none_is_told(chat: Chat, address: str) -> None:
-    """A slip in the address is said as such, and not tried again."""
+    """A mistake in the address is reported as such, and not retried."""
     error = await failure(chat(address))
 
     assert (error.kind, error.may_retry) == ("bad_request", False)

@@ -1,4 +1,4 @@
-"""The scripted server that tests of programs can use: it speaks to the official SDKs."""
+"""The scripted server for tests of programs: it works with the official SDKs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask_openai(server: ScriptedModelServer, *, stream: bool) -> openai.types.cha
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_sdk_of_openai_understands_it(serve: Serve, stream: bool) -> None:
-    """Text, calls, usage and the end reason arrive, streamed or not, also in code without an event loop."""
+    """Text, calls, usage and the stop reason arrive, streamed or not, even in code without an event loop."""
     server = serve(ANSWER)
 
     answer = ask_openai(server, stream=stream)
@@ -43,7 +43,7 @@ def test_the_sdk_of_openai_understands_it(serve: Serve, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_sdk_of_anthropic_understands_it(stream: bool) -> None:
-    """The same steps are spoken in the other protocol, with thinking and its signature."""
+    """The same steps work in the other protocol, with thinking and its signature."""
     answer = says("Hello there.", call("t", {"a": 1}, id="c1"), reasoning="hm", usage=Usage(input_tokens=5))
     async with (
         ScriptedModelServer([answer]) as server,
@@ -79,13 +79,13 @@ def test_it_fails_as_told(serve: Serve, step: Refusal | Stream, expected: type[E
 
 
 def test_when_the_script_is_over_it_says_so(serve: Serve) -> None:
-    """A request too many is an error of the test, and named as that."""
+    """One request too many is an error of the test, and reported as such."""
     with pytest.raises(openai.InternalServerError, match="the script is over: request 1"):
         ask_openai(serve(), stream=True)
 
 
 def test_steps_can_be_added_and_decided_by_the_request(serve: Serve) -> None:
-    """A function as a step sees the request; what comes after the steps can be set."""
+    """A function as a step sees the request; a step for further requests can be set."""
     server = serve("One.", otherwise="More.")
     server.add(lambda seen: f"You use {seen.body['model']}.")
 

@@ -36,7 +36,7 @@ def called(response: ModelResponse) -> list[tuple[str, str]]:
 async def test_parallel_calls_of_openai_with_cached_and_reasoning_tokens(
     serve: Serve, chat: Chat, recorded: Bytes
 ) -> None:
-    """Each call is put together from its pieces, and the chunk with the usage counts."""
+    """Each call is assembled from its pieces, and the chunk with the usage counts."""
     response, deltas = await play(serve, chat, recorded("openai_parallel_calls"))
 
     assert called(response) == [("get_weather", '{"city":"Paris"}'), ("get_time", '{"zone":"CET"}')]
@@ -49,7 +49,7 @@ async def test_parallel_calls_of_openai_with_cached_and_reasoning_tokens(
 
 
 async def test_openrouter_sends_thoughts_twice_and_says_what_it_cost(serve: Serve, chat: Chat, recorded: Bytes) -> None:
-    """Thoughts come once, their signed form is kept for the next request, and the cost is the provider's."""
+    """Reasoning arrives once, its signed form is kept for the next request, and the cost is the provider's."""
     response, deltas = await play(serve, chat, recorded("openrouter_reasoning"), name="openrouter")
 
     assert response.message.reasoning == "The user wants files."
@@ -74,7 +74,7 @@ async def test_openrouter_sends_thoughts_twice_and_says_what_it_cost(serve: Serv
 
 
 async def test_images_that_a_model_makes_are_parts_of_its_message(serve: Serve, chat: Chat, recorded: Bytes) -> None:
-    """An image that is sent twice is there once."""
+    """An image that is sent twice appears once."""
     response, _ = await play(serve, chat, recorded("openrouter_image"))
 
     assert response.message.content == (Text("Here it is."), Image(media_type="image/png", data="aGVsbG8="))
@@ -84,7 +84,7 @@ async def test_images_that_a_model_makes_are_parts_of_its_message(serve: Serve, 
 async def test_gemini_gives_every_call_the_same_index_and_signs_the_first(
     serve: Serve, chat: Chat, recorded: Bytes
 ) -> None:
-    """Ids tell the calls apart, `stop` beside calls means calls, and thoughts are counted as output."""
+    """Ids distinguish the calls, `stop` with calls means calls, and reasoning counts as output."""
     response, _ = await play(serve, chat, recorded("gemini_calls"), name="gemini")
 
     assert called(response) == [("get_weather", '{"city":"Paris"}'), ("get_weather", '{"city":"Rome"}')]
@@ -104,7 +104,7 @@ async def test_deepseek_thinks_in_a_field_of_its_own(serve: Serve, chat: Chat, r
 
 
 async def test_ollama_sends_whole_calls_and_says_stop(serve: Serve, chat: Chat, recorded: Bytes) -> None:
-    """Calls that come in one piece each, all with index 0, are different calls."""
+    """Calls that arrive in one piece each, all with index 0, are different calls."""
     response, _ = await play(serve, chat, recorded("ollama_calls"))
 
     assert called(response) == [("now", "{}"), ("add", '{"a":1,"b":2}')]
@@ -114,7 +114,7 @@ async def test_ollama_sends_whole_calls_and_says_stop(serve: Serve, chat: Chat, 
 
 
 async def test_llamacpp_thinks_in_tags_and_leaves_ids_out(serve: Serve, chat: Chat, recorded: Bytes) -> None:
-    """Tags that are split over pieces are found, and a call without an id gets one that the deltas name, too."""
+    """Tags split over pieces are found, and a call without an id gets one that the deltas name too."""
     response, deltas = await play(serve, chat, recorded("llamacpp_think"))
 
     assert response.message.reasoning == "I need the time."

@@ -1,4 +1,4 @@
-"""What goes out to a server with chat completions."""
+"""Requests to a server with chat completions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def result(call_id: str, content: Any) -> Message:
 
 
 def test_a_conversation_with_a_call_and_its_result() -> None:
-    """The system prompt is the first message, arguments go out byte for byte, results by call id."""
+    """The system prompt is the first message, arguments are sent byte for byte, results by call id."""
     request = ModelRequest(
         model="m",
         system="Be brief.",
@@ -79,7 +79,7 @@ def test_a_conversation_with_a_call_and_its_result() -> None:
 
 
 def test_images_of_a_person_are_parts_of_the_message() -> None:
-    """Bytes become a data address, an address stays one."""
+    """Bytes become a data URL, an address stays one."""
     [message] = sent(user_message("Look", [PNG, Image(url="https://example.com/a.png")]))
 
     parts = [{"type": "text", "text": "Look"}, PNG_PART]
@@ -87,7 +87,7 @@ def test_images_of_a_person_are_parts_of_the_message() -> None:
 
 
 def test_images_of_results_follow_all_results_of_the_turn_in_one_message_that_names_the_calls() -> None:
-    """A tool message holds no image, and nothing may stand between the results of one turn."""
+    """A tool message contains no image, and nothing may come between the results of one turn."""
     messages = sent(
         asks(call("c1"), call("c2")),
         result("c1", (Text("a"), PNG)),
@@ -114,7 +114,7 @@ def test_a_model_without_eyes_is_told_that_there_was_an_image() -> None:
 
 
 def test_images_that_the_model_made_come_back_as_a_message_of_the_user() -> None:
-    """An assistant's message holds no image; what it drew can still be talked about."""
+    """An assistant message contains no image; the model can still refer to what it drew."""
     messages = sent(user_message("Draw"), Message(role="assistant", content=(PNG,)), user_message("Larger"))
 
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "user"]
@@ -122,7 +122,7 @@ def test_images_that_the_model_made_come_back_as_a_message_of_the_user() -> None
 
 
 def test_an_empty_answer_is_left_out() -> None:
-    """Many servers refuse an assistant's message without content and calls."""
+    """Many servers refuse an assistant message without content and calls."""
     messages = sent(user_message("Hi"), Message(role="assistant", reasoning="hm"), user_message("Hello?"))
 
     assert [message["role"] for message in messages] == ["user", "user"]
@@ -137,7 +137,7 @@ def test_broken_arguments_do_not_poison_the_conversation(arguments: str) -> None
 
 
 def test_what_a_provider_wants_to_see_again_goes_to_that_provider_alone() -> None:
-    """Signed thoughts of one service would be refused by another."""
+    """One service would refuse another's signed reasoning."""
     details = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
     signature = {"google": {"thought_signature": "x"}}
     own = {"reasoning_details": details, "calls": {"c1": signature}}
@@ -153,7 +153,7 @@ def test_what_a_provider_wants_to_see_again_goes_to_that_provider_alone() -> Non
 
 
 def test_calls_of_another_model_get_the_signature_that_gemini_takes_for_them() -> None:
-    """Without one, Gemini refuses the whole conversation; and it stalls on a null."""
+    """Without one, Gemini refuses the whole conversation; and it stalls on null."""
     [message] = sent(asks(call("c1"), call("c2")), signs_calls=True)
 
     assert "thought_signature" in message["tool_calls"][0]["extra_content"]["google"]
@@ -162,7 +162,7 @@ def test_calls_of_another_model_get_the_signature_that_gemini_takes_for_them() -
 
 
 def test_thoughts_before_calls_are_returned_where_the_server_wants_them() -> None:
-    """DeepSeek refuses calls without their `reasoning_content`, also an empty one; others never get it."""
+    """DeepSeek refuses calls without their `reasoning_content`, even an empty one; others never get it."""
     thought, silent = asks(call("c1"), reasoning="hm"), asks(call("c2"))
 
     returned = sent(thought, silent, returns_reasoning=True)
@@ -173,7 +173,7 @@ def test_thoughts_before_calls_are_returned_where_the_server_wants_them() -> Non
 
 
 def test_mistral_gets_ids_of_nine_characters_that_still_match() -> None:
-    """Ids of other services are shortened in the same way for a call and its result; its own stay."""
+    """Ids of other services are shortened the same way for a call and its result; its own stay."""
     asked = asks(call("call_1234567890"), call("D681PevKs"))
     messages = sent(asked, result("call_1234567890", "x"), nine_character_ids=True)
 
@@ -185,7 +185,7 @@ def test_mistral_gets_ids_of_nine_characters_that_still_match() -> None:
 
 
 def test_ids_that_openai_finds_too_long_are_shortened_alike_in_call_and_result() -> None:
-    """Other servers give ids of more than the 40 characters that OpenAI takes."""
+    """Other servers use ids longer than the 40 characters that OpenAI accepts."""
     long = f"chatcmpl-tool-{'a' * 32}"
 
     asked, answered = sent(asks(call(long)), result(long, "x"))
@@ -197,7 +197,7 @@ def test_ids_that_openai_finds_too_long_are_shortened_alike_in_call_and_result()
 
 @pytest.mark.parametrize("name", ["multi_tool_use.parallel", "no way", "", "ü" * 90])
 def test_a_name_that_no_tool_can_have_does_not_poison_the_conversation(name: str) -> None:
-    """OpenAI refuses a request whose history calls something by another pattern, and would do so for good."""
+    """OpenAI refuses a request whose history contains a name of another pattern, and would do so every time."""
     wrong = RequestedCall(id="c1", name=name, arguments="{}")
 
     found = sent(asks(wrong))[0]["tool_calls"][0]["function"]["name"]
@@ -216,7 +216,7 @@ def test_blank_texts_beside_images_are_left_out() -> None:
     [("mistral-medium-latest", True), ("mistralai/devstral-small", True), ("gpt-5", False)],
 )
 def test_mistral_s_models_get_an_answer_between_a_result_and_a_person(model: str, is_between: bool) -> None:
-    """They refuse a user's message right after a result: one said while tools ran, or one with a result's images."""
+    """They refuse a user message right after a result: one sent while tools ran, or one with a result's images."""
     said = (asks(call()), result("c1", "x"), user_message("And?"))
     shown = (asks(call()), result("c1", (PNG,)))
 
@@ -227,7 +227,7 @@ def test_mistral_s_models_get_an_answer_between_a_result_and_a_person(model: str
 
 
 def test_half_a_character_in_a_program_s_output_does_not_stop_the_request() -> None:
-    """What no JSON text can carry is replaced, wherever it stands."""
+    """What JSON cannot carry is replaced, wherever it occurs."""
     request = ModelRequest(
         model="m", system="s\ud800", messages=[user_message("u\udfff")],
         tools=[{"type": "function", "function": {"name": "t", "description": "\ud800"}}],
@@ -254,7 +254,7 @@ def test_half_a_character_in_a_program_s_output_does_not_stop_the_request() -> N
     ],
 )
 def test_how_long_to_think_is_said_in_the_server_s_own_words(how: Any, effort: Any, expected: dict[str, Any]) -> None:
-    """Each kind of server has its own field for it, and gets nothing when nothing was asked for."""
+    """Each kind of server has its own field for it, and gets nothing if nothing was requested."""
     found = body(ModelRequest(model="m", messages=[], reasoning_effort=effort), reasoning=how)
 
     assert {key: found[key] for key in ("reasoning_effort", "reasoning", "thinking") if key in found} == expected
@@ -277,7 +277,7 @@ def test_how_long_to_think_is_said_in_the_server_s_own_words(how: Any, effort: A
 def test_openai_s_newer_models_use_tools_only_when_told_not_to_reason(
     model: str, tools: list[Any], expected: str
 ) -> None:
-    """On this endpoint OpenAI refuses tools beside reasoning, also where no effort was named."""
+    """On this endpoint OpenAI refuses tools together with reasoning, even without an effort."""
     request = ModelRequest(model=model, messages=[], tools=tools, reasoning_effort="high")
     sent_body = OpenAIRequests("openai", PRESETS["openai"].options).body(request, sees_images=True)
 
@@ -299,7 +299,7 @@ CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
     ],
 )
 def test_a_schema_for_the_answer_is_strict_where_openai_takes_it(schema: dict[str, Any], is_strict: bool) -> None:
-    """Strict mode refuses an open or half-required object anywhere in the schema."""
+    """Strict mode refuses an open or partly required object anywhere in the schema."""
     found = body(ModelRequest(model="m", messages=[], response_schema=schema))["response_format"]
 
     assert found == {
@@ -309,14 +309,14 @@ def test_a_schema_for_the_answer_is_strict_where_openai_takes_it(schema: dict[st
 
 
 def test_a_server_without_schemas_is_asked_for_json() -> None:
-    """Less is promised, and nothing is refused."""
+    """Less is guaranteed, and nothing is refused."""
     request = ModelRequest(model="m", messages=[], response_schema=CLOSED)
 
     assert body(request, json_schema=False)["response_format"] == {"type": "json_object"}
 
 
 def test_fields_that_only_some_servers_know() -> None:
-    """The longest answer has two names, and the key of the cache goes only where it is known."""
+    """The maximum length of an answer has two names, and the cache key is sent only where it is known."""
     request = ModelRequest(model="m", messages=[], max_output_tokens=9, cache_key="session")
 
     plain = body(request)
@@ -357,7 +357,7 @@ def test_what_is_remembered_of_earlier_requests_never_shows(turns: list[list[Mes
 
 
 def test_conversations_do_not_disturb_each_other_and_old_ones_are_forgotten() -> None:
-    """Many sessions share a provider; what is kept of them is bounded."""
+    """Many sessions share a provider; what it keeps of them is bounded."""
     requests = OpenAIRequests("test", OpenAIOptions())
     for number in range(30):
         request = ModelRequest(model="m", messages=[user_message(f"{number}")], cache_key=f"s{number}")

@@ -1,4 +1,4 @@
-"""Which provider and model are meant, and what is made of them."""
+"""Which provider and model are chosen, and what is created for them."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def chosen(settings: Settings, **named: str) -> tuple[str, str]:
 
 
 def test_without_any_key_the_model_inside_answers(settings: Settings) -> None:
-    """A newcomer gets an answer without setting anything up."""
+    """A newcomer gets an answer without any setup."""
     provider, name = create_provider(settings)
 
     assert provider.name == "embedded"
     assert provider.profile(name).small
-    assert "no key" in explain_choice(settings).why
+    assert "no provider key" in explain_choice(settings).why
 
 
 def test_the_first_key_in_a_fixed_order_decides(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same keys always mean the same provider; why says which variable it was."""
+    """The same keys always mean the same provider; `why` names the variable."""
     monkeypatch.setenv("GROQ_API_KEY", "g")
     assert chosen(settings) == ("groq", PRESETS["groq"].default_model)
 
@@ -76,7 +76,7 @@ def test_the_first_key_in_a_fixed_order_decides(settings: Settings, monkeypatch:
 def test_keys_are_also_found_in_the_env_file_and_empty_ones_are_none(
     settings: Settings, home_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The `.env` of the home counts like the environment, behind it."""
+    """The home's `.env` counts like the environment, with lower priority."""
     monkeypatch.setenv("OPENAI_API_KEY", "")
     (home_folder / ".env").write_text("XAI_API_KEY=x-key\n")
 
@@ -87,7 +87,7 @@ def test_keys_are_also_found_in_the_env_file_and_empty_ones_are_none(
 def test_a_token_that_serves_other_programs_chooses_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Who has a token for git does not thereby want to talk to that service's models."""
+    """A token for git does not select that service's models."""
     monkeypatch.setenv(variable, "t")
 
     assert chosen(settings)[0] == "embedded"
@@ -132,14 +132,14 @@ def test_a_token_that_serves_other_programs_chooses_nothing(
 def test_what_names_mean(
     settings: Settings, configured: dict[str, Any], named: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    """Arguments win over the config; a part before a slash counts only as the name of a provider."""
+    """Arguments win over the config; a part before a slash counts only if it names a provider."""
     assert chosen(model(settings, **configured), **named) == expected
 
 
 def test_a_model_without_provider_goes_to_its_maker_if_there_is_a_key_for_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order of keys does not matter for a name that tells who made the model."""
+    """The order of keys does not matter for a name that tells its vendor."""
     monkeypatch.setenv("OPENAI_API_KEY", "o")
     monkeypatch.setenv("DEEPSEEK_API_KEY", "d")
 
@@ -162,14 +162,14 @@ def test_a_maker_without_key_is_reached_through_the_gateway_that_has_one(
 def test_the_gateway_s_key_goes_to_no_address_of_somebody_else(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An address that was named for a model is not the gateway's."""
+    """An address given for a model does not apply to the gateway."""
     monkeypatch.setenv("OPENROUTER_API_KEY", "k")
 
     assert chosen(settings, model="deepseek/m", base_url="http://127.0.0.1:9/v1") == ("deepseek", "m")
 
 
 def test_an_address_in_the_environment_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A local server needs no key, so that its address alone says where the model is."""
+    """A local server needs no key, so its address alone selects it."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
 
     assert chosen(settings, model="llama3") == ("openai", "llama3")
@@ -177,7 +177,7 @@ def test_an_address_in_the_environment_is_enough(settings: Settings, monkeypatch
 
 
 def test_blanks_are_no_key_and_no_part_of_one(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was pasted with a line end still works, and what is only blank is not set."""
+    """A pasted line end does no harm, and a blank value counts as unset."""
     monkeypatch.setenv("GROQ_API_KEY", " \n")
     assert chosen(settings)[0] == "embedded"
 
@@ -187,14 +187,14 @@ def test_blanks_are_no_key_and_no_part_of_one(settings: Settings, monkeypatch: p
 
 
 def test_an_unknown_provider_is_told_with_the_nearest(settings: Settings) -> None:
-    """A slip does not silently mean another provider."""
+    """A typo does not silently select another provider."""
     with pytest.raises(UnknownName, match="unknown provider 'opnai'; did you mean 'openai'"):
         create_provider(settings, provider="opnai")
 
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.needs_key])
 def test_a_missing_key_is_told_with_the_variable_the_place_and_the_command(settings: Settings, name: str) -> None:
-    """One sentence says which variable, where to get it and what to type."""
+    """One sentence says which variable, where to get it and what to run."""
     with pytest.raises(ModelError) as caught:
         create_provider(settings, provider=name)
 
@@ -207,7 +207,7 @@ def test_a_missing_key_is_told_with_the_variable_the_place_and_the_command(setti
 
 @pytest.mark.parametrize("name", ["ollama", "vllm", "lmstudio"])
 def test_a_local_server_needs_a_model_and_no_key(settings: Settings, name: str) -> None:
-    """Only the user knows what is loaded there."""
+    """Only the user knows which model is loaded there."""
     with pytest.raises(ModelError, match=f"toolcrib model use {name}/NAME"):
         create_provider(settings, provider=name)
 
@@ -218,7 +218,7 @@ def test_a_local_server_needs_a_model_and_no_key(settings: Settings, name: str) 
 def test_the_address_of_openai_can_be_set_in_the_environment(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OPENAI_BASE_URL counts for openai alone; an address that was named counts more; no key is then demanded."""
+    """OPENAI_BASE_URL applies only to openai; a given address has priority; no key is needed then."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
 
     assert create_provider(settings, provider="openai")[0].base_url == "http://127.0.0.1:9/v1"
@@ -227,7 +227,7 @@ def test_the_address_of_openai_can_be_set_in_the_environment(
 
 
 def test_the_address_in_the_config_belongs_to_the_provider_in_the_config(settings: Settings) -> None:
-    """Another provider that is named for once is not looked for there."""
+    """Another provider named for one request does not use that address."""
     configured = model(settings, provider="groq", base_url="http://127.0.0.1:9/v1")
 
     assert explain_choice(configured).base_url == "http://127.0.0.1:9/v1"
@@ -257,7 +257,7 @@ async def test_a_server_of_one_s_own(settings: Settings, serve: Serve, monkeypat
 
 
 def test_a_server_of_one_s_own_with_anthropic_s_protocol(settings: Settings) -> None:
-    """The protocol of an entry decides how it is spoken to."""
+    """The protocol of an entry decides how it is called."""
     entry = ProviderEntry(base_url="http://127.0.0.1:9", protocol="anthropic", model="m")
 
     provider, _ = create_provider(replace(settings, providers={"mine": entry}), provider="mine")
@@ -266,7 +266,7 @@ def test_a_server_of_one_s_own_with_anthropic_s_protocol(settings: Settings) -> 
 
 
 def test_an_entry_without_an_address_says_so(settings: Settings) -> None:
-    """What is missing is named with its key in the config."""
+    """A missing field is named with its key in the config."""
     with pytest.raises(ModelError, match=r"providers\.mine\.base_url"):
         create_provider(replace(settings, providers={"mine": ProviderEntry(model="m")}), provider="mine")
 
@@ -283,7 +283,7 @@ def test_a_known_provider_can_be_changed_in_the_config(settings: Settings) -> No
 async def test_failures_are_tried_again_and_fallbacks_follow(
     settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failing server is asked again as often as configured, then the next model answers."""
+    """A failing server is retried as often as configured, then the next model answers."""
     failing, working = serve(otherwise=Refusal(500, "oops", retry_after=0)), serve("From the other.")
     entries = {
         "first": ProviderEntry(base_url=failing.base_url, model="a"),
@@ -325,7 +325,7 @@ async def test_a_refused_tool_is_left_out(settings: Settings, serve: Serve) -> N
 async def test_prices_of_the_config_count_where_the_provider_says_none(
     settings: Settings, serve: Serve, said: float | None, expected: float
 ) -> None:
-    """What a provider says that it cost is never overridden."""
+    """A cost that the provider reports is never overridden."""
     usage = Usage(input_tokens=1000, cached_tokens=300, output_tokens=100, cost_usd=said)
     server = serve(says("Hi.", usage=usage))
     configured = replace(
@@ -341,7 +341,7 @@ async def test_prices_of_the_config_count_where_the_provider_says_none(
 
 
 def test_cached_tokens_without_a_price_cost_what_others_cost() -> None:
-    """A price that was left out is not a gift."""
+    """A missing price does not mean free."""
     usage = Usage(input_tokens=1_000_000, cached_tokens=1_000_000)
 
     assert with_cost(usage, Prices(input=3)).cost_usd == 3
@@ -358,7 +358,7 @@ def test_the_auxiliary_model_is_the_main_one_unless_the_config_names_another(set
 
 
 def test_the_window_of_the_config_wins(settings: Settings) -> None:
-    """What is known of a model can be corrected."""
+    """The profile of a model can be corrected."""
     provider, name = create_provider(model(settings, context_window=9000), model="ollama/gpt-oss:20b")
 
     assert provider.profile(name).context_window == 9000
@@ -382,14 +382,14 @@ def test_the_window_of_the_config_wins(settings: Settings) -> None:
     ],
 )
 def test_what_is_known_of_models_by_name(name: str, window: int, sees_images: bool) -> None:
-    """The maker before the name and the case of letters do not matter."""
+    """The vendor before the name and the case of letters do not matter."""
     profile = known_profile(name)
 
     assert (profile.context_window, profile.sees_images) == (window, sees_images)
 
 
 def test_every_preset_is_complete() -> None:
-    """A service has an address and a described key; other names lead to known ones."""
+    """A service has an address and a described key; aliases lead to known names."""
     for preset in PRESETS.values():
         if preset.protocol in ("openai", "anthropic"):
             assert preset.base_url.startswith(("https://", "http://127.0.0.1"))
@@ -430,7 +430,7 @@ async def test_a_script_plays_its_steps(settings: Settings, tmp_path: Path) -> N
     "text", ["{", '{"say": "x"}', '[{"sey": "x"}]', '[{"fail": "x", "kind": "nonsense"}]', '[{"say": 1}]']
 )
 def test_a_bad_script_is_told(tmp_path: Path, text: str) -> None:
-    """What is wrong with a script is said with its name."""
+    """An invalid script is reported with its name."""
     script = tmp_path / "bad.json"
     script.write_text(text)
 
@@ -439,7 +439,7 @@ def test_a_bad_script_is_told(tmp_path: Path, text: str) -> None:
 
 
 def test_a_script_that_is_missing_is_told(settings: Settings, tmp_path: Path) -> None:
-    """Both a missing file and a missing setting say what to do."""
+    """A missing file and a missing setting both say what to do."""
     with pytest.raises(ConfigError, match="cannot read the script"):
         read_script(tmp_path / "none.json")
     with pytest.raises(ModelError, match=r"providers\.scripted\.base_url"):
@@ -447,7 +447,7 @@ def test_a_script_that_is_missing_is_told(settings: Settings, tmp_path: Path) ->
 
 
 def test_choosing_imports_no_sdk() -> None:
-    """`toolcrib model get` is quick: no SDK is loaded until a request is made."""
+    """`toolcrib model get` is quick: no SDK is loaded before the first request."""
     program = (
         "import sys; from toolcrib.config.settings import Settings; from toolcrib.providers.create import *;"
         "explain_choice(Settings(), model='groq/x'); create_provider(Settings(), model='ollama/x');"
@@ -460,7 +460,7 @@ def test_choosing_imports_no_sdk() -> None:
 
 
 def test_an_auxiliary_model_that_names_its_provider_is_there(tmp_path: Path) -> None:
-    """`provider/model` names both, also beside a main model on a server of one's own."""
+    """`provider/model` names both, even next to a main model on a custom server."""
     home = Home(tmp_path)
     home.config_file.write_text(
         "model: {provider: mine}\nproviders: {mine: {base_url: 'http://127.0.0.1:1/v1', model: m}}\n"
@@ -477,7 +477,7 @@ def test_an_auxiliary_model_that_names_its_provider_is_there(tmp_path: Path) -> 
 def test_the_address_of_anthropic_can_be_set_in_the_environment(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable that Anthropic's own SDK reads counts here too, for that provider alone."""
+    """The variable that Anthropic's own SDK reads counts here too, only for that provider."""
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
 

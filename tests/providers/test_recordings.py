@@ -1,4 +1,4 @@
-"""Recordings in tool results and messages: carried to models that hear them, said in words to all others."""
+"""Audio in tool results and messages: sent to models that accept it, described in text to all others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sent(*messages: Message, hears_audio: bool = True) -> list[dict[str, Any]]:
     ],
 )
 def test_a_recording_of_a_result_is_a_part(block: dict[str, Any]) -> None:
-    """OpenAI's and MCP's blocks with audio are kept, and survive being stored."""
+    """OpenAI's and MCP's audio blocks are kept, and survive storage."""
     content = {"_multimodal": True, "content": [{"type": "text", "text": "listen"}, block]}
 
     message = tool_message(ToolResult(content=content, call_id="c1", name="t"))
@@ -51,7 +51,7 @@ def test_a_recording_of_a_result_is_a_part(block: dict[str, Any]) -> None:
 
 
 def test_a_model_that_hears_gets_recordings_after_the_results() -> None:
-    """Only a user's message may hold audio, so that those of results stand in one after them, beside images."""
+    """Only a user message may contain audio, so that of results follows in one message, beside images."""
     _, tool, user = sent(CALL, result(Text("listen"), WAV, PNG))
 
     assert tool["content"] == "listen\n[a recording]\n[an image]"
@@ -61,7 +61,7 @@ def test_a_model_that_hears_gets_recordings_after_the_results() -> None:
 
 
 def test_a_model_that_does_not_hear_is_told_so() -> None:
-    """Nothing is lost without a word, and nothing is sent that would be refused."""
+    """Nothing is dropped silently, and nothing is sent that would be refused."""
     asked = Message(role="user", content=(Text("What is this?"), WAV))
 
     user, _, tool = sent(asked, CALL, result(Text("listen"), WAV), hears_audio=False)
@@ -73,7 +73,7 @@ def test_a_model_that_does_not_hear_is_told_so() -> None:
 
 @pytest.mark.parametrize(("kind", "form"), [("audio/mpeg", "mp3"), ("audio/x-wav", "wav"), ("audio/ogg", None)])
 def test_only_forms_that_the_api_takes_are_sent(kind: str, form: str | None) -> None:
-    """A form that would be refused, and the whole conversation with it, is said in words."""
+    """A format that would make the server refuse the conversation is described in text."""
     [user] = sent(Message(role="user", content=(Audio(media_type=kind, data="aGVsbG8="),)))
 
     [part] = user["content"]
@@ -82,7 +82,7 @@ def test_only_forms_that_the_api_takes_are_sent(kind: str, form: str | None) -> 
 
 
 def test_anthropic_is_told_in_words() -> None:
-    """Its API takes no audio: the model reads that there was some."""
+    """The API accepts no audio: the model reads that there was some."""
     request = ModelRequest(
         model="claude-sonnet-5-5", messages=(Message(role="user", content="x"), CALL, result(Text("listen"), WAV))
     )
@@ -98,5 +98,5 @@ def test_anthropic_is_told_in_words() -> None:
     [("gpt-4o-audio-preview", True), ("google/gemini-3.8-flash", True), ("gpt-5", False), ("claude-sonnet-5-5", False)],
 )
 def test_who_hears_is_known_by_name(name: str, hears: bool) -> None:
-    """A model that nobody says can hear gets no audio."""
+    """A model that is not known to accept audio gets none."""
     assert known_profile(name).hears_audio == hears

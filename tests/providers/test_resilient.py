@@ -1,4 +1,4 @@
-"""Retries, fallbacks and tools that are set aside, with scripted providers inside."""
+"""Retries, fallbacks and rejected tools, with scripted providers inside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUSY = ModelError("busy", kind="server", may_retry=True)
 
 
 class Recorded:
-    """Waits that are written down instead of waited for."""
+    """Records waits instead of waiting."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -61,7 +61,7 @@ def resilient(inner: Provider, waits: Recorded, max_retries: int = 5, chance: fl
 
 
 async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
-    """Waits double, and each retry is told with the reason."""
+    """Waits double, and each retry is announced with the reason."""
     waits, seen = Recorded(), list[Delta]()
     provider = resilient(ScriptedProvider([BUSY, BUSY, BUSY, "fine"]), waits)
 
@@ -76,7 +76,7 @@ async def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> No
 
 
 async def test_waits_stay_below_their_limit_and_are_spread() -> None:
-    """No wait is longer than half a minute, and chance takes up to half of it."""
+    """No wait is longer than half a minute, and randomness removes up to half of it."""
     waits = Recorded()
     provider = resilient(ScriptedProvider([*[BUSY] * 12, "fine"]), waits, max_retries=12, chance=0.0)
 
@@ -87,7 +87,7 @@ async def test_waits_stay_below_their_limit_and_are_spread() -> None:
 
 
 async def test_after_the_last_retry_the_failure_is_told() -> None:
-    """One try and the configured number of retries, then the sentence."""
+    """One attempt and the configured number of retries, then the error."""
     waits, inner = Recorded(), ScriptedProvider([], otherwise=BUSY)
 
     with pytest.raises(ModelError, match="busy"):
@@ -98,7 +98,7 @@ async def test_after_the_last_retry_the_failure_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["key", "quota", "too_long", "bad_request", "filtered"])
 async def test_a_failure_that_stays_is_not_tried_again(kind: Any) -> None:
-    """What waiting does not change is told at once."""
+    """A failure that waiting cannot fix is reported at once."""
     inner = ScriptedProvider([ModelError("no", kind=kind)])
 
     with pytest.raises(ModelError):
@@ -108,7 +108,7 @@ async def test_a_failure_that_stays_is_not_tried_again(kind: Any) -> None:
 
 
 async def test_a_request_that_timed_out_is_sent_once_more_only() -> None:
-    """Each further try could take as long again."""
+    """Each further attempt could take just as long."""
     inner = ScriptedProvider([], otherwise=ModelError("late", kind="timeout", may_retry=True))
 
     with pytest.raises(ModelError, match="late"):
@@ -119,7 +119,7 @@ async def test_a_request_that_timed_out_is_sent_once_more_only() -> None:
 
 @pytest.mark.parametrize(("asked", "waited"), [(7.0, [7.0]), (0.1, [0.5]), (120.0, [120.0]), (121.0, [])])
 async def test_the_servers_own_time_is_honoured(asked: float, waited: list[float]) -> None:
-    """Retry-After is a floor; beyond two minutes the person decides."""
+    """Retry-After is a minimum; beyond two minutes the person decides."""
     waits = Recorded()
     limited = ModelError("slow down", kind="rate_limit", may_retry=True, retry_after_seconds=asked)
     provider = resilient(ScriptedProvider([limited, "fine"]), waits)
@@ -134,7 +134,7 @@ async def test_the_servers_own_time_is_honoured(asked: float, waited: list[float
 
 
 async def test_what_was_streamed_before_a_failure_is_declared_void() -> None:
-    """A restart notice stands between the half answer and the whole one."""
+    """A restart notice comes between the partial answer and the complete one."""
     seen = list[Delta]()
 
     await resilient(Breaking([BUSY, "whole"]), Recorded()).complete(asking(), seen.append)
@@ -144,7 +144,7 @@ async def test_what_was_streamed_before_a_failure_is_declared_void() -> None:
 
 
 async def test_cancelling_ends_a_wait() -> None:
-    """Whoever cancels does not get another try."""
+    """A cancelled request is not retried."""
     waiting, inner = asyncio.Event(), ScriptedProvider([BUSY, "fine"])
 
     async def sleep(seconds: float) -> None:
@@ -194,7 +194,7 @@ def with_fallbacks(first: Provider, *others: tuple[Provider, str], clock: Clock 
     "kind", ["key", "quota", "unknown_model", "server", "network", "timeout", "rate_limit", "missing_package"]
 )
 async def test_the_next_model_answers_when_the_first_cannot(kind: Any) -> None:
-    """The notice says why and with what it goes on, and the response names who answered."""
+    """The notice gives the reason and the next model, and the response names who answered."""
     seen = list[Delta]()
     provider = with_fallbacks(Named("one", ModelError("no luck", kind=kind)), (Named("two", "hello"), "m-2"))
 
@@ -202,13 +202,13 @@ async def test_the_next_model_answers_when_the_first_cannot(kind: Any) -> None:
 
     assert (response.message.text, response.provider, response.model) == ("hello", "two", "m-2")
     notice = next(one for one in seen if isinstance(one, Notice))
-    assert (notice.kind, notice.message) == ("fallback", "no luck; going on with two/m-2")
+    assert (notice.kind, notice.message) == ("fallback", "no luck; continuing with two/m-2")
     assert (provider.name, provider.dialect) == ("two", "openai")
 
 
 @pytest.mark.parametrize("kind", ["filtered", "bad_request", "too_long", "refused_tool"])
 async def test_what_another_model_would_refuse_as_well_is_told(kind: Any) -> None:
-    """A filter, a bad request, or a conversation that the other cannot take either: no fallback is asked."""
+    """A filter, a bad request, or a conversation that is too long for the other model too: no fallback is tried."""
     other = Named("two", "hello")
     provider = with_fallbacks(Named("one", ModelError("no", kind=kind)), (other, "m-2"))
 
@@ -231,7 +231,7 @@ async def test_a_long_conversation_goes_to_a_model_that_takes_more() -> None:
 
 
 async def test_the_one_that_worked_is_kept_until_the_first_had_time_to_recover() -> None:
-    """During the cool-down the fallback answers at once; after it the first is asked again."""
+    """During the cool-down the fallback answers at once; after it the first is tried again."""
     clock = Clock()
     first, second = Named("one", BUSY, "back"), Named("two", otherwise="hello", window=77)
     provider = with_fallbacks(first, (second, "m-2"), clock=clock)
@@ -249,7 +249,7 @@ async def test_the_one_that_worked_is_kept_until_the_first_had_time_to_recover()
 
 
 async def test_a_fallback_that_fails_later_gives_way_to_the_others() -> None:
-    """Also the first is asked again when the one in use breaks."""
+    """The first model is tried again if the one in use fails."""
     first, second = Named("one", BUSY, "back"), Named("two", "hello", BUSY)
     provider = with_fallbacks(first, (second, "m-2"))
 
@@ -274,7 +274,7 @@ async def test_a_fallback_that_cannot_be_opened_is_passed_over() -> None:
 
 
 async def test_when_all_fail_the_first_reason_leads() -> None:
-    """The person hears why the model that he chose failed, and that the others did too."""
+    """The person learns why the chosen model failed, and that the others did too."""
     provider = with_fallbacks(
         Named("one", ModelError("wrong key", kind="key")), (Named("two", ModelError("offline", kind="network")), "m-2")
     )
@@ -301,7 +301,7 @@ async def test_tools_are_rendered_anew_for_another_dialect() -> None:
 
 
 async def test_a_request_without_definitions_keeps_its_tools() -> None:
-    """What was rendered for Anthropic is turned back before it is rendered anew."""
+    """Tools rendered for Anthropic are converted back before they are rendered again."""
     other = Named("two", "hello")
     provider = with_fallbacks(Named("one", BUSY, dialect="anthropic"), (other, "m-2"))
 
@@ -311,7 +311,7 @@ async def test_a_request_without_definitions_keeps_its_tools() -> None:
 
 
 async def test_half_an_answer_of_the_first_is_declared_void() -> None:
-    """The front end discards it before the fallback begins."""
+    """The front end discards the partial answer before the fallback starts."""
     seen = list[Delta]()
     provider = with_fallbacks(Breaking([BUSY]), (Named("two", "whole"), "m-2"))
 
@@ -356,7 +356,7 @@ def tool(name: str, description: str = "") -> JsonObject:
 
 
 def strict(bad: Callable[[ModelRequest], tuple[str, ...] | None]) -> ScriptedProvider:
-    """A provider that refuses a request when `bad` says so, naming what it says."""
+    """A provider that rejects a request when `bad` says so, naming what it returns."""
 
     def step(request: ModelRequest) -> str:
         named = bad(request)
@@ -398,7 +398,7 @@ async def test_a_named_tool_is_left_out_and_remembered() -> None:
 
 
 async def test_a_tool_comes_back_when_its_schema_was_mended() -> None:
-    """It is remembered by name and schema together."""
+    """A rejected tool is remembered by name and schema together."""
     inner = strict(lambda request: ("beta",) if tool("beta") in request.tools else None)
     provider = ToolRejectionFilter(inner)
 
@@ -427,7 +427,7 @@ async def test_a_culprit_that_nobody_names_is_found_by_halving(culprit: int) -> 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 60), st.sets(st.integers(0, 59), min_size=1, max_size=60), st.booleans())
 def test_any_culprits_end_with_an_answer(count: int, culprits: set[int], named: bool) -> None:
-    """However many tools are wrong, named one by one or not at all, an answer comes within a few tries."""
+    """However many tools are wrong, named one by one or not at all, an answer comes within a few attempts."""
     wrong = {f"t{at:02}" for at in culprits}
 
     def bad(request: ModelRequest) -> tuple[str, ...] | None:
@@ -447,7 +447,7 @@ def test_any_culprits_end_with_an_answer(count: int, culprits: set[int], named: 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 60, 600])
 async def test_trials_that_mislead_still_end_with_an_answer(count: int) -> None:
-    """Where trials pass but the request itself never does, it goes out without tools in the end."""
+    """If trials pass but the request itself never does, it is finally sent without tools."""
     inner = strict(lambda request: () if request.system and request.tools else None)
 
     response = await ToolRejectionFilter(inner).complete(
@@ -459,7 +459,7 @@ async def test_trials_that_mislead_still_end_with_an_answer(count: int) -> None:
 
 
 async def test_too_many_tools_leave_the_largest_group_that_passed() -> None:
-    """When each tool is fine but all together are not, as many stay as were accepted together."""
+    """If each tool is fine but all together are not, the largest accepted group stays."""
     inner = strict(lambda request: () if len(request.tools) > 128 else None)
     tools = [tool(f"t{at:03}") for at in range(200)]
 
@@ -484,7 +484,7 @@ async def test_a_provider_without_tools_answers_without_them() -> None:
 
 
 async def test_other_failures_pass_through() -> None:
-    """Only a refused tool is handled here, also while the culprit is looked for."""
+    """Only a rejected tool is handled here, even while the culprit is being searched."""
     tools = [tool("alpha"), tool("beta")]
     steps = [ModelError("bad schema", kind="refused_tool"), ModelError("offline", kind="network")]
 
@@ -503,7 +503,7 @@ async def test_a_refusal_without_any_tool_is_told() -> None:
 
 
 async def test_the_same_request_goes_through_untouched() -> None:
-    """Without a refusal nothing is copied or changed."""
+    """Without a rejection nothing is copied or changed."""
     inner, request = ScriptedProvider(["fine"]), asking(tools=[tool("alpha")])
 
     await ToolRejectionFilter(RetryingProvider(inner, max_retries=1)).complete(request, lambda _: None)

@@ -1,4 +1,4 @@
-"""Events of a streamed answer, wherever the bytes are cut and whatever stands between them."""
+"""Events of a streamed answer, wherever the bytes are cut and whatever comes between them."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def test_events_are_the_same_however_the_body_is_cut(data: list[str], line_end: 
     ids=["comment", "name alone", "id", "retry", "no data", "blank data", "byte order mark"],
 )
 def test_what_is_no_event_is_passed_over(noise: bytes) -> None:
-    """An event without data is none, says the specification; a mark at the start belongs to no line."""
+    """By the specification, an event without data is not an event; a byte order mark belongs to no line."""
     assert read(noise + b"data: x\n\n") == ([ServerEvent("", "x")], "")
 
 
 def test_the_last_event_counts_without_a_blank_line_after_it() -> None:
-    """A server that ends at once has still said it."""
+    """The last event counts even if the server closes right after it."""
     assert read(b"data: a\n\ndata: b\ndata: c") == ([ServerEvent("", "a"), ServerEvent("", "b\nc")], "")
 
 
 def test_a_body_that_is_no_stream_is_kept() -> None:
-    """What belongs to no event can be read as one answer."""
+    """Text outside any event can be read as one answer."""
     assert read(b'{\n "choices": []\n}') == ([], '{\n "choices": []\n}')
 
 
 async def test_what_comes_after_the_answer_is_waited_for_within_a_limit() -> None:
-    """A server that leaves the connection open after its last event holds nobody up."""
+    """A server that leaves the connection open after its last event does not block the caller."""
     closed = asyncio.Event()
 
     async def pieces() -> AsyncGenerator[bytes, None]:
@@ -111,7 +111,7 @@ ANSWER = chunk({"content": SAID}) + chunk({}, "stop", usage={"prompt_tokens": 3,
 async def test_chat_completions_survive_what_servers_put_around_them(
     serve: Serve, chat: Chat, recorded: Recorded
 ) -> None:
-    """The text and what was used are there, whatever stands around the chunks."""
+    """The text and the usage are there, whatever surrounds the chunks."""
     server = serve(recorded)
 
     response = await chat(server.base_url).complete(asking(), lambda _: None)
@@ -140,7 +140,7 @@ def asking() -> ModelRequest:
 async def test_an_error_in_place_of_an_answer_keeps_its_words(
     serve: Serve, chat: Chat, recorded: Recorded, kind: str, words: str
 ) -> None:
-    """Also with status 200 an error is known for what it is, and its words reach the person without secrets."""
+    """An error with status 200 is recognised, and its text reaches the person without secrets."""
     server = serve(recorded)
 
     with pytest.raises(ModelError) as caught:
@@ -164,7 +164,7 @@ async def test_an_error_in_place_of_an_answer_keeps_its_words(
 async def test_a_connection_that_breaks_after_the_end_costs_nothing(
     serve: Serve, chat: Chat, stream: Stream, is_answer: bool
 ) -> None:
-    """What the server has called the end of its answer is the end, however the connection goes on."""
+    """Once the server has marked the end of its answer, nothing on the connection changes it."""
     server = serve(stream)
     provider = chat(server.base_url)
 
@@ -178,7 +178,7 @@ async def test_a_connection_that_breaks_after_the_end_costs_nothing(
 
 
 async def test_messages_without_event_names_and_with_arguments_twice_are_understood(serve: Serve) -> None:
-    """Servers that learned Anthropic's protocol leave out event names and reasons, and say arguments in both ways."""
+    """Servers that imitate Anthropic's protocol leave out event names and reasons, and send arguments both ways."""
     events = [
         {"type": "message_start", "message": {"model": "m1", "usage": {"input_tokens": 3}}},
         {"type": "content_block_start", "index": 0,
@@ -206,7 +206,7 @@ async def test_messages_without_event_names_and_with_arguments_twice_are_underst
     ],
 )
 async def test_a_server_without_messages_is_told(serve: Serve, recorded: Recorded, kind: str) -> None:
-    """A web page, or another protocol's error, behind the address of an Anthropic server is one sentence."""
+    """A web page, or another protocol's error, at the address of an Anthropic server gives one sentence."""
     server = serve(recorded)
     provider = AnthropicMessages(base_url=server.origin, api_key="", profile=lambda _: ModelProfile())
 

@@ -1,4 +1,4 @@
-"""A store in a file of its own for each test."""
+"""A store in its own file for each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolcrib.sessions.store import SessionStore
 
 @pytest.fixture
 def open_store(home: Path) -> Iterator[Callable[[], SessionStore]]:
-    """Opens the session database of the test's home, as each process would; closed at the end."""
+    """Opens the session database of the test's home, as each process would; closes it at the end."""
     opened: list[SessionStore] = []
 
     def open_one() -> SessionStore:

@@ -1,4 +1,4 @@
-"""What the tests of sessions share: messages, and the entry of a tool whose calls are recorded."""
+"""Shared by the session tests: messages, and the entry of a tool whose calls are recorded."""
 
 from __future__ import annotations
 

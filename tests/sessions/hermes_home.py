@@ -1,4 +1,4 @@
-"""Session databases as Hermes Agent writes them, for the tests of the import."""
+"""Session databases as Hermes Agent writes them, for the import tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CREATE TABLE messages (
 
 
 class HermesHome:
-    """A folder with a `state.db`, as the program that writes it sees it."""
+    """A folder with a `state.db`, as its program sees it."""
 
     def __init__(self, root: Path, schema: str = SCHEMA) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,6 @@ class HermesHome:
 
 
 def asks(*ids: str, name: str = "terminal") -> str:
-    """The column of an assistant's message that asks for calls."""
+    """The column of an assistant message that requests calls."""
     function = {"name": name, "arguments": '{"command": "ls"}'}
     return json.dumps([{"id": id, "type": "function", "function": function} for id in ids])

@@ -1,4 +1,4 @@
-"""Conversations for other programs and for people."""
+"""Exports for other programs and for people."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def saved(store: SessionStore, *messages: Message, **fields: str) -> Transcript:
 
 
 def test_a_session_is_one_object_of_openai_messages(store: SessionStore) -> None:
-    """The messages are what the chat API takes, with the system prompt first and the reasoning beside the text."""
+    """The messages are in the chat API's format, with the system prompt first and the reasoning beside the text."""
     exported = as_openai(saved(store, system_prompt="Be brief.", title="Files"))
 
     assert (exported["title"], exported["model"]) == ("Files", "m")
@@ -77,7 +77,7 @@ def test_a_session_is_one_object_of_openai_messages(store: SessionStore) -> None
 
 
 def test_images_are_parts_of_the_content(store: SessionStore) -> None:
-    """An image goes out as an address, its bytes in it where it has no other."""
+    """An image is exported by its address, or as a data URL if it has none."""
     message = user_message("see", [Image(media_type="image/png", data="QUJD"), Image(url="http://x/y.png")])
 
     [exported] = as_openai(saved(store, message))["messages"]
@@ -90,7 +90,7 @@ def test_images_are_parts_of_the_content(store: SessionStore) -> None:
 
 
 def test_a_trajectory_has_turns_with_tagged_blocks(store: SessionStore) -> None:
-    """Results in a row are one turn of the tool; calls and results are JSON inside their tags."""
+    """Consecutive results are one turn of the tool; calls and results are JSON inside their tags."""
     exported = as_sharegpt(saved(store, system_prompt="Be brief."))
 
     turns = exported["conversations"]
@@ -109,13 +109,13 @@ def test_a_trajectory_has_turns_with_tagged_blocks(store: SessionStore) -> None:
 
 
 def test_a_trajectory_that_ends_in_a_call_is_not_completed(store: SessionStore) -> None:
-    """Whoever trains on them can leave out what was cut short."""
+    """Users who train on the export can leave out interrupted calls."""
     assert as_sharegpt(saved(store, *CONVERSATION[:4]))["completed"] is False
     assert as_sharegpt(saved(store, *CONVERSATION[:2]))["completed"] is False
 
 
 def test_markdown_folds_calls_with_their_results(store: SessionStore) -> None:
-    """What was said is in the open, each call with its arguments and result in one fold that nothing can break."""
+    """Text is visible; each call with its arguments and result is in one collapsible block that nothing can break."""
     text = as_markdown(saved(store, title="Files & <more>"))
 
     assert text.startswith("# Files & \\<more\\>\n")
@@ -128,7 +128,7 @@ def test_markdown_folds_calls_with_their_results(store: SessionStore) -> None:
 
 
 def test_secrets_are_masked_everywhere(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts, reasoning, arguments, addresses and the prompt are free of keys; images and other words stay."""
+    """Texts, reasoning, arguments, addresses and the prompt contain no keys; images and other words stay."""
     monkeypatch.setenv("TIDES_API_KEY", 'my "very" secret')
     arguments = json.dumps({"header": f"Bearer {KEY}", 'n\\"': 'my "very" secret'})
     transcript = masked(
@@ -153,7 +153,7 @@ def test_secrets_are_masked_everywhere(store: SessionStore, monkeypatch: pytest.
 
 
 def test_arguments_without_secrets_keep_their_bytes(store: SessionStore) -> None:
-    """Masking does not rewrite what it does not have to, nor what is no JSON."""
+    """Masking rewrites only what it must, and nothing that is not JSON."""
     odd = '{"a":1 ,  "b": "ü"}'
     transcript = masked(
         saved(store, Message(role="assistant", tool_calls=(call("c1", arguments=odd), call("c2", arguments="{broken"))))
@@ -163,7 +163,7 @@ def test_arguments_without_secrets_keep_their_bytes(store: SessionStore) -> None
 
 
 def test_a_call_without_an_end_is_shown_as_unknown(store: SessionStore) -> None:
-    """What a crash left open is not shown as done, and what has no result at all says so."""
+    """A call that a crash left open is not shown as done, and a call without a result says so."""
     unknown = json.dumps({"error": "Outcome unknown: …", "status": "unknown"})
     transcript = saved(
         store,
@@ -181,7 +181,7 @@ def test_a_call_without_an_end_is_shown_as_unknown(store: SessionStore) -> None:
 
 
 def test_folded_and_undone_messages_come_only_when_asked_for(store: SessionStore) -> None:
-    """Without being asked, the export is the conversation as the model sees it."""
+    """By default, the export is the conversation as the model sees it."""
     session = store.create()
     ids = [store.append(session.id, user_message(f"message {number}")) for number in range(3)]
     store.fold(session.id, ids[:1], Message(role="user", content="summary"))
@@ -194,11 +194,11 @@ def test_folded_and_undone_messages_come_only_when_asked_for(store: SessionStore
     assert {one["content"]: one.get("state", "live") for one in everything} == {
         "summary": "live", "message 0": "folded", "message 1": "live", "message 2": "undone",
     }  # fmt: skip
-    assert "(taken back)" in as_markdown(read_transcript(store, session.id, states=ALL_STATES))
+    assert "(undone)" in as_markdown(read_transcript(store, session.id, states=ALL_STATES))
 
 
 def test_what_it_cost_is_told(store: SessionStore) -> None:
-    """Tokens and money of the session are part of the export."""
+    """The export includes the session's tokens and cost."""
     session = store.create(model="m")
     store.append(
         session.id,

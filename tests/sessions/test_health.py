@@ -1,4 +1,4 @@
-"""A look at the session database that changes nothing."""
+"""Checking the session database changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolcrib.sessions.store import SessionStore
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A database with one session of one message; its name needs care in an address."""
+    """A database with one session of one message; its name needs quoting in an address."""
     path = tmp_path / "my sessions?#%.db"
     store = SessionStore(path)
     store.append(store.create().id, user_message("hello"))
@@ -23,14 +23,14 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_a_database_that_is_not_there_stays_so(tmp_path: Path) -> None:
-    """Looking makes nothing."""
+    """A check creates nothing."""
     found = examine_database(tmp_path / "none.db")
 
     assert (found.exists, found.problem, list(tmp_path.iterdir())) == (False, "", [])
 
 
 def test_what_is_there_is_counted_and_left_alone(database: Path) -> None:
-    """Counts and size are read; neither the file nor its folder changes."""
+    """The check reads counts and size; neither the file nor its folder changes."""
     before = database.read_bytes()
 
     found = examine_database(database)
@@ -41,7 +41,7 @@ def test_what_is_there_is_counted_and_left_alone(database: Path) -> None:
 
 
 def test_a_database_in_use_is_seen_as_it_is_now(database: Path) -> None:
-    """What another connection wrote ahead counts too."""
+    """The check sees what another connection has in the write-ahead log."""
     store = SessionStore(database)
     store.create()
 
@@ -52,7 +52,7 @@ def test_a_database_in_use_is_seen_as_it_is_now(database: Path) -> None:
 
 
 def test_a_check_that_takes_too_long_is_left(database: Path) -> None:
-    """A very large database does not hold the look up; it is said that the check is not whole."""
+    """The check gives up on a very large database and reports that it is incomplete."""
     connection = sqlite3.connect(database)
     connection.executemany("INSERT INTO side_usage VALUES (?, 1, 'x', 0, 'y')", ((at,) for at in range(100_000)))
     connection.commit()
@@ -65,7 +65,7 @@ def test_a_check_that_takes_too_long_is_left(database: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["not a database", "damaged pages", "newer", "foreign", "a folder"])
 def test_what_is_wrong_is_a_sentence(database: Path, damage: str) -> None:
-    """Whatever the file is, the look ends with what is wrong, and raises nothing."""
+    """Whatever the file contains, the check reports what is wrong and raises nothing."""
     if damage == "not a database":
         database.write_text("this is no database\n" * 400)
     elif damage == "damaged pages":

@@ -1,4 +1,4 @@
-"""Sessions of Hermes Agent: what is brought over, what is left, and that nothing there is touched."""
+"""Importing Hermes Agent sessions: what is imported, what is left out, and that the source stays untouched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def transcript_problems(store: SessionStore, id: str) -> list[str]:
 
 
 def test_a_session_arrives_with_all_that_is_known_about_it(hermes, store):
-    """Id, title, source, model, folder, times and totals are those of the old home; the system prompt is not."""
+    """Id, title, source, model, folder, times and totals come from the old home; the system prompt does not."""
     hermes.session(
         "20250101_101010_abc123", title="Deploy", source="telegram", model="m-1", cwd="/srv", started_at=1000.5,
         ended_at=2000.5, end_reason="cli_close", system_prompt="You are Hermes.", input_tokens=100, output_tokens=7,
@@ -68,7 +68,7 @@ def test_a_session_arrives_with_all_that_is_known_about_it(hermes, store):
 
 
 def test_messages_keep_their_order_times_calls_and_reasoning(hermes, store):
-    """A conversation reads here as it did there, also through the search."""
+    """An imported conversation reads as it did there, and the search finds it."""
     id = hermes.session(started_at=10.0)
     hermes.message(id, "user", "What is in the harbour?", timestamp=11.0)
     hermes.message(id, "assistant", None, tool_calls=asks("c1", "c2"), reasoning="by ls", timestamp=12.0)
@@ -96,7 +96,7 @@ def test_messages_keep_their_order_times_calls_and_reasoning(hermes, store):
 
 
 def test_a_conversation_goes_on_where_it_ended(hermes, store):
-    """What is appended after an import stands behind what was brought."""
+    """Messages appended after an import come after the imported ones."""
     id = hermes.session()
     hermes.message(id, "user", "one")
     hermes.message(id, "assistant", "two")
@@ -108,7 +108,7 @@ def test_a_conversation_goes_on_where_it_ended(hermes, store):
 
 
 def test_states_follow_the_flags(hermes, store):
-    """Active messages are live, compacted ones folded and the others taken back."""
+    """Active messages are live, compacted ones folded and the others undone."""
     id = hermes.session()
     hermes.message(id, "user", "old", active=0, compacted=1)
     hermes.message(id, "assistant", "", tool_calls=asks("c1"), active=0, compacted=1)
@@ -135,7 +135,7 @@ def test_states_follow_the_flags(hermes, store):
 
 
 def test_parents_stay_parents(hermes, store):
-    """The line from which a session came is kept, also when only the child is brought now."""
+    """A session's parent is kept, even if only the child is imported now."""
     hermes.session("parent", started_at=1.0)
     hermes.session("child", started_at=2.0, parent_session_id="parent")
 
@@ -162,7 +162,7 @@ CONTENTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("stored", "content"), CONTENTS)
 def test_content_is_text_or_parts(hermes, store, stored, content):
-    """Text stays as it is; a list of parts, with or without its mark, becomes text and images."""
+    """Text stays unchanged; a list of parts, with or without its prefix, becomes text and images."""
     id = hermes.session()
     hermes.message(id, "user", stored)
 
@@ -172,7 +172,7 @@ def test_content_is_text_or_parts(hermes, store, stored, content):
 
 
 def test_a_call_without_a_result_gets_one(hermes, store):
-    """What a crash left open is repaired, at the time of the session and in its counts."""
+    """A call that a crash left open is repaired, at the time of the session and in its counts."""
     id = hermes.session(ended_at=1500.0)
     hermes.message(id, "user", "go")
     hermes.message(id, "assistant", "", tool_calls=asks("c1", "c2"))
@@ -190,7 +190,7 @@ def test_a_call_without_a_result_gets_one(hermes, store):
 
 
 def test_ids_that_were_given_twice_or_not_at_all_become_their_own(hermes, store):
-    """Each result stays with the call that it followed, whatever ids the model gave."""
+    """Each result stays with the call it followed, whatever ids the model gave."""
     id = hermes.session()
     hermes.message(id, "user", "go")
     for answer in ("first", "second"):
@@ -217,7 +217,7 @@ def test_ids_that_were_given_twice_or_not_at_all_become_their_own(hermes, store)
 
 
 def test_answers_without_a_question_are_put_into_turns(hermes, store):
-    """Answers in a row become one, and one that stands first gets something before it."""
+    """Consecutive answers become one, and an answer that comes first gets a message before it."""
     id = hermes.session()
     hermes.message(id, "assistant", "Good morning.", timestamp=1.0)
     hermes.message(id, "assistant", "It rains.", tool_calls=asks("c1"), timestamp=2.0)
@@ -233,7 +233,7 @@ def test_answers_without_a_question_are_put_into_turns(hermes, store):
 
 
 def test_the_plan_says_what_the_import_does(hermes, store, home):
-    """Planning counts what is new, known and unreadable, and changes nothing; importing again finds nothing new."""
+    """Planning counts new, known and unreadable sessions and changes nothing; a second import finds nothing new."""
     hermes.session("good")
     hermes.session("broken")
     hermes.message("broken", "assistant", "", tool_calls="[{")
@@ -252,7 +252,7 @@ def test_the_plan_says_what_the_import_does(hermes, store, home):
 
 @pytest.mark.parametrize("calls", ["[{", '{"id": 1}', '["c1"]', '[{"function": {}}]', '[{"function": 1}]', "[" * 9999])
 def test_a_broken_session_costs_only_itself(hermes, store, calls):
-    """The sessions before and after one that cannot be understood arrive whole; of that one nothing does."""
+    """An unreadable session is left out completely; the sessions before and after it are imported whole."""
     for number, id in enumerate(("before", "broken", "after")):
         hermes.session(id, started_at=float(number))
         hermes.message(id, "user", f"hello {id}")
@@ -267,7 +267,7 @@ def test_a_broken_session_costs_only_itself(hermes, store, calls):
 
 
 def test_a_session_that_is_here_already_is_left_alone(hermes, store):
-    """What was said here under the same id stays, and nothing is added to it."""
+    """A session that already exists here stays unchanged."""
     hermes.session("same", title="theirs")
     hermes.message("same", "user", "theirs")
     store.create(session_id="same", title="ours")
@@ -279,7 +279,7 @@ def test_a_session_that_is_here_already_is_left_alone(hermes, store):
 
 
 def test_reading_leaves_a_closed_database_as_it_is(hermes, store):
-    """No log and no index appear beside a file that nobody has open, and its bytes stay the same."""
+    """No log and no index appear beside a file that no process has open, and its bytes stay the same."""
     hermes.session()
     hermes.close()
     before = everything(hermes.root)
@@ -292,7 +292,7 @@ def test_reading_leaves_a_closed_database_as_it_is(hermes, store):
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(hermes, store):
-    """A home in a backup that is mounted read-only is as good as any other."""
+    """A home on a read-only backup can be imported like any other."""
     hermes.session("saved")
     hermes.close()
     hermes.root.chmod(0o500)
@@ -306,7 +306,7 @@ def test_a_folder_that_cannot_be_written_can_be_read(hermes, store):
 
 
 def test_a_copy_whose_log_was_not_merged_is_read_with_it(hermes, store, tmp_path):
-    """What stands in the log alone arrives too, and no index of the log is made beside it."""
+    """Messages that are only in the log are imported too, without creating an index beside it."""
     hermes.session("in the log")
     copied = tmp_path / "copied"
     copied.mkdir()
@@ -321,7 +321,7 @@ def test_a_copy_whose_log_was_not_merged_is_read_with_it(hermes, store, tmp_path
 
 
 def test_a_database_that_is_being_written_can_be_read(hermes, store):
-    """Another process in the middle of a transaction is no obstacle; what it has not finished is not seen."""
+    """Another process in a transaction does not block the import; its uncommitted messages are not seen."""
     hermes.session("done")
     hermes.connection.execute("BEGIN IMMEDIATE")
     hermes.session("half")
@@ -334,7 +334,7 @@ def test_a_database_that_is_being_written_can_be_read(hermes, store):
 
 
 def test_an_old_database_lacks_columns(tmp_path, store):
-    """Only what exists is read; messages without flags are live."""
+    """Missing columns are skipped; messages without flags are live."""
     hermes = HermesHome(tmp_path / "old", OLD_SCHEMA)
     id = hermes.session(model="m")
     hermes.message(id, "user", "hello", timestamp=1003.0)
@@ -349,19 +349,19 @@ def test_an_old_database_lacks_columns(tmp_path, store):
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at", b"SQLite format 3\0" * 99])
 def test_a_file_that_is_no_database_is_named(tmp_path, store, content):
-    """It is one sentence, not an exception, and what else is brought over is not touched by it."""
+    """A file that is not a database gives one sentence, not an exception, and the rest is imported."""
     (tmp_path / "state.db").write_bytes(content)
 
     plan = plan_sessions(tmp_path, store)
 
     assert (plan.new, plan.known) == (0, 0)
-    assert "cannot be read" in plan.unreadable[0]
+    assert "cannot read" in plan.unreadable[0]
     assert import_sessions(tmp_path, store) == plan.unreadable
 
 
 @pytest.mark.parametrize("content", [None, b""])
 def test_a_home_without_sessions_has_nothing_to_bring(tmp_path, store, content):
-    """No file and an empty one mean the same."""
+    """A missing file and an empty one mean the same."""
     if content is not None:
         (tmp_path / "state.db").write_bytes(content)
 
@@ -369,7 +369,7 @@ def test_a_home_without_sessions_has_nothing_to_bring(tmp_path, store, content):
 
 
 def test_damaged_pages_cost_only_their_sessions(hermes, store):
-    """Where the file is damaged in the middle, what can be read still arrives."""
+    """If the file is damaged in the middle, its readable sessions are imported."""
     for number in range(40):
         id = hermes.session(f"s{number:02}", started_at=float(number))
         hermes.message(id, "user", "x" * 8000)
@@ -420,7 +420,7 @@ ROWS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(rows=ROWS, fields=FIELDS)
 def test_whatever_the_database_holds_an_imported_conversation_is_sound(rows, fields):
-    """A session is either named as unreadable or here with a transcript that the strictest provider accepts."""
+    """A session is either reported as unreadable or imported with a transcript that the strictest provider accepts."""
     with TemporaryDirectory() as folder:
         hermes = HermesHome(Path(folder))
         hermes.connection.execute("PRAGMA foreign_keys = OFF")

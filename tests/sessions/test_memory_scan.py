@@ -1,4 +1,4 @@
-"""What is kept out of the memory, and what is not."""
+"""What the memory scan refuses, and what it lets through."""
 
 from __future__ import annotations
 
@@ -172,13 +172,13 @@ def test_a_harmless_note_passes(note: str) -> None:
 
 @pytest.mark.parametrize("note", HOSTILE)
 def test_a_hostile_note_is_refused_with_a_reason(note: str) -> None:
-    """Orders in disguise, hidden text, framing marks, exfiltration and keys are found."""
+    """The scan finds disguised orders, hidden text, conversation markers, exfiltration and keys."""
     assert threat_in(note).startswith("it ")
 
 
 @pytest.mark.parametrize("note", HOSTILE)
 def test_a_hostile_note_is_found_inside_a_longer_one(note: str) -> None:
-    """Harmless text around it hides nothing."""
+    """Harmless text around a threat does not hide it."""
     assert threat_in(f"User likes tea.\n{note}\nUser lives in Brest.")
 
 
@@ -201,7 +201,7 @@ def test_a_hostile_note_is_found_inside_a_longer_one(note: str) -> None:
     ],
 )
 def test_no_text_holds_the_scan_up(piece: str) -> None:
-    """The longest text that is looked at takes a fraction of a second, however it is made."""
+    """Scanning the longest allowed text takes a fraction of a second, whatever it contains."""
     text = (piece * MAX_SCANNED_CHARS)[:MAX_SCANNED_CHARS]
     started = time.process_time()
 
@@ -211,12 +211,12 @@ def test_no_text_holds_the_scan_up(piece: str) -> None:
 
 
 def test_a_text_too_long_to_check_is_refused() -> None:
-    """What cannot be checked is not remembered."""
+    """A text that cannot be checked is not remembered."""
     assert "longer than" in threat_in("a" * (MAX_SCANNED_CHARS + 1))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_gets_an_answer(text: str) -> None:
-    """The scan never fails, and says the same about the same text."""
+    """The scan never fails, and gives the same result for the same text."""
     assert threat_in(text) == threat_in(text)

@@ -1,4 +1,4 @@
-"""What the store has said yes to survives a killed process, and processes share one file without losing anything."""
+"""Whatever the store has confirmed survives a killed process, and processes share one file without losing anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start_writer(home: Path, session_id: str, name: str, exchanges: int) -> subp
 
 
 def kill_after(writer: subprocess.Popen[str], lines: int, more: int) -> list[str]:
-    """Kill a writer some instructions after a line, and give all that it had said by then."""
+    """Kill a writer some instructions after a line, and return everything it had reported by then."""
     assert writer.stdout is not None
     said = [writer.stdout.readline().strip() for _ in range(lines)]
     for _ in range(more):
@@ -68,7 +68,7 @@ def check_after_kill(store: SessionStore, session_id: str, said: list[str], worl
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_killed_process_loses_nothing_that_it_was_told_is_safe(home: Path, store: SessionStore, seed: int) -> None:
-    """Wherever the process is killed: no result that was recorded is lost, and no effect is denied."""
+    """Wherever the process is killed, no recorded result is lost and no effect is denied."""
     choice = random.Random(seed)
     session = store.create()
     writer = start_writer(home, session.id, "w", 200)
@@ -90,7 +90,7 @@ def test_two_hundred_kills(home: Path, store: SessionStore, seed: int) -> None:
 
 @pytest.mark.services
 def test_a_session_goes_on_after_each_of_many_kills(home: Path, store: SessionStore) -> None:
-    """One session that is killed, repaired and resumed again and again stays whole."""
+    """A session that is killed, repaired and resumed many times stays whole."""
     session = store.create()
     said: list[str] = []
     for run in range(5):
@@ -103,7 +103,7 @@ def test_a_session_goes_on_after_each_of_many_kills(home: Path, store: SessionSt
 
 @pytest.mark.services
 def test_processes_append_to_one_session_side_by_side(home: Path, store: SessionStore) -> None:
-    """Appends of several processes are all kept, each one's in its order, and calls find their results again."""
+    """Appends of several processes are all stored, each in its order, and calls find their results."""
     session = store.create()
     writers = [start_writer(home, session.id, f"w{number}", 15) for number in range(3)]
     for writer in writers:
@@ -134,7 +134,7 @@ store.append(store.create().id, Message(role="user", content="hello"))
 
 @pytest.mark.services
 def test_processes_may_be_first_at_the_same_time(home: Path) -> None:
-    """Several processes that find no database make one together."""
+    """Several processes that find no database create one together."""
     path = home / "sessions.db"
     openers = [subprocess.Popen([sys.executable, "-c", OPENER, str(path)]) for _ in range(5)]
 
@@ -166,7 +166,7 @@ except SessionError as error:
 
 
 def test_a_full_disk_is_said_and_loses_nothing(home: Path) -> None:
-    """When no more can be written the append fails in words, and what was appended before is whole."""
+    """If the disk is full, the append fails with a message, and earlier appends are intact."""
     path = home / "sessions.db"
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=True
@@ -185,7 +185,7 @@ def test_a_full_disk_is_said_and_loses_nothing(home: Path) -> None:
 
 
 def test_an_effect_does_not_begin_when_its_start_cannot_be_recorded(home: Path, store: SessionStore) -> None:
-    """`started` raises where the database is gone, so that the pipeline refuses the call."""
+    """`started` raises if the database is gone, so that the pipeline refuses the call."""
     session = store.create()
     with store.database.read() as connection:
         connection.execute("PRAGMA query_only = ON")

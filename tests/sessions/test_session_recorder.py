@@ -1,4 +1,4 @@
-"""Calls with effects that run through the pipeline are on record in their session."""
+"""Calls with effects that run through the pipeline are recorded in their session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READS = (Effect("read", "/tmp/notes"),)
 async def test_a_call_is_on_record_while_it_runs(
     make_runtime: Callable[..., Runtime], add_tool: Callable[..., None], store: SessionStore
 ) -> None:
-    """The handler finds its own start on record; afterwards the record has its end."""
+    """The handler finds its own start recorded; afterwards the record has its end."""
     seen: list[str] = []
     session = store.create()
 
@@ -42,7 +42,7 @@ async def test_a_call_is_on_record_while_it_runs(
 async def test_calls_of_a_batch_and_calls_that_tools_make_have_their_own_records(
     make_runtime: Callable[..., Runtime], add_tool: Callable[..., None], store: SessionStore
 ) -> None:
-    """Each record is finished by its own call, also where several share an id or run at once."""
+    """Each call finishes its own record, even if several share an id or run at once."""
     session = store.create()
 
     async def outer(args: dict[str, Any], *, ctx: ToolContext, **_: Any) -> str:

@@ -1,4 +1,4 @@
-"""After a crash every call has exactly one result, and it says what is known about the call."""
+"""After a crash every call has exactly one result, which says what is known about the call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_finished_call_gets_the_result_that_was_recorded(store: SessionStore, 
 
 
 def test_a_call_that_never_ended_is_reported_as_outcome_unknown(store: SessionStore, open_store: OpenStore) -> None:
-    """Started without finished: the model is told what was called, since when, and to look before it calls again."""
+    """Started but not finished: the model learns what was called, when, and to check before it calls again."""
     session = store.create()
     store.append_many(session.id, [says("go"), answers("", "c1")])
     store.recorder().started(entry(), {"command": "make deploy"}, EFFECTS, context(session.id, "c1"))
@@ -63,7 +63,7 @@ def test_a_call_that_never_ended_is_reported_as_outcome_unknown(store: SessionSt
 
 
 def test_a_call_without_a_record_was_never_run(store: SessionStore) -> None:
-    """Nothing recorded means that no effect began."""
+    """Without a record, no effect started."""
     session = store.create()
     store.append_many(session.id, [says("go"), answers("", "c1", "c2"), gives("c2")])
 
@@ -76,7 +76,7 @@ def test_a_call_without_a_record_was_never_run(store: SessionStore) -> None:
 def test_a_result_of_a_tool_that_the_tool_called_is_not_taken_for_its_own(
     store: SessionStore, open_store: OpenStore
 ) -> None:
-    """A call whose own end is not recorded is unknown, even where a call that it made has ended."""
+    """A call whose own end is not recorded is unknown, even if a call that it made has ended."""
     session = store.create()
     store.append_many(session.id, [says("go"), answers("", "c1", name="execute_code")])
     inner = context(session.id, "c1")
@@ -91,7 +91,7 @@ def test_a_result_of_a_tool_that_the_tool_called_is_not_taken_for_its_own(
 
 
 def test_a_deferred_call_is_known_by_the_tool_that_it_names(store: SessionStore, open_store: OpenStore) -> None:
-    """The record of a call that went through `tool_call` carries the name of the real tool."""
+    """The record of a call through `tool_call` carries the name of the real tool."""
     session = store.create()
     call = RequestedCall(id="c1", name="tool_call", arguments='{"name":"terminal","arguments":{}}')
     store.append_many(session.id, [says("go"), Message(role="assistant", tool_calls=(call,))])
@@ -104,7 +104,7 @@ def test_a_deferred_call_is_known_by_the_tool_that_it_names(store: SessionStore,
 
 
 def test_a_call_that_runs_in_this_process_is_left_alone(store: SessionStore) -> None:
-    """Whoever repairs a session that is being worked on declares nothing about it."""
+    """Repairing a session that another process works on leaves its calls alone."""
     session = store.create()
     store.append_many(session.id, [says("go"), answers("", "c1", "c2")])
     ctx = context(session.id, "c1")
@@ -131,7 +131,7 @@ sys.stdin.readline()
 
 
 def test_a_call_of_another_living_process_is_left_to_it(home: Path, store: SessionStore) -> None:
-    """Only when the process is dead is its call unknown, and what it had not begun never run."""
+    """Only once the process is dead is its call unknown; calls that it had not started never ran."""
     session = store.create()
     command = [sys.executable, "-c", WORKER, str(home / "sessions.db"), session.id, str(Path(__file__).parents[2])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
@@ -147,7 +147,7 @@ def test_a_call_of_another_living_process_is_left_to_it(home: Path, store: Sessi
 
 
 def test_duplicate_and_orphan_results_are_taken_back(store: SessionStore) -> None:
-    """A result that belongs to no call, or to one that has its result, leaves the conversation."""
+    """A result without a call, or a duplicate, leaves the conversation."""
     session = store.create()
     store.append_many(
         session.id, [gives("x"), says("go"), answers("", "c1"), gives("c1", "one"), gives("c1", "two"), gives("y")]
@@ -161,7 +161,7 @@ def test_duplicate_and_orphan_results_are_taken_back(store: SessionStore) -> Non
 
 
 def test_a_real_result_wins_over_what_stood_in_for_it(store: SessionStore) -> None:
-    """Where the call ended after all, its own result stays."""
+    """If the call ended after all, its own result stays."""
     session = store.create()
     store.append_many(session.id, [says("go"), answers("", "c1")])
     repair(store, session.id)
@@ -173,7 +173,7 @@ def test_a_real_result_wins_over_what_stood_in_for_it(store: SessionStore) -> No
 
 
 def test_a_result_that_came_late_is_moved_to_its_call(store: SessionStore) -> None:
-    """Where two processes wrote at once, each result stands behind its call again."""
+    """If two processes wrote at once, each result is moved after its call."""
     session = store.create()
     store.append_many(
         session.id,
@@ -187,7 +187,7 @@ def test_a_result_that_came_late_is_moved_to_its_call(store: SessionStore) -> No
 
 
 def test_repair_keeps_folded_messages_in_their_place(store: SessionStore) -> None:
-    """Messages that a summary stands for stay behind it when results are put in between."""
+    """Messages that a summary replaced stay after it when results are inserted."""
     session = store.create()
     ids = store.append_many(session.id, [says("a"), answers("b"), says("c"), answers("", "c1"), says("d")])
     store.fold(session.id, ids[:2], says("S"))
@@ -204,7 +204,7 @@ def test_repair_keeps_folded_messages_in_their_place(store: SessionStore) -> Non
 
 
 def test_a_reused_call_id_gets_the_result_next_to_it(store: SessionStore) -> None:
-    """Some servers count calls anew in every answer; an earlier call does not take the result of a later one."""
+    """Some servers restart call ids in every answer; an earlier call does not take the result of a later one."""
     session = store.create()
     store.append_many(
         session.id, [says("a"), answers("", "call_0"), says("b"), answers("", "call_0"), gives("call_0", "second")]
@@ -235,7 +235,7 @@ def transcripts(draw: st.DrawFn) -> list[Message]:
 @settings(max_examples=60, deadline=None)
 @given(transcripts(), st.data())
 def test_any_beginning_of_a_conversation_can_be_repaired(messages: list[Message], data: st.DataObject) -> None:
-    """Wherever the writer died, and whatever was recorded by then, the checker accepts what repair leaves."""
+    """Wherever the writer died, and whatever it had recorded, the checker accepts what repair leaves."""
     store = SessionStore.in_memory()
     session = store.create()
     written = messages[: data.draw(st.integers(1, len(messages)), label="written")]
@@ -259,7 +259,7 @@ def test_any_beginning_of_a_conversation_can_be_repaired(messages: list[Message]
 @settings(max_examples=60, deadline=None)
 @given(transcripts(), st.data())
 def test_results_that_were_lost_doubled_or_moved_are_set_right(messages: list[Message], data: st.DataObject) -> None:
-    """Repair restores the pairing from any disorder of the results, and the second time it changes nothing."""
+    """Repair restores the pairing from any disorder of the results, and a second repair changes nothing."""
     store = SessionStore.in_memory()
     session = store.create()
     talk = [one for one in messages if one.role != "tool"]
@@ -283,20 +283,20 @@ def test_results_that_were_lost_doubled_or_moved_are_set_right(messages: list[Me
     [
         ([says("a"), answers("", "c1")], "call 'c1' has no result at the end"),
         ([says("a"), answers("", "c1"), says("b"), gives("c1")], "call 'c1' has no result before message 3"),
-        ([says("a"), gives("c1")], "which no message right before it asks for"),
-        ([says("a"), answers("", "c1"), gives("c1"), gives("c1")], "which no message right before it asks for"),
-        ([says("a"), answers("", "c1", "c2"), gives("c2"), gives("c1")], "out of the order of the calls"),
-        ([says("a"), answers("", "c1", "c1"), gives("c1"), gives("c1")], "an id that was used before"),
-        ([says("a"), answers("", "c1"), gives("c1"), answers("", "c1"), gives("c1")], "an id that was used before"),
+        ([says("a"), gives("c1")], "which the message before it does not request"),
+        ([says("a"), answers("", "c1"), gives("c1"), gives("c1")], "which the message before it does not request"),
+        ([says("a"), answers("", "c1", "c2"), gives("c2"), gives("c1")], "out of call order"),
+        ([says("a"), answers("", "c1", "c1"), gives("c1"), gives("c1")], "whose id was used before"),
+        ([says("a"), answers("", "c1"), gives("c1"), answers("", "c1"), gives("c1")], "whose id was used before"),
         ([says("a"), answers("", ""), gives("")], "without an id"),
-        ([answers("a")], "stands first"),
-        ([Message(role="system", content="s"), answers("a")], "stands first"),
+        ([answers("a")], "comes first"),
+        ([Message(role="system", content="s"), answers("a")], "comes first"),
         ([says("a"), answers("b"), answers("c")], "follows an assistant"),
         ([Message(role="user", tool_calls=answers("", "c").tool_calls)], "only an assistant may"),
     ],
 )
 def test_the_checker_finds(messages: list[Message], problem: str) -> None:
-    """Each kind of broken pairing or order is named."""
+    """The checker names each kind of broken pairing or order."""
     assert problem in " ".join(check_transcript(messages))
 
 

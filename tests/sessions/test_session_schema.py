@@ -1,4 +1,4 @@
-"""Databases of older versions are brought up to date; newer, foreign and damaged files are left alone."""
+"""Older databases are migrated; newer, foreign and damaged files are left alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def version(path: Path) -> int:
 
 
 def test_a_version_1_database_is_brought_up_to_date(home: Path) -> None:
-    """Sessions of the first version are read, and found by the search that came later."""
+    """Sessions of the first version can be read, and the newer search finds them."""
     path = home / "sessions.db"
     make_file(path, (TABLES,), VERSION_1_ROWS)
     store = SessionStore(path)
@@ -63,7 +63,7 @@ def test_a_version_1_database_is_brought_up_to_date(home: Path) -> None:
 
 
 def test_a_newer_database_is_left_alone(home: Path) -> None:
-    """What a later toolcrib wrote is refused with what to do, and not touched."""
+    """A file of a newer toolcrib is refused with advice, and not touched."""
     path = home / "sessions.db"
     make_file(path, STEPS)
     connection = sqlite3.connect(path)
@@ -78,7 +78,7 @@ def test_a_newer_database_is_left_alone(home: Path) -> None:
 
 
 def test_a_foreign_database_is_left_alone(home: Path) -> None:
-    """A database that some other program made is refused."""
+    """A database of another program is refused."""
     path = home / "sessions.db"
     make_file(path, (Migration(("CREATE TABLE theirs (x)",)),))
     connection = sqlite3.connect(path)
@@ -86,14 +86,14 @@ def test_a_foreign_database_is_left_alone(home: Path) -> None:
     connection.close()
     store = SessionStore(path)
 
-    with pytest.raises(SessionError, match="none of toolcrib's"):
+    with pytest.raises(SessionError, match="not toolcrib's"):
         store.create()
     store.close()
 
 
 @pytest.mark.parametrize("content", [b"this is no database " * 500, b"SQLite format 3\x00" + b"\xff" * 8_000])
 def test_a_damaged_file_is_kept_and_named(home: Path, content: bytes) -> None:
-    """The error says which file, that nothing was changed, and where it could be moved."""
+    """The error names the file, says that nothing was changed, and where to move it."""
     path = home / "sessions.db"
     home.mkdir()
     path.write_bytes(content)
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_kept_and_named(home: Path, content: bytes) -> None:
 
 
 def test_damage_inside_the_file_is_said_when_it_is_met(home: Path) -> None:
-    """Pages that were overwritten give an error in words, not another answer."""
+    """Overwritten pages give an error message, not a wrong answer."""
     path = home / "sessions.db"
     store = SessionStore(path)
     session = store.create()
@@ -141,7 +141,7 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None
 
 
 def test_a_copy_is_kept_before_something_is_lost(home: Path) -> None:
-    """Before the first destructive step the file is copied as it was."""
+    """Before the first destructive step the file is copied unchanged."""
     path = home / "sessions.db"
     make_file(path, (TABLES,), VERSION_1_ROWS)
     store = SessionStore(path)
@@ -160,7 +160,7 @@ def test_a_copy_is_kept_before_something_is_lost(home: Path) -> None:
 
 
 def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A folder that is a file is an error that says so."""
+    """A folder that is a file gives a clear error."""
     (tmp_path / "file").write_text("")
     store = SessionStore(tmp_path / "file" / "sessions.db")
 
@@ -182,7 +182,7 @@ except SessionError as error:
 
 
 def test_a_read_only_file_is_named() -> None:
-    """A file that may not be written is an error that says so."""
+    """A file that is not writable gives a clear error."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "home" / "sessions.db"

@@ -1,4 +1,4 @@
-"""Messages are found by what people type, in every script, best first and without surprises."""
+"""The search finds messages by what people type, in every script, best first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def filled(store: SessionStore, *texts: str) -> str:
     ],
 )
 def test_what_people_type(store: SessionStore, typed: str, expected: list[str]) -> None:
-    """Words must all occur, the last also as a beginning; else one of them, else a part of a word."""
+    """All words must occur, the last also as a prefix; otherwise any one of them, otherwise a part of a word."""
     filled(store, "we use docker compose here", "docker is slow", "a naïve idea", "look at src/app-main.py please")
 
     assert sorted(found(store, typed)) == sorted(expected)
@@ -75,7 +75,7 @@ def test_what_people_type(store: SessionStore, typed: str, expected: list[str]) 
     ],
 )
 def test_scripts_without_spaces(store: SessionStore, typed: str, expected: list[str]) -> None:
-    """Words are found inside a run of signs, also those of one or two signs."""
+    """Words are found inside a run of characters, even words of one or two characters."""
     filled(
         store, "东京的天气怎么样", "天气", "ฉันอยากกินข้าวผัด", "本番にデプロイした v2", "어제 배포했습니다", "plain text"
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_scripts_without_spaces(store: SessionStore, typed: str, expected: list[
 
 
 def test_better_hits_come_first_and_sorting_is_by_time(store: SessionStore) -> None:
-    """Without a wish the best is first; newest and oldest go by time."""
+    """By default the best is first; newest and oldest sort by time."""
     filled(store, "apple among very many other words that make it less about it", "apple apple", "one apple here")
 
     assert found(store, "apple")[0] == "apple apple"
@@ -94,7 +94,7 @@ def test_better_hits_come_first_and_sorting_is_by_time(store: SessionStore) -> N
 
 
 def test_folded_messages_are_found_and_undone_ones_are_not(store: SessionStore) -> None:
-    """What a summary stands for can be searched; what was taken back is gone, also where an index does not help."""
+    """Messages replaced by a summary can be searched; undone ones cannot, even where no index helps."""
     session = store.create()
     ids = store.append_many(session.id, [says("zebra folded 斑马"), answers("ok"), says("zebra undone 斑马")])
     store.fold(session.id, ids[:1], says("a summary"))
@@ -105,7 +105,7 @@ def test_folded_messages_are_found_and_undone_ones_are_not(store: SessionStore) 
 
 
 def test_a_deleted_session_is_not_found(store: SessionStore) -> None:
-    """Deleting takes a session out of both indexes."""
+    """Deleting removes a session from both indexes."""
     session_id = filled(store, "zebra 斑马斑马")
     store.delete(session_id)
 
@@ -117,7 +117,7 @@ def test_a_deleted_session_is_not_found(store: SessionStore) -> None:
 
 
 def test_calls_are_found_by_name_and_arguments(store: SessionStore) -> None:
-    """Somebody who looks for a command that was run finds the message that asked for it."""
+    """A search for a command that ran finds the message that requested it."""
     session = store.create()
     call = RequestedCall(id="c1", name="terminal", arguments='{"command": "kubectl rollout"}')
     store.append_many(session.id, [Message(role="assistant", tool_calls=(call,)), gives("c1", "rolled")])
@@ -129,7 +129,7 @@ def test_calls_are_found_by_name_and_arguments(store: SessionStore) -> None:
 
 
 def test_the_rest_of_a_long_result_is_found_only_where_nothing_else_is(store: SessionStore) -> None:
-    """The index holds the beginning of a long result; what comes later is found by reading, at the end."""
+    """The index holds the beginning of a long result; the rest is found by a scan, last."""
     session = store.create()
     store.append(session.id, gives("c1", "early " + "filler " * 2_000 + "late"))
 
@@ -140,7 +140,7 @@ def test_the_rest_of_a_long_result_is_found_only_where_nothing_else_is(store: Se
 
 
 def test_hits_are_chosen_by_role_session_and_source(store: SessionStore) -> None:
-    """Hidden sessions are left out, roles and sessions can be chosen or left out."""
+    """Hidden sessions are left out; roles and sessions can be selected or excluded."""
     visible, hidden = store.create(), store.create(source="subagent")
     store.append_many(visible.id, [says("tiger asked"), answers("tiger answered")])
     store.append(hidden.id, says("tiger hidden"))
@@ -153,7 +153,7 @@ def test_hits_are_chosen_by_role_session_and_source(store: SessionStore) -> None
 
 
 def test_hits_far_down_the_ranking_are_reached(store: SessionStore) -> None:
-    """Where a session fills the first hundreds of ranks, the others are still found."""
+    """If one session fills the first hundreds of ranks, the others are still found."""
     loud, quiet = store.create(), store.create()
     store.append_many(loud.id, [says("lion lion")] * (search.BEST_FIRST + 100))
     store.append(quiet.id, says("a lion, once, among many other words"))
@@ -163,7 +163,7 @@ def test_hits_far_down_the_ranking_are_reached(store: SessionStore) -> None:
 
 @pytest.mark.services
 def test_an_old_session_can_be_searched_alone(store: SessionStore) -> None:
-    """The words of one session are found although newer sessions have more of them than are ranked."""
+    """Words of one session are found even if newer sessions contain more of them than are ranked."""
     old = filled(store, "an old lynx", "山猫山猫", "nothing")
     store.append_many(store.create().id, [says("lynx 山猫山猫")] * (search.RANKED + 10))
 
@@ -175,7 +175,7 @@ def test_an_old_session_can_be_searched_alone(store: SessionStore) -> None:
 
 @pytest.mark.services
 def test_more_hits_than_can_be_ranked_are_ranked_over_the_newest(store: SessionStore) -> None:
-    """Beyond the limit, a perfect but old message gives way to newer ones."""
+    """Beyond the limit, newer messages displace a perfect but old one."""
     session = store.create()
     store.append(session.id, says("wolf"))
     filler = says("a wolf among other words that make the text long enough to be worse")
@@ -205,7 +205,7 @@ QUERIES = st.one_of(
 @example("a " * 500)
 @example("天" * 500)
 def test_no_query_fails(typed: str) -> None:
-    """Whatever is typed gives an answer."""
+    """Any input gives an answer."""
     for wanted in (SearchRequest(), SearchRequest(sort="newest"), SearchRequest(sort="oldest", roles=("user",))):
         search_messages(FILLED, typed, wanted=wanted)
 
@@ -232,7 +232,7 @@ def test_every_word_of_a_message_finds_it(store: SessionStore) -> None:
     ],
 )
 def test_a_snippet_shows_the_word(text: str, words: tuple[str, ...], expected: str) -> None:
-    """The part that is shown has the word, whatever its case and accents."""
+    """The snippet contains the word, whatever its case and accents."""
     shown = snippet(text, words, 40)
 
     assert expected in shown

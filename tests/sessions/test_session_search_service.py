@@ -1,4 +1,4 @@
-"""The tool `session_search` finds earlier conversations, reads on in them, and lists the latest."""
+"""The tool `session_search` finds earlier conversations, reads in them, and lists the latest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def talk(store: SessionStore, session_id: str, *texts: str, **fields: Any) -> li
 
 
 async def test_discover_gives_sessions_with_their_matches(store: SessionStore) -> None:
-    """Each session comes once, with its title, its time and the messages that fit."""
+    """Each session appears once, with its title, its time and the matching messages."""
     first, _ = talk(store, "a", "we deploy with ansible", "the deploy failed", title="Deploys")
     talk(store, "b", "how do I deploy this")
     talk(store, "c", "nothing of interest")
@@ -46,7 +46,7 @@ async def test_discover_gives_sessions_with_their_matches(store: SessionStore) -
 
 
 async def test_the_current_session_and_its_family_are_left_out(store: SessionStore) -> None:
-    """What the model knows already is not offered to it: this session, where it came from, what came from it."""
+    """The model is not offered what it already knows: this session, its ancestors and its descendants."""
     talk(store, "parent", "deploy one")
     child = store.branch("parent").id
     grandchild = store.branch(child).id
@@ -57,7 +57,7 @@ async def test_the_current_session_and_its_family_are_left_out(store: SessionSto
 
 
 async def test_helpers_are_hidden_and_scheduled_sessions_come_last(store: SessionStore) -> None:
-    """Sessions of sub-agents and tools are left out; those of cron come after the ones that people had."""
+    """Sessions of subagents and tools are left out; cron sessions come after those of people."""
     talk(store, "cron", "deploy deploy deploy", source="cron")
     talk(store, "cli", "we should deploy some day, when all of this is done", source="cli")
     talk(store, "sub", "deploy", source="subagent")
@@ -68,7 +68,7 @@ async def test_helpers_are_hidden_and_scheduled_sessions_come_last(store: Sessio
 
 
 async def test_limit_and_sort_choose_the_sessions(store: SessionStore) -> None:
-    """Three sessions unless told otherwise; newest and oldest go by the time of the messages."""
+    """Three sessions by default; newest and oldest sort by the time of the messages."""
     for number in range(5):
         talk(store, f"s{number}", f"deploy {number}")
 
@@ -78,7 +78,7 @@ async def test_limit_and_sort_choose_the_sessions(store: SessionStore) -> None:
 
 
 async def test_a_loud_session_does_not_hide_the_others(store: SessionStore) -> None:
-    """A session with hundreds of hits is one result among the others, with a few snippets."""
+    """A session with hundreds of hits is one result among others, with a few snippets."""
     talk(store, "loud", *["deploy deploy"] * 700)
     talk(store, "quiet", "we talked once about a deploy, among other things")
 
@@ -89,7 +89,7 @@ async def test_a_loud_session_does_not_hide_the_others(store: SessionStore) -> N
 
 
 async def test_roles_can_be_chosen(store: SessionStore) -> None:
-    """Only messages of the named roles count; a role that does not exist is an error with those there are."""
+    """Only messages of the named roles count; an unknown role is an error that lists the roles."""
     store.create(session_id="a")
     store.append_many("a", [says("deploy asked"), answers("", "c1"), gives("c1", "deploy result")])
 
@@ -99,7 +99,7 @@ async def test_roles_can_be_chosen(store: SessionStore) -> None:
 
 
 async def test_read_around_shows_a_window(store: SessionStore) -> None:
-    """A message with its neighbours, and how many there are beyond them; the session may be left out."""
+    """A message with its neighbours, and how many more there are; the session id is optional."""
     messages = talk(store, "a", *[f"message {number}" for number in range(20)])
 
     answer = await ask(store, session_id="a", around_message_id=messages[10], window=2)
@@ -119,7 +119,7 @@ async def test_read_around_the_wrong_message_is_an_error(store: SessionStore) ->
 
 
 async def test_read_shows_both_ends_of_a_session(store: SessionStore) -> None:
-    """A long session is shown by its beginning and its end, with what is left out counted."""
+    """A long session shows its beginning and its end, and counts what is left out."""
     talk(store, "a", *[f"message {number}" for number in range(50)])
 
     answer = await ask(store, session_id="a")
@@ -131,7 +131,7 @@ async def test_read_shows_both_ends_of_a_session(store: SessionStore) -> None:
 
 
 async def test_a_session_can_be_searched_alone(store: SessionStore) -> None:
-    """A query with a session id looks only there, be it the current session."""
+    """A query with a session id searches only there, even in the current session."""
     talk(store, "a", "deploy here")
     talk(store, "b", "deploy there")
 
@@ -173,7 +173,7 @@ async def test_a_wide_window_is_bounded_too(store: SessionStore) -> None:
 
 
 async def test_a_profile_is_another_home(home: Path, store: SessionStore) -> None:
-    """The sessions of a profile are those in its own folder; one that does not exist is named, and not made."""
+    """A profile's sessions are in its own folder; an unknown profile is named, and not created."""
     talk(store, "mine", "deploy mine")
     other = SessionStore(home / "profiles" / "work" / "sessions.db")
     talk(other, "theirs", "deploy theirs")
@@ -195,5 +195,5 @@ async def test_errors_are_told_to_the_model(store: SessionStore) -> None:
 
 
 async def test_a_query_of_a_whole_page_is_refused_in_words(store: SessionStore) -> None:
-    """A model that pastes a text instead of words hears what to give, not what SQLite says."""
+    """A model that pastes a text instead of words learns what to give, not what SQLite says."""
     assert "give a few words" in (await ask(store, query="word" * 10_000))["error"]

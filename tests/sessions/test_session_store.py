@@ -1,4 +1,4 @@
-"""Sessions are kept as they were, in the order of the conversation, also by several at once."""
+"""Sessions are stored unchanged, in conversation order, even with concurrent writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def texts(store: SessionStore, session_id: str, *states: str) -> list[str]:
 
 
 def test_nothing_is_created_before_the_first_use(home: Path) -> None:
-    """Making a store opens no file; the first use makes folder and file for the owner alone."""
+    """Creating a store opens no file; the first use creates folder and file for the owner only."""
     path = home / "deep" / "sessions.db"
     store = SessionStore(path)
     assert not home.exists()
@@ -41,7 +41,7 @@ def test_nothing_is_created_before_the_first_use(home: Path) -> None:
 
 
 def test_a_session_is_read_back_as_it_was_created(store: SessionStore) -> None:
-    """All fields of a session are kept, and its id says when it began."""
+    """All fields of a session are stored, and its id contains its start time."""
     made = store.create(
         source="cli", model="m", provider="p", cwd="/w", title="T", toolsets=["web", "file"], system_prompt="Be brief."
     )
@@ -51,7 +51,7 @@ def test_a_session_is_read_back_as_it_was_created(store: SessionStore) -> None:
 
 
 def test_messages_come_back_exactly_as_they_were(store: SessionStore, open_store: OpenStore) -> None:
-    """Text, parts, images, calls, status, reasoning and the provider's own data survive in another connection."""
+    """Text, parts, images, calls, status, reasoning and provider data survive in another connection."""
     messages = [
         says("hello\x00 wörld 😀"),
         Message(role="user", content=(Text("see"), Image(media_type="image/png", data="AAAA"))),
@@ -89,7 +89,7 @@ def test_any_text_can_be_appended(text: str) -> None:
 
 
 def test_half_characters_are_replaced_wherever_they_stand(store: SessionStore) -> None:
-    """A lone surrogate in a call or in the provider's data does not keep a message from being stored."""
+    """A message with a lone surrogate in a call or in provider data can still be stored."""
     session = store.create()
     calls = (RequestedCall(id="c", name="n", arguments='{"p":"\ud800"}'),)
 
@@ -101,7 +101,7 @@ def test_half_characters_are_replaced_wherever_they_stand(store: SessionStore) -
 
 
 def test_usage_is_added_up(store: SessionStore) -> None:
-    """Usage of messages and of requests without a message goes on the session's account; unknown cost stays unknown."""
+    """Usage of messages and of requests without a message adds to the session; unknown cost stays unknown."""
     session = store.create()
     store.append(session.id, answers("a"), usage=Usage(input_tokens=10, output_tokens=3))
     assert store.get(session.id).usage.cost_usd is None
@@ -113,7 +113,7 @@ def test_usage_is_added_up(store: SessionStore) -> None:
 
 
 def test_a_session_is_found_by_id_prefix_or_last(store: SessionStore) -> None:
-    """An exact id wins, a prefix must fit one session alone, and `last` is the visible session used last."""
+    """An exact id wins, a prefix must be unique, and `last` is the most recently used visible session."""
     store.create(session_id="2026_a")
     store.create(session_id="2026_ab")
     store.create(session_id="2027_x", source="subagent")
@@ -122,13 +122,13 @@ def test_a_session_is_found_by_id_prefix_or_last(store: SessionStore) -> None:
     assert store.get("2026_a").id == "2026_a"
     assert store.get("2027").id == "2027_x"
     assert store.get("last").id == "2026_a"
-    with pytest.raises(SessionError, match=r"several sessions begin with '2026_'.*type more"):
+    with pytest.raises(SessionError, match=r"several sessions start with '2026_'.*type more"):
         store.get("2026_")
 
 
 @pytest.mark.parametrize("wanted", ["2026_b", "", "%", "_", "nothing like it"])
 def test_a_session_that_is_not_there_is_refused_with_advice(store: SessionStore, wanted: str) -> None:
-    """An unknown id is an error that names what to type next; characters with a meaning in SQL have none here."""
+    """An unknown id gives an error with advice; characters with a meaning in SQL have none here."""
     store.create(session_id="2026_a")
 
     with pytest.raises(SessionError, match=r"2026_a.*toolcrib sessions list"):
@@ -158,7 +158,7 @@ def test_last_without_any_session_says_how_to_begin(store: SessionStore) -> None
     ],
 )
 def test_a_deleted_session_cannot_be_used(store: SessionStore, use: Callable[[SessionStore], object]) -> None:
-    """Whatever is asked of a session that was deleted is an error with its name, and writes nothing."""
+    """Any use of a deleted session is an error that names it, and writes nothing."""
     store.create(session_id="gone")
     store.append("gone", says("x"))
     store.delete("gone")
@@ -169,14 +169,14 @@ def test_a_deleted_session_cannot_be_used(store: SessionStore, use: Callable[[Se
 
 
 def test_an_id_is_given_once(store: SessionStore) -> None:
-    """A second session of the same id is refused."""
+    """A second session with the same id is refused."""
     store.create(session_id="x")
     with pytest.raises(SessionError, match="'x' already"):
         store.create(session_id="x")
 
 
 def test_update_changes_only_what_is_given(store: SessionStore) -> None:
-    """Fields that are not named stay as they are."""
+    """Fields that are not given stay unchanged."""
     session = store.create(title="old", model="m", system_prompt="one", toolsets=["a"])
 
     store.update(session.id, title="new", system_prompt="two")
@@ -186,7 +186,7 @@ def test_update_changes_only_what_is_given(store: SessionStore) -> None:
 
 
 def test_a_message_opens_an_ended_session_again(store: SessionStore) -> None:
-    """An end carries its reason until somebody goes on."""
+    """An end keeps its reason until the session continues."""
     session = store.create()
     store.end(session.id, "exit")
     assert store.get(session.id).end_reason == "exit"
@@ -199,7 +199,7 @@ def test_a_message_opens_an_ended_session_again(store: SessionStore) -> None:
 
 
 def test_append_many_is_all_or_nothing(store: SessionStore) -> None:
-    """One message that cannot be written leaves none of them."""
+    """If one message cannot be written, none of them is."""
     session = store.create()
     with pytest.raises(AttributeError):
         store.append_many(session.id, [says("a"), None])  # type: ignore[list-item]
@@ -224,7 +224,7 @@ def test_a_summary_stands_in_the_place_of_what_it_folds(store: SessionStore) -> 
 
 
 def test_folding_in_the_middle_keeps_the_head(store: SessionStore) -> None:
-    """What stands before the first folded message stays before the summary."""
+    """Messages before the first folded one stay before the summary."""
     session = store.create()
     ids = store.append_many(session.id, [says("task"), answers("b"), says("c"), answers("d")])
 
@@ -234,7 +234,7 @@ def test_folding_in_the_middle_keeps_the_head(store: SessionStore) -> None:
 
 
 def test_a_fold_that_fails_changes_nothing(store: SessionStore) -> None:
-    """A message that is not live, or belongs to another session, cannot be folded; then none is."""
+    """If one message is not live, or belongs to another session, none is folded."""
     session, other = store.create(), store.create()
     (mine,) = store.append_many(session.id, [says("mine")])
     (foreign,) = store.append_many(other.id, [says("foreign")])
@@ -248,7 +248,7 @@ def test_a_fold_that_fails_changes_nothing(store: SessionStore) -> None:
 
 
 def test_undo_takes_back_a_message_and_all_later_ones(store: SessionStore) -> None:
-    """Undone messages leave the conversation, are kept, and are counted no more."""
+    """Undone messages leave the conversation and the counts, but are kept."""
     session = store.create()
     ids = store.append_many(session.id, [says("a"), answers("b"), says("c"), answers("d")])
 
@@ -262,7 +262,7 @@ def test_undo_takes_back_a_message_and_all_later_ones(store: SessionStore) -> No
 
 
 def test_undo_of_a_summary_takes_back_what_it_stands_for(store: SessionStore) -> None:
-    """What was folded into an undone summary does not linger as folded."""
+    """Messages folded into an undone summary do not stay folded."""
     session = store.create()
     ids = store.append_many(session.id, [says("task"), answers("b"), says("c"), answers("d")])
     summary = store.fold(session.id, ids[1:3], says("S"))
@@ -273,7 +273,7 @@ def test_undo_of_a_summary_takes_back_what_it_stands_for(store: SessionStore) ->
 
 
 def test_a_branch_is_a_copy_with_lineage(store: SessionStore) -> None:
-    """A branch begins with the live messages, knows its parent, costs nothing yet, and leaves the parent alone."""
+    """A branch starts with the live messages, knows its parent, costs nothing yet, and leaves the parent alone."""
     parent = store.create(title="T", model="m", system_prompt="P", toolsets=["web"])
     store.append(parent.id, says("a"), usage=Usage(input_tokens=5))
     undone = store.append(parent.id, says("b"))
@@ -291,7 +291,7 @@ def test_a_branch_is_a_copy_with_lineage(store: SessionStore) -> None:
 
 @pytest.mark.parametrize(("up_to", "copied"), [(0, 1), (1, 4), (2, 4), (3, 4), (4, 5), (5, 5), (6, 5), (None, 5)])
 def test_a_branch_never_parts_calls_from_results(store: SessionStore, up_to: int | None, copied: int) -> None:
-    """Wherever a branch ends, it has all results of its calls, or not the message that asks for them."""
+    """Wherever a branch ends, it has all results of its calls, or not the message that requests them."""
     session = store.create()
     messages = [
         says("go"), answers("", "c1", "c2"), gives("c1"), gives("c2"), says("more"),
@@ -308,7 +308,7 @@ def test_a_branch_never_parts_calls_from_results(store: SessionStore, up_to: int
 
 
 def test_lists_show_the_latest_first_and_hide_helpers(store: SessionStore) -> None:
-    """Sessions of helpers and tools are listed only on request; source, folder, limit and offset choose."""
+    """Sessions of subagents and tools are listed only on request; source, folder, limit and offset filter."""
     store.create(session_id="a", source="cli", cwd="/w")
     store.create(session_id="b", source="cron")
     store.create(session_id="c", source="subagent")
@@ -326,7 +326,7 @@ def test_lists_show_the_latest_first_and_hide_helpers(store: SessionStore) -> No
 
 
 def test_stats_add_everything_up(store: SessionStore) -> None:
-    """Counts, tokens and cost in all, by source and by model; calls by tool; the size on disk."""
+    """Counts, tokens and cost in total, by source and by model; calls by tool; the size on disk."""
     assert store.stats()["sessions"] == 0
     session = store.create(source="cli", model="m")
     store.append(session.id, says("x"))
@@ -360,7 +360,7 @@ def test_calls_are_recorded_from_start_to_end(store: SessionStore) -> None:
 
 
 def test_the_recorded_result_is_dropped_once_the_conversation_has_it(store: SessionStore) -> None:
-    """No result is kept twice."""
+    """No result is stored twice."""
     session = store.create()
     recorder, ctx = store.recorder(), context(session.id, "c1")
     recorder.started(entry(), {}, EFFECTS, ctx)
@@ -384,7 +384,7 @@ def test_a_call_that_is_started_twice_has_one_record(store: SessionStore) -> Non
 
 
 def test_a_call_outside_any_session_opens_nothing(home: Path) -> None:
-    """A recorder without a session of its store does nothing, and makes no database."""
+    """A recorder without a session of its store does nothing, and creates no database."""
     store = SessionStore(home / "sessions.db")
     for session_id in ("", "unknown"):
         ctx = context(session_id, "c1")
@@ -399,15 +399,15 @@ def test_a_call_outside_any_session_opens_nothing(home: Path) -> None:
 
 
 def test_a_closed_store_says_so(store: SessionStore) -> None:
-    """Use after close is an error in words."""
+    """Use after close gives a clear error."""
     store.create()
     store.close()
-    with pytest.raises(SessionError, match="was closed"):
+    with pytest.raises(SessionError, match="is closed"):
         store.list()
 
 
 def test_threads_append_side_by_side(store: SessionStore) -> None:
-    """Appends from many threads are all kept, each thread's in its order."""
+    """Appends from many threads are all stored, each thread's in its order."""
     session = store.create()
 
     def work(name: int) -> None:
@@ -428,7 +428,7 @@ def test_threads_append_side_by_side(store: SessionStore) -> None:
 
 
 def test_half_characters_in_titles_folders_and_prompts_are_replaced(store: SessionStore) -> None:
-    """A folder whose name is no text, or a broken title, does not keep a session from being made."""
+    """A session can be created even if its folder's name or its title is not valid text."""
     session = store.create(cwd="caf\udce9", title="\ud800", system_prompt="\udfff")
     store.update(session.id, title="half \ud800", cwd="caf\udce9", system_prompt="\udfff!")
 

@@ -25,7 +25,7 @@ def result(store: TodoStore, call_id: str = "c1") -> Message:
 
 
 def test_writing_replaces_the_plan() -> None:
-    """Without merge, what was there before is gone."""
+    """Without merge, the new plan replaces the old one."""
     store = TodoStore([item("a"), item("b")])
 
     assert store.write([item("c")]) == [item("c")]
@@ -33,7 +33,7 @@ def test_writing_replaces_the_plan() -> None:
 
 
 def test_merging_changes_items_by_id_and_keeps_the_others() -> None:
-    """A merged item keeps its place and what is not said about it; new items come last."""
+    """A merged item keeps its position and the fields not given; new items come last."""
     store = TodoStore([item("a"), item("b", "write tests")])
 
     store.write([{"id": "b", "status": "completed"}, item("c")], merge=True)
@@ -60,7 +60,7 @@ def test_a_plan_is_bounded() -> None:
 
 
 def test_odd_items_become_whole_ones() -> None:
-    """What a model leaves out or misspells never breaks the plan."""
+    """Missing or misspelled fields never break the plan."""
     store = TodoStore()
 
     store.write(["just words", {"content": "no id"}, {"id": 7, "status": "DONE"}, {"id": "x", "status": "In_Progress"}])
@@ -72,7 +72,7 @@ def test_odd_items_become_whole_ones() -> None:
 
 
 def test_what_is_read_is_a_copy() -> None:
-    """Nobody can change the plan but by writing it."""
+    """Only a write can change the plan."""
     store = TodoStore([item("a")])
 
     store.read()[0]["status"] = "completed"
@@ -81,7 +81,7 @@ def test_what_is_read_is_a_copy() -> None:
 
 
 def test_only_open_items_are_put_back_into_a_context() -> None:
-    """Compression gets the open items with their state, and nothing when all is done."""
+    """Compression gets the open items with their status, and nothing when all are done."""
     store = TodoStore(
         [item("a", status="completed"), item("b", status="in_progress"), item("c"), item("d", status="cancelled")]
     )
@@ -98,7 +98,7 @@ def test_only_open_items_are_put_back_into_a_context() -> None:
 
 
 def test_the_plan_is_found_again_in_a_transcript() -> None:
-    """The last result that the model saw is the plan after a resume; failed writes do not count."""
+    """After a resume, the last result that the model saw is the plan; failed writes do not count."""
     first, last = TodoStore([item("a")]), TodoStore([item("a", status="completed"), item("b")])
     messages = [
         Message(role="user", content="go"),
@@ -114,7 +114,7 @@ def test_the_plan_is_found_again_in_a_transcript() -> None:
 
 
 def test_a_plan_whose_result_was_cut_is_rebuilt_from_the_call() -> None:
-    """A result that was replaced by a preview is made up for by what the model asked for."""
+    """If a preview replaced a result, the plan comes from the call's arguments."""
     arguments = json.dumps({"todos": [item("b", status="completed")], "merge": True})
     messages = [
         result(TodoStore([item("a"), item("b")])),
@@ -126,7 +126,7 @@ def test_a_plan_whose_result_was_cut_is_rebuilt_from_the_call() -> None:
 
 
 async def test_each_session_has_its_own_plan(make_runtime: MakeRuntime) -> None:
-    """The tool answers with the plan and its counts, of the calling session alone."""
+    """The tool answers with the plan and its counts, of the calling session only."""
     service = TodoService()
     runtime = make_runtime(services={"todo": service}, registry=ToolRegistry(parent=default_registry))
 
@@ -145,7 +145,7 @@ async def test_each_session_has_its_own_plan(make_runtime: MakeRuntime) -> None:
 
 
 async def test_items_that_do_not_fit_any_more_are_named(make_runtime: MakeRuntime) -> None:
-    """A merge that goes over the bound says how much was left out."""
+    """A merge beyond the limit says how many items were left out."""
     service = TodoService()
     service.store("s").write([item(str(number)) for number in range(MAX_ITEMS)])
     runtime = make_runtime(services={"todo": service}, registry=ToolRegistry(parent=default_registry))

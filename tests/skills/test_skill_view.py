@@ -93,7 +93,7 @@ async def test_what_a_project_brings_is_marked_as_data(crib: Crib) -> None:
     assert seen["content"].startswith('<untrusted_tool_result source="project skill build">\nBuild with make.')
     assert seen["content"].count("</untrusted_tool_result>") == 1
     assert seen["content"].endswith("</untrusted_tool_result>")
-    assert "frames a conversation" in seen["warning"]
+    assert "delimits conversation turns" in seen["warning"]
 
 
 async def test_nothing_that_a_project_names_gives_orders(crib: Crib) -> None:

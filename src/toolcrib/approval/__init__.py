@@ -1,4 +1,4 @@
-"""Decides whether a call may run: what it does, what policy says, and who is asked.
+"""Decides whether a call may run: reads its effects, applies the policy, and asks for approval where needed.
 
 The analyser of shell commands loads on first use of its names.
 """
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Keeps `analyse` the function: importing the module of that name would put the module in its place."""
+    """Keeps `analyse` the function: importing the module of the same name would otherwise replace it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value.analyse if name == "analyse" and isinstance(value, ModuleType) else value)

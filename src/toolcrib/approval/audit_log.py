@@ -1,6 +1,6 @@
-"""The record of every question and decision: one line of JSON each, only ever added to, readable by its owner alone.
+"""The audit log of approvals: every question and decision as one line of JSON, append-only, readable only by its owner.
 
-A line is written with one system call and is whole or not there; what a killed writer left half is passed over.
+Each line is written with one system call; readers skip a partial line that a killed writer left.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ MAX_TEXT_CHARS = 300
 MAX_DANGERS = 12
 MAX_PATHS = 4
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Neither a link to another file nor a pipe that nobody reads is taken for the log."""
+"""Refuses a symbolic link, and a pipe without a reader, in place of the log."""
 LOCK_WAIT_SECONDS = 2.0
 LOCK_POLL_SECONDS = 0.005
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One request and what became of it."""
+    """One request and its outcome."""
 
     request: ApprovalRequest
-    """As it was asked, with secrets masked and long texts cut."""
+    """The request as asked, with secrets masked and long texts cut."""
     digest: str
     """SHA-256 of the exact command."""
     answer: Answer | None = None
@@ -55,7 +55,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalLog:
-    """The log of one home; several processes may write to it at once."""
+    """The log of one home; several processes may write to it at the same time."""
 
     def __init__(self, path: Path, *, masker: Callable[[], Mask] = redactor, clock: Callable[[], float] = time.time):
         self.path = path
@@ -67,38 +67,38 @@ class ApprovalLog:
         self._inode = 0
 
     def requested(self, request: ApprovalRequest) -> None:
-        """Put a question on record; returns when it is durable, and does nothing for one that is there already."""
+        """Record a question and return once it is durable; does nothing if it is already recorded."""
         with self._lock:
-            self._read_on()
+            self._read_new_lines()
             if request.id not in self._records:
                 self._append({"event": "requested", **self._request_fields(request, self._masker())})
 
     def answered(self, request_id: str, answer: Answer) -> bool:
-        """Put an answer on record, once; False if the request was answered before, or never asked."""
-        with self._lock, self._alone():
-            self._read_on()
+        """Record an answer once; False if the request is unknown or already answered."""
+        with self._lock, self._exclusive():
+            self._read_new_lines()
             record = self._records.get(request_id)
             if record is None or record.answer is not None:
                 return False
             self._append({"event": "answered", "id": request_id, **self._answer_fields(answer, self._masker())})
-            self._read_on()
+            self._read_new_lines()
             return True
 
     def decided(self, request: ApprovalRequest, answer: Answer) -> None:
-        """Put on record what was decided without a question."""
+        """Record a decision that needed no question."""
         with self._lock:
             mask = self._masker()
             fields = self._request_fields(request, mask) | self._answer_fields(answer, mask)
             self._append({"event": "decided", **fields})
 
     def records(self) -> list[ApprovalRecord]:
-        """Everything on record, oldest first."""
+        """All records, oldest first."""
         with self._lock:
-            self._read_on()
+            self._read_new_lines()
             return list(self._records.values())
 
     def find(self, id_start: str) -> list[ApprovalRecord]:
-        """The records whose id starts so."""
+        """The records whose id starts with this text."""
         return [record for record in self.records() if record.id.startswith(id_start)]
 
     def last(self, count: int = 1) -> list[ApprovalRecord]:
@@ -106,21 +106,21 @@ class ApprovalLog:
         return self.records()[::-1][:count]
 
     def pending(self) -> list[ApprovalRequest]:
-        """What was asked and not answered, oldest first."""
+        """The requests without an answer, oldest first."""
         return [record.request for record in self.records() if record.answer is None]
 
     def _request_fields(self, request: ApprovalRequest, mask: Mask) -> dict[str, Any]:
         shown = replace(
             request,
-            command=_short(request.command, mask, MAX_COMMAND_CHARS),
-            dangers=tuple(_shown(danger, mask) for danger in request.dangers[:MAX_DANGERS]),
-            tool=_short(request.tool, mask),
-            title=_short(request.title, mask),
-            # Verbatim: an answer that comes after a restart finds its session by it.
+            command=_shorten(request.command, mask, MAX_COMMAND_CHARS),
+            dangers=tuple(_masked_danger(danger, mask) for danger in request.dangers[:MAX_DANGERS]),
+            tool=_shorten(request.tool, mask),
+            title=_shorten(request.title, mask),
+            # Kept verbatim: an answer after a restart finds its session by this key.
             session_key=request.session_key,
-            call_id=_short(request.call_id, mask),
-            turn_id=_short(request.turn_id, mask),
-            cwd=_short(request.cwd, mask),
+            call_id=_shorten(request.call_id, mask),
+            turn_id=_shorten(request.turn_id, mask),
+            cwd=_shorten(request.cwd, mask),
         )
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
         return {**msgspec.to_builtins(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
@@ -128,7 +128,7 @@ class ApprovalLog:
     def _answer_fields(self, answer: Answer, mask: Mask) -> dict[str, Any]:
         return {
             "choice": answer.choice,
-            "reason": _short(answer.reason, mask),
+            "reason": _shorten(answer.reason, mask),
             "decided_by": answer.decided_by,
             "every_scope": answer.every_scope,
             "answered_at": self._clock(),
@@ -152,12 +152,12 @@ class ApprovalLog:
     def _file_status(self, descriptor: int) -> os.stat_result:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{str(self.path)!r} is no file")
+            raise OSError(f"{str(self.path)!r} is not a regular file")
         return status
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keeps other processes from answering at the same time."""
+    def _exclusive(self) -> Iterator[None]:
+        """Holds a lock so that no other process records an answer at the same time."""
         if sys.platform == "win32":
             yield
             return
@@ -177,8 +177,8 @@ class ApprovalLog:
         finally:
             os.close(lock)
 
-    def _read_on(self) -> None:
-        """Take in the whole lines that were added since the last look."""
+    def _read_new_lines(self) -> None:
+        """Read the complete lines added since the last read."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | NO_LINKS)
         except FileNotFoundError:
@@ -193,9 +193,9 @@ class ApprovalLog:
         whole = added[: added.rfind(b"\n") + 1]
         self._read_until += len(whole)
         for line in whole.splitlines():
-            self._take_in(line)
+            self._add_line(line)
 
-    def _take_in(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         try:
             fields = json.loads(line)
             request_id = fields["id"]
@@ -210,7 +210,7 @@ class ApprovalLog:
                     record = replace(record, answer=_answer(fields), answered_at=float(fields["answered_at"]))
                 answered = self._records.get(request_id, record)
         except (ValueError, TypeError, KeyError, AttributeError):
-            return  # A line that a killed writer left half, or that somebody else wrote.
+            return  # A partial line of a killed writer, or a line from another program.
         self._records[request_id] = answered
 
 
@@ -256,18 +256,18 @@ def _answer(fields: dict[str, Any]) -> Answer:
     )
 
 
-def _shown(danger: Danger, mask: Mask) -> Danger:
+def _masked_danger(danger: Danger, mask: Mask) -> Danger:
     return replace(
         danger,
-        description=_short(danger.description, mask),
-        reason=_short(danger.reason, mask),
-        scope=_short(danger.scope, mask),
-        rule=_short(danger.rule, mask),
-        paths=tuple(_short(path, mask) for path in danger.paths[:MAX_PATHS]),
+        description=_shorten(danger.description, mask),
+        reason=_shorten(danger.reason, mask),
+        scope=_shorten(danger.scope, mask),
+        rule=_shorten(danger.rule, mask),
+        paths=tuple(_shorten(path, mask) for path in danger.paths[:MAX_PATHS]),
     )
 
 
-def _short(text: str, mask: Mask, limit: int = MAX_TEXT_CHARS) -> str:
+def _shorten(text: str, mask: Mask, limit: int = MAX_TEXT_CHARS) -> str:
     # Masked before it is cut: half a key would no longer look like one.
     masked = mask(text[:MAX_MASKED_CHARS]) if text else ""
     return masked if len(masked) <= limit else f"{masked[:limit]}… ({len(text)} characters)"

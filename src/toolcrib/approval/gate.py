@@ -1,54 +1,52 @@
-"""The one place where a call is allowed, asked about or denied: what was granted, what policy says, whom we ask."""
+"""The approval gate: applies policy and grants to a call, asks the approver where needed, and records the outcome."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from toolcrib.approval.shell.syntax import Script
 
 import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from toolcrib.approval.approvers import keeps_time
+from toolcrib.approval.approvers import has_own_timeout
 from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.options import FireHook
-from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, in_words
+from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
+if TYPE_CHECKING:
+    from toolcrib.approval.shell.syntax import Script
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION = "default"
 TIMEOUT_GRACE_SECONDS = 1.0
-"""An approver that keeps the time itself gets this much longer, to say so in its own words."""
+"""Extra time for an approver that enforces the timeout itself, so that it can report it in its own words."""
 PENDING = "pending"
-"""`decided_by` of a deny that answers the call but not the question, which stays open on record."""
+"""`decided_by` of a deny that answers only the call: the question stays open on record."""
 MAX_SHOWN_ARGUMENTS = 2_000
 SURFACES = {"interactive": "cli", "gateway": "gateway"}
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
-    """One question on its way, with what the hooks are told about it."""
+    """A question being asked, with the keywords that hooks receive."""
 
     request: ApprovalRequest
     keywords: dict[str, Any]
 
 
 class ApprovalGate:
-    """Decides about calls by policy and grants, asks where they say so, and keeps the record."""
+    """Decides calls by policy and grants, asks the approver where needed, and records every outcome."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class ApprovalGate:
         self._clock = clock
 
     def attend(self, approver: Approver, policy: Policy) -> None:
-        """Ask this approver from now on, by a policy that knows of him."""
+        """Ask this approver from now on, under a policy that takes it into account."""
         self._approver = approver
         self.policy = policy
 
@@ -102,7 +100,7 @@ class ApprovalGate:
         request = replace(request, dangers=still_open or dangers, may_be_permanent=may_be_permanent(still_open))
         if not still_open:
             return self._record_decision(Verdict("allow", (), "grant", dangers), request)
-        # A question that policy has just put stands; a plugin's own has not been held against policy yet.
+        # Policy has just asked this question, so it stands; a plugin's question must still be checked against policy.
         if not verdict.dangers:
             decision = answer_dangers(self.policy, still_open)
             if decision.outcome != "ask":
@@ -111,14 +109,14 @@ class ApprovalGate:
 
     async def _ask(self, request: ApprovalRequest) -> Verdict:
         if self._approver is None:
-            reasons = (*_reasons(request), "nobody is here to approve it")
+            reasons = (*_reasons(request), "no one is available to approve it")
             return self._record_decision(Verdict("deny", reasons, "nobody", request.dangers), request)
         try:
             self.log.requested(request)
         except OSError as error:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
-        self._tell("pre_approval_request", question.keywords)
+        self._fire_hook("pre_approval_request", question.keywords)
         answer = Answer(choice="cancelled", decided_by="interrupt")
         try:
             answer = await self._answer_in_time(self._approver, request)
@@ -126,7 +124,7 @@ class ApprovalGate:
             answer = Answer(choice="deny", reason="the approver failed", decided_by="error")
             raise
         finally:
-            # Also when the call is cancelled while it waits: a question on record has an end.
+            # Also if the call is cancelled while it waits: every recorded question gets an outcome.
             problem = self._close(question, answer)
         if problem is not None and answer.allows:
             return _unrecorded(request, problem)
@@ -136,48 +134,48 @@ class ApprovalGate:
         return _denial(request, answer, self._timeout_seconds)
 
     async def _answer_in_time(self, approver: Approver, request: ApprovalRequest) -> Answer:
-        # A question may have to wait for its turn at the terminal, and its time begins when it is seen.
-        limit = None if keeps_time(approver) else self._timeout_seconds + TIMEOUT_GRACE_SECONDS
+        # A question may queue for the terminal, and its timeout starts only when it is shown.
+        limit = None if has_own_timeout(approver) else self._timeout_seconds + TIMEOUT_GRACE_SECONDS
         try:
             answer = await asyncio.wait_for(approver.ask(request), limit)
         except TimeoutError:
             return Answer(choice="timeout", decided_by="timeout")
         if not isinstance(answer, Answer):
-            raise TypeError(f"the approver gave {answer!r}, which is no Answer")
+            raise TypeError(f"the approver returned {answer!r} instead of an Answer")
         if answer.choice == "always" and not request.may_be_permanent:
             answer = replace(answer, choice="session")
         return answer if answer.decided_by else replace(answer, decided_by="user")
 
     def _close(self, question: _Question, answer: Answer) -> OSError | None:
-        """Record the answer and tell the hooks; gives the error when it could not be recorded."""
+        """Record the answer and notify the hooks; returns the error if recording failed."""
         if answer.decided_by == PENDING:
             return None
         problem = None
         try:
             self.log.answered(question.request.id, answer)
         except OSError as error:
-            logger.error("the answer to approval %s could not be recorded: %s", question.request.id, error)
+            logger.error("cannot record the answer to approval %s: %s", question.request.id, error)
             problem = error
         told = {**question.keywords, "choice": _hook_choice(answer), "decided_by": answer.decided_by}
         if answer.decided_by == "smart":
             told["surface"] = "smart"
-        self._tell("post_approval_response", told)
+        self._fire_hook("post_approval_response", told)
         return problem
 
     def remember(self, request: ApprovalRequest, answer: Answer) -> None:
-        """Keep what an answer allows beyond its call; also for an answer that came when the call had gone."""
+        """Grant what an answer allows beyond its call, even if the answer came after the call had ended."""
         if answer.choice == "session" or (answer.choice == "always" and answer.decided_by == "smart"):
             self.grants.allow_in_session(request.session_key, request.dangers, every_scope=answer.every_scope)
         elif answer.choice == "always":
             try:
-                self.grants.allow_for_good(request.dangers, every_scope=answer.every_scope)
+                self.grants.allow_permanently(request.dangers, every_scope=answer.every_scope)
             except ConfigError as error:
-                # The person agreed; only the file did not take it. It holds for this session.
-                logger.error("an approval could not be kept for good: %s", error)
+                # The person agreed and only the file failed, so the grant holds for this session.
+                logger.error("cannot save a permanent approval: %s", error)
                 self.grants.allow_in_session(request.session_key, request.dangers, every_scope=answer.every_scope)
 
     def _record_decision(self, verdict: Verdict, request: ApprovalRequest) -> Verdict:
-        """Put on record what was decided without a question; what cannot be recorded is not allowed.
+        """Record a decision that needed no question; deny the call if recording fails.
 
         Otherwise a full disk would let a tool act without a trace.
         """
@@ -185,7 +183,7 @@ class ApprovalGate:
         try:
             self.log.decided(request, Answer(choice=choice, decided_by=verdict.rule or "policy"))
         except OSError as error:
-            logger.error("a decision about %s could not be recorded: %s", request.tool, error)
+            logger.error("cannot record a decision about %s: %s", request.tool, error)
             return verdict if verdict.decision != "allow" else _unrecorded(request, error)
         return verdict
 
@@ -208,51 +206,51 @@ class ApprovalGate:
             may_be_permanent=may_be_permanent(dangers),
         )
 
-    def _tell(self, name: str, keywords: dict[str, Any]) -> None:
+    def _fire_hook(self, name: str, keywords: dict[str, Any]) -> None:
         if self._fire is not None:
             self._fire(name, **keywords)
 
 
 def session_key(ctx: ToolContext) -> str:
-    """The session that grants belong to."""
+    """The session that the call's grants belong to."""
     return ctx.session_id or DEFAULT_SESSION
 
 
 def _dangers_of(verdict: Verdict) -> tuple[Danger, ...]:
-    """The dangers of a verdict, and the plugin's question as one more."""
+    """The dangers of a verdict, plus the plugin's question as one more."""
     if not verdict.rule.startswith("plugin_rule:") or any(danger.rule == verdict.rule for danger in verdict.dangers):
         return verdict.dangers
-    reason = verdict.reasons[0] if verdict.reasons else "a plugin wants it to be approved"
+    reason = verdict.reasons[0] if verdict.reasons else "a plugin requires approval"
     return (Danger(rule=verdict.rule, description=reason, reason=reason), *verdict.dangers)
 
 
 def _reasons(request: ApprovalRequest) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(in_words(danger, request.command) for danger in request.dangers))
+    return tuple(dict.fromkeys(describe_danger(danger, request.command) for danger in request.dangers))
 
 
 def _denial(request: ApprovalRequest, answer: Answer, timeout_seconds: float) -> Verdict:
-    """What the model reads: what was denied and why; never how to get around it."""
+    """What the model reads: what was denied and why, never how to get around it."""
     what = _reasons(request)
     if answer.choice == "timeout":
-        said = f"nobody answered within {timeout_seconds:g} seconds; that is no refusal, so ask before you try again"
-        return Verdict("deny", (*what, said), "approval_timeout")
+        reason = (
+            f"no one answered within {timeout_seconds:g} seconds; this is not a refusal, so ask before you try again"
+        )
+        return Verdict("deny", (*what, reason), "approval_timeout")
     if answer.choice == "cancelled":
         return Verdict("deny", (*what, "the question was cancelled"), "cancelled")
     if answer.decided_by != "user":
         return Verdict("deny", (*what, answer.reason or "it was denied"), answer.decided_by)
-    said = "the user denied it" + (f": {answer.reason}" if answer.reason else "; do not try it another way")
-    return Verdict("deny", (*what, said), "denied")
+    reason = "the user denied it" + (f": {answer.reason}" if answer.reason else "; do not try it another way")
+    return Verdict("deny", (*what, reason), "denied")
 
 
 def _unrecorded(request: ApprovalRequest, error: OSError) -> Verdict:
-    why = (
-        f"what is dangerous must be on record before it runs, and it could not be recorded ({error.strerror or error})"
-    )
+    why = f"toolcrib records a dangerous call before it runs, and recording failed ({error.strerror or error})"
     return Verdict("deny", (*_reasons(request), why), "unrecorded")
 
 
 def _call_text(tool: str, arguments: JsonObject) -> str:
-    """A call that runs no command, as a line for the person who is asked."""
+    """A call that runs no command, as one line of text for the question."""
     shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     cut = shown if len(shown) <= MAX_SHOWN_ARGUMENTS else f"{shown[:MAX_SHOWN_ARGUMENTS]}…"
     return f"{tool}({cut})"

@@ -1,4 +1,4 @@
-"""What people agreed to: for a session, kept in memory, and for good, kept in `command_allowlist` of the config."""
+"""Grants, the approvals that outlive a call: session grants in memory, permanent ones in `command_allowlist`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ INSIDE_WORKSPACE = "inside the workspace"
 WHOLE_WORKSPACE = "the whole workspace"
 MAX_SHOWN_COMMAND = 160
 MAX_LISTED_PATHS = 32
-"""The analyser lists so many paths of a finding; where there may be more, none of them says enough."""
+"""The analyser lists at most this many paths of a finding; a full list may be incomplete, so its paths don't count."""
 
-# Wrappers that change neither where a command runs nor as whom.
+# Wrappers that change neither where a command runs nor as which user.
 TRANSPARENT = frozenset(
     ("sh", "bash", "dash", "zsh", "ksh", "nohup", "timeout", "nice", "ionice", "time", "command", "builtin", "exec")
 )
-# These change what a later command of the same line means.
+# These change what a later command on the same line means.
 MOVES = frozenset(
     ("cd", "pushd", "popd", "export", "declare", "typeset", "set", "source", ".", "alias", "eval", "unset", "read")
 )
 PATH_RULES = frozenset({"recursive_delete", "permissions", "system_config", "credential", "disk_write", "format"})
 THIS_TEXT_ONLY = frozenset({"remote_code", "exfiltration"})
-"""Who agrees to one address does not mean every other."""
-NEVER_FOR_GOOD = frozenset({"unknown_code", "unknown_command", "not_understood", "changed"})
-"""Dangers whose text may mean something else tomorrow."""
+"""Approving one address does not approve any other."""
+NEVER_PERMANENT = frozenset({"unknown_code", "unknown_command", "not_understood", "changed"})
+"""Dangers whose command may mean something else tomorrow."""
 
 ASSIGNS = re.compile(r"(?:^|[\s;&|('\"`])[A-Za-z_]\w*\+?=")
-"""Variables such as PGHOST choose a target too."""
+"""Variables such as PGHOST also choose a target."""
 
-# The options that say which one is meant, where a scope is "this …".
+# The options that choose the target, for scopes named "this …".
 CHOOSES = {
     "this cluster": ("--context", "--kubeconfig", "--cluster", "-n", "--namespace", "--kube-context", "-s", "--server"),
     "this cloud account": ("--profile", "--project", "--account", "--subscription", "--endpoint-url", "--region"),
@@ -54,7 +54,7 @@ STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--qu
 
 
 class Scopes:
-    """Gives the dangers of one command line; what holds for the whole line is looked at once."""
+    """Computes the dangers of one command line; properties of the whole line are computed once."""
 
     def __init__(self, reading: CommandReading, command: str, place: PathScope) -> None:
         self._reading = reading
@@ -63,18 +63,18 @@ class Scopes:
 
     @cached_property
     def exact(self) -> str:
-        return exactly(self._command)
+        return exact_scope(self._command)
 
     @cached_property
-    def chooses_elsewhere(self) -> bool:
-        """Whether the line moves to another folder or sets variables, so that words alone do not say what is meant."""
+    def changes_target(self) -> bool:
+        """Whether the line changes folder or sets variables, so that its words alone don't tell the target."""
         moves = any(call.program in MOVES for call in self._reading.calls)
         return moves or ASSIGNS.search(self._command) is not None
 
     def dangers_of(self, finding: Finding) -> tuple[Danger, ...]:
-        """One danger for each scope that a finding reaches into."""
+        """One danger for each scope that a finding touches."""
         stacks = self._reading.stacks(finding)
-        if not all(_is_plain(stack) for stack in stacks) or (not stacks and finding.rule in NEVER_FOR_GOOD):
+        if not all(_is_plain(stack) for stack in stacks) or (not stacks and finding.rule in NEVER_PERMANENT):
             return (_danger(finding, self.exact, finding.paths),)
         if finding.paths and finding.rule in PATH_RULES and _paths_are_known(finding):
             by_scope: dict[str, list[str]] = {}
@@ -83,7 +83,7 @@ class Scopes:
             return tuple(_danger(finding, scope, tuple(paths)) for scope, paths in by_scope.items())
         if finding.paths or finding.rule in (PATH_RULES | THIS_TEXT_ONLY) or finding.scope in ("", "this command"):
             return (_danger(finding, self.exact, finding.paths),)
-        if finding.scope != "this host" and self.chooses_elsewhere:
+        if finding.scope != "this host" and self.changes_target:
             return (_danger(finding, self.exact, ()),)
         innermost = stacks[0][-1] if stacks and stacks[0] else None
         same = all(stack and stack[-1] == innermost for stack in stacks)
@@ -91,14 +91,14 @@ class Scopes:
 
 
 def path_scope(path: str, place: PathScope) -> str:
-    """Where a path is, as a person says it."""
+    """The scope of a path, as a person would name it."""
     written = place.absolute(_without_whole_folder_glob(path))
     real = place.real(written)
     root = place.real(place.workspace) if place.workspace else ""
     if root and real == root:
         return WHOLE_WORKSPACE
     if place.in_workspace(written):
-        # The history is worth more than the rest of the folder.
+        # Git history is worth more than the rest of the folder.
         return f"in {real}" if ".git" in real[len(root) :].split("/") else INSIDE_WORKSPACE
     return f"in {real}"
 
@@ -114,14 +114,14 @@ def named_scope(finding: Finding, call: ProgramCall | None, place: PathScope) ->
     if finding.scope == "this database":
         chosen = [call.program, *_without_statements(call.words)]
     else:
-        chosen = _chosen(call.words, CHOOSES.get(finding.scope, ()))
+        chosen = _target_options(call.words, CHOOSES.get(finding.scope, ()))
     if any(UNKNOWN_TEXT in word for word in chosen):
-        return exactly(call.text)
+        return exact_scope(call.text)
     return " ".join([scope, *(redact(word) for word in chosen)])
 
 
-def exactly(command: str) -> str:
-    """The narrowest scope: this very text, by its digest where it is long or holds a secret."""
+def exact_scope(command: str) -> str:
+    """The narrowest scope: exactly this text, or its digest if it is long or contains a secret."""
     shown = command.strip()
     if len(shown) <= MAX_SHOWN_COMMAND and shown.isprintable() and redact(shown) == shown:
         return f"exactly: {shown}"
@@ -129,7 +129,7 @@ def exactly(command: str) -> str:
 
 
 def covers(granted: str, scope: str) -> bool:
-    """Whether a grant of one scope covers another: the same one, or a folder and what is in it."""
+    """Whether a granted scope covers another: the same scope, or a folder and anything in it."""
     if granted == scope:
         return True
     if not granted.startswith("in /") or not scope.startswith("in /"):
@@ -149,7 +149,7 @@ def _danger(finding: Finding, scope: str, paths: tuple[str, ...]) -> Danger:
 
 
 def _is_plain(stack: Stack) -> bool:
-    """Whether nothing around the command moves it to another machine, user or folder."""
+    """Whether no wrapper moves the command to another machine, user or folder."""
     return all(call.program in TRANSPARENT for call in stack[:-1])
 
 
@@ -165,7 +165,7 @@ def _without_whole_folder_glob(path: str) -> str:
     return head or "/" if tail in ("*", ".*", "**", ".[!.]*", "{*,.*}", "*.*", "?*") else path
 
 
-def _chosen(words: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+def _target_options(words: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
     chosen: list[str] = []
     for number, word in enumerate(words):
         if word in names:
@@ -176,7 +176,7 @@ def _chosen(words: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
 
 
 def _without_statements(words: tuple[str, ...]) -> list[str]:
-    """The words of a database client without the statement that it runs."""
+    """The words of a database client without the statement it runs."""
     kept: list[str] = []
     skip = False
     for word in words:
@@ -190,9 +190,9 @@ def _without_statements(words: tuple[str, ...]) -> list[str]:
 
 
 JOINING = ("\n", "&", ";", "|", "<", ">", "`", "$(")
-"""A pattern of a command never covers a line that holds one of these: what follows is another command."""
+"""A command pattern never covers a line with one of these: another command follows."""
 
-# Names that lists of Hermes Agent hold, with our class and the word that the command must hold to be meant.
+# Names from Hermes Agent's lists, with our rule and a word that the command must contain.
 OLD_NAMES = {
     "recursive delete (long flag)": ("recursive_delete", "rm"),
     "delete in root path": ("recursive_delete", "rm"),
@@ -220,16 +220,16 @@ OLD_NAMES = {
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """One line. It covers a class of danger in a scope, a class in every scope, or a command by its pattern."""
+    """One line of the allowlist. It covers a danger in one scope, a danger in every scope, or a command pattern."""
 
     text: str
 
     def covers(self, danger: Danger, command: str = "") -> bool:
-        """Whether this danger of this command was agreed to."""
+        """Whether this grant covers this danger of this command."""
         if self.text in (danger.rule, danger.description):
             return True
         for name in (danger.description, danger.rule):
-            # Compared by the name first: a scope may hold anything, and brackets too.
+            # Compare the name first: a scope may contain anything, even brackets.
             opening = f"{name} ("
             if self.text.startswith(opening) and self.text.endswith(")"):
                 return covers(self.text[len(opening) : -1], danger.scope)
@@ -255,22 +255,24 @@ def is_plugin_rule(danger: Danger) -> bool:
 
 
 def suggest(request: ApprovalRequest) -> tuple[str, ...]:
-    """The lines that "always allow" adds: one for each danger; empty where nothing can be allowed for good."""
+    """The lines that "always allow" would add, one per danger; empty if no permanent grant is possible."""
     if not may_be_permanent(request.dangers):
         return ()
     return tuple(dict.fromkeys(grant_for(danger).text for danger in request.dangers))
 
 
 def may_be_permanent(dangers: tuple[Danger, ...]) -> bool:
-    """Whether "always" can be offered: not for what may mean something else the next time."""
-    return bool(dangers) and all(danger.rule not in NEVER_FOR_GOOD and danger.rule != "user_rule" for danger in dangers)
+    """Whether to offer "always": not if the command may mean something else next time."""
+    return bool(dangers) and all(
+        danger.rule not in NEVER_PERMANENT and danger.rule != "user_rule" for danger in dangers
+    )
 
 
 ALLOWLIST = "command_allowlist"
 
 
 class Grants:
-    """The grants of one runtime. The file is written, but not read again: a tool may have changed it since."""
+    """The grants of one runtime. It writes the config file but never rereads it: a tool may have changed it since."""
 
     def __init__(self, home: Home, permanent: Iterable[str] = ()) -> None:
         self._home = home
@@ -279,7 +281,7 @@ class Grants:
         self._lock = threading.Lock()
 
     def in_force(self, session_key: str) -> tuple[Grant, ...]:
-        """What holds for a session, permanent grants included."""
+        """All grants that apply to a session, permanent ones included."""
         with self._lock:
             return (*self._permanent, *self._sessions.get(session_key, ()))
 
@@ -292,31 +294,31 @@ class Grants:
             return tuple(self._permanent)
 
     def allow_in_session(self, session_key: str, dangers: Iterable[Danger], *, every_scope: bool = False) -> None:
-        """Agree to dangers until the session ends."""
+        """Grant these dangers until the session ends."""
         self.add_to_session(session_key, *(grant_for(danger, every_scope=every_scope) for danger in dangers))
 
     def add_to_session(self, session_key: str, *grants: Grant) -> None:
         with self._lock:
             self._sessions.setdefault(session_key, {}).update(dict.fromkeys(grants))
 
-    def allow_for_good(self, dangers: Iterable[Danger], *, every_scope: bool = False) -> None:
-        """Agree to dangers now and after; raises ConfigError when the config file cannot be written."""
+    def allow_permanently(self, dangers: Iterable[Danger], *, every_scope: bool = False) -> None:
+        """Grant these dangers permanently; raises ConfigError if the config file cannot be written."""
         for danger in dangers:
             self.add_permanent(grant_for(danger, every_scope=every_scope))
 
     def add_permanent(self, grant: Grant) -> None:
-        """Write the grant to the config file, and let it hold from now on."""
+        """Write the grant to the config file and apply it from now on."""
         add_to_list(self._home, ALLOWLIST, grant.text)
         with self._lock:
             self._permanent[grant] = None
 
     def load(self, texts: Iterable[str]) -> None:
-        """Let permanent grants hold in this process, without writing them."""
+        """Apply permanent grants in this process without writing them."""
         with self._lock:
             self._permanent.update(dict.fromkeys(Grant(text) for text in texts))
 
     def revoke(self, text: str) -> bool:
-        """Take back a grant, permanent or of any session; False when there was none like it."""
+        """Revoke a grant, permanent or of any session; False if it doesn't exist."""
         grant = Grant(text)
         with self._lock:
             held = [self._permanent, *self._sessions.values()]
@@ -325,7 +327,7 @@ class Grants:
         return any(found)
 
     def forget_tool(self, tool: str) -> None:
-        """Take back what was agreed to for one tool by its name, in every session and for good."""
+        """Revoke every grant for one tool by name, permanent ones included."""
         with self._lock:
             held = {grant for grants in (self._permanent, *self._sessions.values()) for grant in grants}
         for grant in held:
@@ -333,6 +335,6 @@ class Grants:
                 self.revoke(grant.text)
 
     def clear_session(self, session_key: str) -> None:
-        """Forget what was agreed to in a session."""
+        """Drop the grants of a session."""
         with self._lock:
             self._sessions.pop(session_key, None)

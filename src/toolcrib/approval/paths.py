@@ -1,4 +1,4 @@
-"""Where a path is: inside the workspace or not, with links followed where that can be told."""
+"""Classifies paths: inside the workspace or not, protected, sensitive or secret; follows links where it can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GLOB_CHARACTERS = "*?["
 
 
 def follow_links(path: str) -> str:
-    """The path without links; the part from the first wildcard on is left as it is."""
+    """The path with links resolved, up to the first wildcard."""
     fixed = path
     for character in GLOB_CHARACTERS:
         fixed = fixed.partition(character)[0]
@@ -26,13 +26,13 @@ def follow_links(path: str) -> str:
 
 
 def _normal(path: str) -> str:
-    """The path without `..` and doubled slashes; POSIX keeps two in front, and Linux means the root by them."""
+    """The path without `..` and doubled slashes. POSIX keeps two leading slashes; on Linux they mean the root."""
     normal = os.path.normpath(path)
     return normal[1:] if normal.startswith("//") else normal
 
 
 class PathScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders that a call is judged by. Everything absolute; `real` says what a path is behind its links."""
+    """The folders that a call's paths are judged against, all absolute; `real` resolves links."""
 
     cwd: str
     workspace: str
@@ -40,29 +40,29 @@ class PathScope(msgspec.Struct, frozen=True, kw_only=True):
     real: RealPath = follow_links
 
     def absolute(self, path: str) -> str:
-        """The path as written, made absolute and normal; the home for a tilde."""
+        """The path as written, absolute and normalised; a tilde is the home."""
         if path == "~" or path.startswith("~/"):
             path = self.home + path[1:]
         return _normal(os.path.join(self.cwd or self.workspace or "/", path))  # noqa: PTH118 - text only
 
     def both(self, path: str) -> tuple[str, str]:
-        """The path as written and as it really is; what matters must hold for both, or for either."""
+        """The path as written, and with links resolved; callers check both."""
         written = self.absolute(path)
         return written, self.real(written)
 
     def in_workspace(self, path: str) -> bool:
-        """Whether a path, followed to its end, lies inside the workspace; the workspace itself does not."""
+        """Whether a path, with links resolved, is inside the workspace; the workspace itself is not."""
         if not self.workspace:
             return False
         root, real = self.real(self.workspace), self.real(self.absolute(path))
         if not is_inside(real, root):
             return False
-        # Who works in his home folder does not mean the settings of all his programs.
+        # A user who works in the home folder does not mean the settings of every program.
         return root != self.real(self.home) or not real[len(root) + 1 :].startswith(".")
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether the path lies below the folder; both absolute and normal."""
+    """Whether the path is below the folder; both absolute and normalised."""
     return folder != "/" and path.startswith(folder.rstrip("/") + "/")
 
 
@@ -70,8 +70,8 @@ def is_at_or_inside(path: str, folder: str) -> bool:
     return path == folder or is_inside(path, folder) or folder == "/"
 
 
-# Relative to the home of any user. Each is a file or a folder that runs code later or lets somebody in.
-# Upper and lower case are the same here, because they are on many file systems.
+# Relative to any user's home. Each is a file or folder that runs code later or grants access.
+# Case is ignored, because many file systems ignore it.
 PROTECTED_IN_HOME = re.compile(
     r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env)|zprofile|zlogin|zlogout|kshrc|cshrc|tcshrc"
     r"|login|xinitrc|xprofile|xsession|xsessionrc|pam_environment|inputrc|netrc|pgpass|pypirc|npmrc|git-credentials"
@@ -87,7 +87,7 @@ PROTECTED_ANYWHERE = re.compile(
     r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.pub)?$|(?:^|/)authorized_keys$",
     re.IGNORECASE,
 )
-# Part of ordinary work, but what is written here runs or counts later, unseen.
+# Part of ordinary work, but what is written here takes effect later, unseen.
 ASKED_ANYWHERE = re.compile(
     r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
@@ -121,65 +121,65 @@ OWN_CODE = ("tools", "plugins")
 """Folders whose code runs in our process at the next start."""
 OWN_TEXTS = ("skills",)
 """Folders whose texts later sessions follow."""
-KEPT_BY = {"skill_manage": "skills"}
-"""The folder that one of our own tools keeps, and checks all that it puts there."""
+MANAGED_BY = {"skill_manage": "skills"}
+"""The folder that one of our own tools manages; the tool checks everything it writes there."""
 
 
 class SensitivePaths(msgspec.Struct, frozen=True):
-    """Knows the delicate paths of one user and of one toolcrib home."""
+    """The sensitive paths of one user and one toolcrib home."""
 
     own_home: str
 
-    def why_not_written(self, path: str, place: PathScope) -> str:
-        """Why no tool may write or delete this path; empty when it may be thought about."""
+    def reason_to_deny_write(self, path: str, place: PathScope) -> str:
+        """Why no tool may write or delete this path; empty if a tool may."""
         for one in place.both(path):
             if self.is_ours(one, place):
-                return "it belongs to toolcrib itself, and no tool may change that"
+                return "it belongs to toolcrib itself, and no tool may change it"
             if PROTECTED_ANYWHERE.search(one) or _in_a_home(one, place, PROTECTED_IN_HOME):
-                return "keys, shell profiles and system files are never written by a tool"
-            # Deleting the folder above takes everything in it along.
+                return "no tool may write keys, shell profiles or system files"
+            # Deleting a parent folder deletes everything in it.
             if any(is_inside(own.lower(), one.lower()) for own in self._own(place)) or one in ("/", place.home):
-                return "it holds files that no tool may change"
+                return "it contains files that no tool may change"
         return ""
 
-    def why_asked(self, path: str, place: PathScope) -> str:
-        """Why writing this path is asked about even inside the workspace; empty when it is not."""
+    def reason_to_ask(self, path: str, place: PathScope) -> str:
+        """Why writing this path needs approval even inside the workspace; empty if it doesn't."""
         for one in place.both(path):
             code = (f"{root}/{name}".lower() for root in self._roots(place) for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
-                return "code in it runs inside toolcrib at the next start"
+                return "toolcrib runs the code in it at the next start"
             texts = (f"{root}/{name}" for root in self._roots(place) for name in OWN_TEXTS)
-            # Many keep these in a folder of their own and link to it.
+            # Many users keep these in a separate folder and link to it.
             if any(is_at_or_inside(one.lower(), real.lower()) for folder in texts for real in place.both(folder)):
-                return "later sessions follow what it says without its being seen"
+                return "later sessions follow its text without anyone seeing it"
             if ASKED_ANYWHERE.search(one):
-                return "what it holds is used later without being seen"
+                return "its content takes effect later without anyone seeing it"
         return ""
 
-    def is_kept_by(self, tool: str, path: str, place: PathScope) -> bool:
-        """Whether a path lies, really, in the folder that this tool of ours keeps."""
-        folder = KEPT_BY.get(tool)
+    def is_managed_by(self, tool: str, path: str, place: PathScope) -> bool:
+        """Whether a path, with links resolved, is in the folder that this built-in tool manages."""
+        folder = MANAGED_BY.get(tool)
         return folder is not None and is_inside(place.both(path)[1], place.real(f"{self.own_home}/{folder}"))
 
     def is_ours(self, path: str, place: PathScope) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
         return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
 
-    def in_home(self, place: PathScope) -> tuple[str, ...]:
-        """What a command must not touch in a toolcrib home that is not at its usual place."""
+    def protected_paths(self, place: PathScope) -> tuple[str, ...]:
+        """What a command must not touch in a toolcrib home outside its default location."""
         if self.own_home == f"{place.home}/.toolcrib":
             return ()
         folders = (*OWN_CODE, *OWN_TEXTS)
         return (*self._own(place), *(f"{root}/{name}" for root in self._roots(place) for name in folders))
 
     def is_secret(self, path: str, place: PathScope) -> bool:
-        """Whether reading a path shows a key or a password."""
+        """Whether reading a path reveals a key or a password."""
         return any(
             bool(SECRET_ANYWHERE.search(one)) or _in_a_home(one, place, SECRET_IN_HOME) for one in place.both(path)
         )
 
     def _own(self, place: PathScope) -> tuple[str, ...]:
-        # A file is renamed into place under a name of this form, which must not be writable either.
+        # Files are replaced by renaming a file with such a name, which must be protected too.
         names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
         return tuple(f"{root}/{name}" for root in self._roots(place) for name in (*names, *OWN_FOLDERS))
 

@@ -1,4 +1,4 @@
-"""Do we ask? One pure function answers: at run time, in `toolcrib approvals test`, and for "always allow …"."""
+"""Decides allow, ask or deny: one pure function for run time, `toolcrib approvals test`, and "always allow"."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from msgspec.structs import replace
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grant, Scopes, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
-from toolcrib.approval.user_rules import UserRule, command_rule, denied_pattern, lifts, tool_rule
+from toolcrib.approval.user_rules import UserRule, find_command_rule, find_denied_pattern, has_tool_rule, is_allowed_by
 from toolcrib.core.approvals import Danger, EntryPoint
 from toolcrib.core.types import Effect, EffectKind, Verdict
 
 Outcome = Literal["allow", "ask", "deny"]
 
 ISOLATED_BACKENDS = frozenset({"docker", "singularity", "modal", "daytona", "vercel_sandbox", "vercel", "sandbox"})
-# Dangers that end where an isolated backend ends; the others reach something outside, whatever they run in.
+# Dangers that an isolated backend contains; all others reach outside, wherever they run.
 STAYS_INSIDE = frozenset(
     "recursive_delete disk_write format kill system_power fork_bomb permissions system_config service remote_code "  # noqa: SIM905
     "credential container unknown_code unknown_command not_understood".split()
 )
-# On this machine, but inside a kernel sandbox: what can harm the session's own folder, or read it, is asked about.
+# A kernel sandbox on this machine: anything that can damage or read the session's own folder still needs approval.
 STAYS_IN_SANDBOX = STAYS_INSIDE - {"recursive_delete", "permissions", "credential"}
 OWN_COMMANDS = frozenset({"toolcrib", "hermes"})
 OWN_CHANGES = frozenset({"config", "approvals", "setup", "plugins", "import", "cron"})
@@ -36,42 +36,42 @@ ASKED: dict[EffectKind, tuple[str, str]] = {
     "publish": ("publishing", "publishes something"),
     "spend": ("spending money", "spends money"),
     "secret": ("use of a secret", "uses a secret"),
-    "changed": ("tool that has changed", "is not as it was when it was approved:"),
-    "schedule": ("work at a later time", "changes what runs later without being watched:"),
+    "changed": ("tool that has changed", "has changed since it was approved:"),
+    "schedule": ("work at a later time", "changes what runs later, unattended:"),
 }
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a decision depends on, besides the call and what was granted. Fixed when a Runtime is made."""
+    """Everything a decision depends on, besides the call and the grants. Fixed when a Runtime is created."""
 
     sensitive: SensitivePaths
     workspace: str
-    """Where tools may write without a question."""
+    """Tools may write here without approval."""
     home: str
-    """The home folder of the user."""
+    """The user's home folder."""
     mode: Literal["manual", "smart", "off"] = "manual"
     entry_point: EntryPoint = "library"
     answer: Literal["ask", "allow", "deny"] = "ask"
-    """What the entry point does about dangers."""
+    """How the entry point answers dangers."""
     attended: bool = True
-    """Somebody can be asked."""
+    """Someone can be asked."""
     yolo: bool = False
     rules: tuple[UserRule, ...] = ()
     deny: tuple[str, ...] = ()
     backend: str = "local"
     isolated: bool = False
-    """Nothing of the host can be reached from the backend."""
+    """The backend cannot reach the host."""
     workspace_follows_cwd: bool = False
-    """The caller named no workspace, so the folder that it gives with a call is the one."""
+    """The caller set no workspace, so the working folder of each call is used."""
 
     def place(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
-        # Links are followed once for each path of a decision.
+        # Resolve the links of each path once per decision.
         return PathScope(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
 
 
 REMOTE_HOME = "/home/…"
-"""Stands for the home folder on another machine."""
+"""A placeholder for the home folder on another machine."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,32 +80,32 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     effects: tuple[Effect, ...] | None
     mcp_server: str = ""
-    """The server that the tool is of, if it is of one: what is agreed to for its tools does not hold for others'."""
+    """The MCP server of the tool, if it has one: grants for its tools don't apply to tools of other servers."""
     is_builtin: bool = False
-    """The tool is one of ours, so that its name says what it does."""
+    """The tool is built in, so its name tells what it does."""
     title: str = ""
-    """What people know the tool by, where that is not its name."""
+    """The tool's display name, if it differs from its name."""
     cwd: str = ""
 
     @property
     def command(self) -> str:
-        """The commands that would run; empty for a call that runs none."""
+        """The commands that would run; empty if the call runs none."""
         return "\n".join(effect.target for effect in self.effects or () if effect.kind == "exec")
 
     @property
     def backend(self) -> str:
-        """Where the call would act; empty for this machine."""
+        """The backend where the call would act; empty for this machine."""
         return next((effect.backend for effect in self.effects or () if effect.backend), "")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What policy says about one call, and what it went by."""
+    """The policy's decision about one call, and its basis."""
 
     outcome: Outcome
     decided_by: str = ""
     """nothing, block, user_rule, sensitive_path, grant, yolo, mode, backend, entry_point, nobody; empty for ask."""
     dangers: tuple[Danger, ...] = ()
-    """What is asked about, was allowed in spite of it, or is the reason of a deny."""
+    """The dangers to ask about, the ones allowed anyway, or the reasons for a deny."""
     reasons: tuple[str, ...] = ()
     command: str = ""
 
@@ -115,25 +115,25 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend)
 
 
-class _Found(msgspec.Struct):
-    """What was found about one call so far."""
+class _Findings(msgspec.Struct):
+    """The findings about one call so far."""
 
     dangers: list[Danger] = msgspec.field(default_factory=list)
     refusals: list[tuple[str, Danger]] = msgspec.field(default_factory=list)
     """Who refuses, and why."""
     contained: list[Danger] = msgspec.field(default_factory=list)
-    """Dangers that cannot leave the backend."""
+    """Dangers that the backend contains."""
     may_hide_denied: bool = False
 
 
 def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
-    """Allow, ask or deny. Blocks and the user's deny rules come first; nothing lifts them."""
+    """Allow, ask or deny. Blocks and the user's deny rules come first, and nothing overrides them."""
     decision = _decide(policy, action, grants, read)
     return replace(decision, backend=action.backend) if action.backend else decision
 
 
 def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
-    found, command = _look(policy, action, read), action.command
+    found, command = _examine(policy, action, read), action.command
     if found.refusals:
         refused_by = found.refusals[0][0]
         more = ("no approval can allow it",) if refused_by == "block" else ()
@@ -152,8 +152,8 @@ def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadC
 def answer_dangers(
     policy: Policy, dangers: tuple[Danger, ...], command: str = "", *, may_hide_denied: bool = False
 ) -> Decision:
-    """What this session does about dangers that nobody has granted."""
-    # A command that cannot be read might be one that a rule denies: then even yolo does not answer for the person.
+    """How this session answers dangers without a grant."""
+    # A command we can't read may be one that a rule denies, so not even yolo allows it without asking.
     if not may_hide_denied:
         if policy.yolo:
             return _decision("allow", "yolo", dangers, command)
@@ -162,55 +162,57 @@ def answer_dangers(
         if policy.answer == "allow":
             return _decision("allow", "entry_point", dangers, command)
     if policy.answer == "deny":
-        return _decision("deny", "entry_point", dangers, command, "nobody is here to approve it")
+        return _decision("deny", "entry_point", dangers, command, "no one is available to approve it")
     if not policy.attended:
-        return _decision("deny", "nobody", dangers, command, "nobody is here to approve it")
+        return _decision("deny", "nobody", dangers, command, "no one is available to approve it")
     return _decision("ask", "", dangers, command)
 
 
 def _decision(outcome: Outcome, decided_by: str, dangers: tuple[Danger, ...], command: str, *more: str) -> Decision:
-    reasons = () if outcome == "allow" else (*dict.fromkeys(in_words(danger, command) for danger in dangers), *more)
+    reasons = (
+        () if outcome == "allow" else (*dict.fromkeys(describe_danger(danger, command) for danger in dangers), *more)
+    )
     return Decision(outcome=outcome, decided_by=decided_by, dangers=dangers, reasons=reasons, command=command)
 
 
-def in_words(danger: Danger, command: str) -> str:
-    """A danger in one sentence that names the words it stands on."""
+def describe_danger(danger: Danger, command: str) -> str:
+    """The danger in one sentence that quotes the words that cause it."""
     if danger.span is None or danger.rule == "user_rule" or not command:
         return danger.reason
     words = " ".join(command[danger.span[0] : danger.span[1]].split())
     return f"`{words if len(words) <= MAX_QUOTED else words[:MAX_QUOTED] + '…'}` {danger.reason}"
 
 
-def _look(policy: Policy, action: Action, read: ReadCommand) -> _Found:
-    found = _Found()
+def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Findings:
+    found = _Findings()
     place = policy.place(action.cwd)
-    _look_at_tool(policy, action, found, place)
+    _examine_tool(policy, action, found, place)
     if action.effects is None and action.mcp_server:
         reason = f"only its server knows what {action.title or action.tool} does"
         found.dangers.append(
-            _by_tool("mcp_undeclared", f"tool of the MCP server {action.mcp_server}", action.tool, reason)
+            _tool_danger("mcp_undeclared", f"tool of the MCP server {action.mcp_server}", action.tool, reason)
         )
     for effect in action.effects or ():
-        there, where = _where(policy, place, effect)
+        there, where = _scope_of(policy, place, effect)
         if effect.kind == "exec":
-            _look_at_command(there, effect, found, where, read)
+            _examine_command(there, effect, found, where, read)
         elif effect.kind in ("write", "delete"):
-            _look_at_write(policy, action, effect, found, where)
+            _examine_write(policy, action, effect, found, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
-            # A handler runs on this machine whatever backend commands have, unless it says otherwise.
-            (found.contained if effect.isolated else found.dangers).append(_secret_is_read(action, effect, where))
+            # A handler runs on this machine whatever backend commands use, unless it says otherwise.
+            (found.contained if effect.isolated else found.dangers).append(_secret_read(action, effect, where))
         elif effect.kind in ASKED:
             description, does = ASKED[effect.kind]
             reason = f"{action.title or action.tool} {does} {effect.target}".rstrip()
-            found.dangers.append(_by_tool(effect.kind, description, action.tool, reason))
+            found.dangers.append(_tool_danger(effect.kind, description, action.tool, reason))
     return _without_allowed_tool(policy, action, found, place)
 
 
-def _where(policy: Policy, place: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
-    """What an effect is judged by in the place where it would happen."""
+def _scope_of(policy: Policy, place: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
+    """The policy and paths that apply where the effect would happen."""
     if not effect.backend:
         return policy, replace(place, cwd=effect.cwd) if effect.cwd else place
-    # The folders of another machine are not ours: its workspace is where its session began, its links are unknown.
+    # Another machine has its own folders: the workspace is where its session started, and links are unknown.
     there = PathScope(cwd=effect.cwd or "/", workspace=effect.workspace, home=REMOTE_HOME, real=_as_written)
     return replace(policy, backend=effect.backend, isolated=effect.isolated, home=REMOTE_HOME), there
 
@@ -219,87 +221,91 @@ def _as_written(path: str) -> str:
     return path
 
 
-def _look_at_tool(policy: Policy, action: Action, found: _Found, place: PathScope) -> None:
-    """The user's rules about a tool by its name."""
+def _examine_tool(policy: Policy, action: Action, found: _Findings, place: PathScope) -> None:
+    """Apply the user's rules that name the tool."""
     paths = _paths(action)
-    if tool_rule(policy.rules, "deny", action.tool, paths, place):
-        found.refusals.append(("user_rule", _by_tool("user_rule", "your rule", action.tool, _ruled(action.tool))))
-    elif tool_rule(policy.rules, "ask", action.tool, paths, place):
-        found.dangers.append(_by_tool("user_rule", "your rule", action.tool, _ruled(action.tool, "has it asked about")))
+    if has_tool_rule(policy.rules, "deny", action.tool, paths, place):
+        found.refusals.append(
+            ("user_rule", _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool)))
+        )
+    elif has_tool_rule(policy.rules, "ask", action.tool, paths, place):
+        found.dangers.append(
+            _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool, "requires approval"))
+        )
 
 
-def _without_allowed_tool(policy: Policy, action: Action, found: _Found, place: PathScope) -> _Found:
-    """An allow rule answers for a tool, unless it runs commands, which are allowed by their own words."""
+def _without_allowed_tool(policy: Policy, action: Action, found: _Findings, place: PathScope) -> _Findings:
+    """An allow rule covers a tool unless it runs commands; those need rules of their own."""
     if action.command or any(danger.rule == "user_rule" for danger in found.dangers):
         return found
-    if tool_rule(policy.rules, "allow", action.tool, _paths(action), place):
+    if has_tool_rule(policy.rules, "allow", action.tool, _paths(action), place):
         found.dangers.clear()
     return found
 
 
-def _look_at_command(policy: Policy, effect: Effect, found: _Found, place: PathScope, read: ReadCommand) -> None:
+def _examine_command(policy: Policy, effect: Effect, found: _Findings, place: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
-    own = () if effect.backend else policy.sensitive.in_home(place)
+    own = () if effect.backend else policy.sensitive.protected_paths(place)
     reading = read(command, cwd=place.cwd, home=policy.home, own=own)
     findings, scopes = reading.assessment.findings, Scopes(reading, command, place)
     for finding in findings:
         if finding.severity == "block":
             found.refusals += [("block", one) for one in scopes.dangers_of(finding)]
     _refuse_denied(policy, command, reading, found, place)
-    asking = command_rule(policy.rules, "ask", reading, place)
+    asking = find_command_rule(policy.rules, "ask", reading, place)
     if asking is not None:
-        found.dangers.append(_ruled_command(f"the rule `{asking}` has it asked about", command, str(asking)))
+        found.dangers.append(_command_danger(f"the rule `{asking}` requires approval", command, str(asking)))
     if not reading.complete and (policy.deny or any(rule.action == "deny" for rule in policy.rules)):
         found.may_hide_denied = True
     for finding in findings:
-        if finding.severity == "block" or (asking is None and lifts(policy.rules, finding, reading, place)):
+        if finding.severity == "block" or (asking is None and is_allowed_by(policy.rules, finding, reading, place)):
             continue
         inside = finding.rule in stays_inside and not found.may_hide_denied
         (found.contained if inside else found.dangers).extend(scopes.dangers_of(finding))
 
 
 def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
-    """The dangers that end where the place of a command ends."""
+    """The dangers that the environment of a command contains."""
     if policy.isolated:
         return STAYS_INSIDE
     return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
-def _refuse_denied(policy: Policy, command: str, reading: CommandReading, found: _Found, place: PathScope) -> None:
-    pattern = denied_pattern(policy.deny, command, reading)
+def _refuse_denied(policy: Policy, command: str, reading: CommandReading, found: _Findings, place: PathScope) -> None:
+    pattern = find_denied_pattern(policy.deny, command, reading)
     if pattern is not None:
-        found.refusals.append(("user_rule", _ruled_command(f"the pattern {pattern!r} denies it", command)))
-    rule = command_rule(policy.rules, "deny", reading, place)
+        found.refusals.append(("user_rule", _command_danger(f"the pattern {pattern!r} denies it", command)))
+    rule = find_command_rule(policy.rules, "deny", reading, place)
     if rule is not None:
-        found.refusals.append(("user_rule", _ruled_command(f"the rule `{rule}` denies it", command)))
+        found.refusals.append(("user_rule", _command_danger(f"the rule `{rule}` denies it", command)))
     if policy.isolated:
         return
     for call in reading.calls:
         own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
         if own and OWN_CHANGES.intersection(call.words):
-            reason = "it would change what this session, or a later one, runs under"
-            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
-        # What SQL does to a file is not read; our databases say what runs later.
+            reason = "it would change what this session or a later one is allowed to do"
+            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
+        # We don't read what SQL does to a file, and our databases determine what runs later.
         if call.program in SQL_PROGRAMS and any(
             policy.sensitive.is_ours(p, place) for p in map(place.real, call.paths)
         ):
-            reason = "it opens a database that belongs to toolcrib itself, and no tool may change that"
-            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
+            reason = "it opens a database that belongs to toolcrib itself, and no tool may change it"
+            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
     for finding in reading.assessment.findings:
         ours = [p for p in finding.paths if any(policy.sensitive.is_ours(one, place) for one in place.both(p))]
         if ours and finding.rule not in READS_ONLY:
-            reason = f"{ours[0]} belongs to toolcrib itself, and no tool may change that"
-            found.refusals.append(("sensitive_path", _ruled_command(reason, command)))
+            reason = f"{ours[0]} belongs to toolcrib itself, and no tool may change it"
+            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
 
 
-def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found, place: PathScope) -> None:
+def _examine_write(policy: Policy, action: Action, effect: Effect, found: _Findings, place: PathScope) -> None:
     tool = action.tool
     verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
     if not effect.target:
-        reason = f"{tool} {verb} a place that it does not name"
-        found.dangers.append(_by_tool(f"{noun}_somewhere", f"{noun} at an unknown place", tool, reason))
+        reason = f"{tool} {verb} a path that it does not name"
+        found.dangers.append(_tool_danger(f"{noun}_somewhere", f"{noun} at an unknown place", tool, reason))
         return
-    why = policy.sensitive.why_not_written(effect.target, place)
+    why = policy.sensitive.reason_to_deny_write(effect.target, place)
     said = f"{tool} {verb} {effect.target}"
     if why:
         danger = Danger(
@@ -310,10 +316,10 @@ def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found
         else:
             found.refusals.append(("sensitive_path", danger))
         return
-    delicate = effect.caution or policy.sensitive.why_asked(effect.target, place)
+    delicate = effect.caution or policy.sensitive.reason_to_ask(effect.target, place)
     if place.in_workspace(effect.target) and not delicate:
         return
-    if action.is_builtin and not effect.caution and policy.sensitive.is_kept_by(tool, effect.target, place):
+    if action.is_builtin and not effect.caution and policy.sensitive.is_managed_by(tool, effect.target, place):
         return
     danger = Danger(
         rule=f"{noun}_delicate" if delicate else f"{noun}_outside_workspace",
@@ -326,18 +332,18 @@ def _look_at_write(policy: Policy, action: Action, effect: Effect, found: _Found
 
 
 def _path_scope(effect: Effect, place: PathScope) -> str:
-    """This path; with a caution this text in it, as another one has other things to be said about."""
+    """This path; with a caution, only for the same caution, because another text carries other risks."""
     return f"in {place.both(effect.target)[1]}" + (f": {effect.caution}" if effect.caution else "")
 
 
 def _folder_scope(effect: Effect, place: PathScope) -> str:
-    """Who lets a tool write one file of a folder means the folder, unless that is the root or the home."""
+    """Allowing one write in a folder allows the folder, unless that is the root or the home."""
     real = place.both(effect.target)[1]
     folder = real.rpartition("/")[0]
     return f"in {real if folder in ('', place.home) else folder}"
 
 
-def _secret_is_read(action: Action, effect: Effect, place: PathScope) -> Danger:
+def _secret_read(action: Action, effect: Effect, place: PathScope) -> Danger:
     return Danger(
         rule="credential",
         description="secret is read",
@@ -347,15 +353,15 @@ def _secret_is_read(action: Action, effect: Effect, place: PathScope) -> Danger:
     )
 
 
-def _by_tool(rule: str, description: str, tool: str, reason: str) -> Danger:
+def _tool_danger(rule: str, description: str, tool: str, reason: str) -> Danger:
     return Danger(rule=rule, description=description, reason=reason, scope=f"by {tool}")
 
 
-def _ruled(tool: str, what: str = "denies it") -> str:
-    return f"a rule of the user about {tool} {what}"
+def _rule_reason(tool: str, what: str = "denies it") -> str:
+    return f"your rule about {tool} {what}"
 
 
-def _ruled_command(reason: str, command: str, scope: str = "") -> Danger:
+def _command_danger(reason: str, command: str, scope: str = "") -> Danger:
     return Danger(rule="user_rule", description="your rule", reason=reason, scope=scope, span=(0, len(command)))
 
 

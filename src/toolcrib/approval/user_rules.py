@@ -1,4 +1,4 @@
-"""The rules that people write: allow, ask or deny, by program, sub-command, flags and place; and patterns to deny."""
+"""The user's rules: allow, ask or deny by program, sub-command, flags and path; and patterns to deny."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Action
     program: str
-    """A program name with wildcards, or `tool:` and the name of a tool that is no command."""
+    """A program name with wildcards, or `tool:` and the name of a tool that is not a command."""
     words: tuple[str, ...] = ()
-    """The operands that the command starts with: its sub-command."""
+    """The operands that the command must start with: its sub-command."""
     flags: tuple[str, ...] = ()
-    """Each must be given; `--force|-f` means one of them."""
+    """All must be present; `--force|-f` means either one."""
     place: str = ""
     """`workspace`, or a path with wildcards."""
 
@@ -38,7 +38,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.program.startswith(TOOL) and fnmatchcase(name, self.program[len(TOOL) :])
 
     def matches_command(self, call: ProgramCall) -> bool:
-        """Program, sub-command and flags; where it acts is looked at apart."""
+        """Compare program, sub-command and flags; `is_about` compares paths."""
         if self.program.startswith(TOOL) or not fnmatchcase(call.program, self.program):
             return False
         if len(call.operands) < len(self.words):
@@ -49,7 +49,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
         return all(any(name in given for name in flag.split("|")) for flag in self.flags)
 
     def is_about(self, path: str, place: PathScope) -> bool:
-        """Whether a path lies where the rule applies."""
+        """Whether the rule applies to this path."""
         if UNKNOWN_TEXT in path:
             return False
         if self.place == WORKSPACE:
@@ -61,7 +61,7 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_rule(text: str) -> UserRule:
-    """A rule from its line of text; raises ValueError saying what a rule looks like."""
+    """Parse one line; raises ValueError with the expected form."""
     action, program, *rest = rule_text(text).split()
     place = ""
     if "in" in rest:
@@ -76,10 +76,10 @@ def parse_rule(text: str) -> UserRule:
     )
 
 
-def command_rule(
+def find_command_rule(
     rules: tuple[UserRule, ...], action: Action, reading: CommandReading, place: PathScope
 ) -> UserRule | None:
-    """The first rule of this kind (ask or deny) that any command of the line falls under."""
+    """The first rule with this action (ask or deny) that matches any command of the line."""
     touched = {path for finding in reading.assessment.findings for path in finding.paths}
     for rule in rules:
         if rule.action != action:
@@ -87,15 +87,17 @@ def command_rule(
         calls = [call for call in reading.calls if rule.matches_command(call)]
         if calls and not rule.place:
             return rule
-        # A redirection belongs to no program; it counts for the rules about any program, and for those that match.
+        # A redirection belongs to no program; it counts for rules about any program and for rules that match.
         paths = {path for call in calls for path in call.paths} | (touched if calls or rule.program == "*" else set())
         if rule.place and any(rule.is_about(path, place) for path in paths):
             return rule
     return None
 
 
-def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: PathScope) -> bool:
-    """Whether a rule of this kind speaks of a tool, and of where it acts."""
+def has_tool_rule(
+    rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: PathScope
+) -> bool:
+    """Whether a rule with this action matches the tool and its paths."""
     for rule in rules:
         if rule.action != action or not rule.matches_tool(name):
             continue
@@ -107,8 +109,8 @@ def tool_rule(rules: tuple[UserRule, ...], action: Action, name: str, paths: tup
     return False
 
 
-def lifts(rules: tuple[UserRule, ...], finding: Finding, reading: CommandReading, place: PathScope) -> bool:
-    """Whether allow rules take a finding away: its command, and whatever it is wrapped in, must be allowed."""
+def is_allowed_by(rules: tuple[UserRule, ...], finding: Finding, reading: CommandReading, place: PathScope) -> bool:
+    """Whether allow rules cover a finding: its command and every wrapper around it must be allowed."""
     stacks = reading.stacks(finding)
     allowing = [rule for rule in rules if rule.action == "allow"]
     if not allowing or not stacks or not all(stacks):
@@ -132,8 +134,8 @@ def _allows(rule: UserRule, call: ProgramCall, finding: Finding, place: PathScop
     return bool(paths) and all(rule.is_about(path, place) for path in paths)
 
 
-def denied_pattern(patterns: tuple[str, ...], command: str, reading: CommandReading) -> str | None:
-    """The first pattern that the line, or any command in it, matches; upper and lower case are the same."""
+def find_denied_pattern(patterns: tuple[str, ...], command: str, reading: CommandReading) -> str | None:
+    """The first pattern that matches the line or any command in it, ignoring case."""
     texts = {" ".join(command.split()), *(finding.subcommand for finding in reading.assessment.findings)}
     texts.update(call.text for call in reading.calls)
     lowered = [text.lower() for text in texts]

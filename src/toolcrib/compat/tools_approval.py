@@ -125,7 +125,7 @@ def prompt_dangerous_approval(
     approver = who_answers(approval_callback)
     if approver is None:
         return "deny"
-    reason = f"{description} (a model that looked at it advises against)" if smart_denied else description
+    reason = f"{description} (a model reviewed it and advises against it)" if smart_denied else description
     danger = Danger(rule=description, description=description, reason=reason, span=(0, len(command)))
     request = request_for("terminal", command, danger, permanent=allow_permanent)
     answer = _put(request, approver, timeout_seconds)
@@ -229,7 +229,7 @@ def resolve_gateway_approval(
         if late.answer.choice == "session":
             grants.allow_in_session(session_key, late.request.dangers)
         elif late.answer.choice == "always":
-            grants.allow_for_good(late.request.dangers)
+            grants.allow_permanently(late.request.dangers)
     return count
 
 
@@ -428,7 +428,7 @@ class Sessions:
             return Answer(choice="once", decided_by="yolo")
         if self.is_notified(request.session_key):
             return await self.gateway.ask(request)
-        return Answer(choice="deny", reason="nobody is here to approve it", decided_by="policy")
+        return Answer(choice="deny", reason="no one is available to approve it", decided_by="policy")
 
     def _answer_for_runtime(self) -> None:
         gate = default_runtime().gate

@@ -1,1 +1,1 @@
-"""Ways to reach language models: one file for each protocol, and what they share."""
+"""Model providers: one module per protocol, and what they share."""

@@ -1,4 +1,4 @@
-"""A streamed answer of Anthropic's messages API, put together: text, thoughts with their signatures, calls, usage."""
+"""Anthropic's messages API: the provider, and the assembly of a streamed answer with its signed thinking blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BETWEEN_TEXTS = "\n\n"
 
 
 class AnthropicAnswer:
-    """Takes the events of one answer, hands on what is new, and gives the whole."""
+    """Collects the events of one answer, emits each new piece, and returns the complete response."""
 
     def __init__(self, emit: Emit, *, model: str, taken_ids: Collection[str] = ()) -> None:
         self._emit = emit
@@ -78,7 +78,7 @@ class AnthropicAnswer:
         return bool(self.stop_reason)
 
     def add(self, event: Any) -> None:
-        """One event of the stream. Unknown ones are passed over, as the API says that new ones may come."""
+        """Add one event of the stream. Unknown events are ignored, because the API may add new ones."""
         if not isinstance(event, dict):
             return
         self.has_begun = True
@@ -95,13 +95,13 @@ class AnthropicAnswer:
             self._note(event.get("delta"))
             self._note({"usage": event.get("usage")})
         elif kind == "message_stop":
-            # Some servers do not say why they end.
+            # Some servers give no stop reason.
             self.stop_reason = self.stop_reason or "end_turn"
         elif kind == "message":
             self._add_whole(event)
 
     def _add_whole(self, message: JsonObject) -> None:
-        """An answer in one piece, from a server that does not stream though it was asked to."""
+        """Add a complete answer, from a server that ignores the request to stream."""
         self._note(message)
         self.stop_reason = self.stop_reason or "end_turn"
         content = message.get("content")
@@ -121,7 +121,7 @@ class AnthropicAnswer:
             self._refusal = details["explanation"]
         usage = about.get("usage")
         if isinstance(usage, dict):
-            # Counts are cumulative; what a later event leaves out still holds.
+            # Counts are cumulative; a later event may leave some out.
             self._usage |= {name: count for name, count in usage.items() if count is not None}
 
     def _begin(self, index: int, start: Any) -> None:
@@ -150,7 +150,7 @@ class AnthropicAnswer:
         self._order.append({"call": len(self._calls)})
         self._calls.append(call)
         self._emit(CallDelta(index=block["call"], id=call.id, name=call.name))
-        # Usually an empty object, as the arguments come in pieces; some servers send all of them here, some both ways.
+        # Usually an empty object, because arguments arrive in pieces; some servers send them all here, some do both.
         call.given = start.get("input") or {}
 
     def _add_delta(self, block: JsonObject, delta: JsonObject) -> None:
@@ -186,7 +186,7 @@ class AnthropicAnswer:
             self._emit(CallDelta(index=block["call"], arguments=text))
 
     def _unique(self, call_id: Any) -> str:
-        """An id that no other call of the conversation has: results are matched to calls by it."""
+        """An id that no other call of the conversation has: results refer to calls by id."""
         unique = call_id if isinstance(call_id, str) else ""
         while not unique or unique in self._taken_ids:
             unique = f"toolu_{uuid.uuid4().hex[:24]}"
@@ -194,7 +194,7 @@ class AnthropicAnswer:
         return unique
 
     def response(self, provider: str) -> ModelResponse:
-        """The whole answer; to be asked for once, when the stream is over."""
+        """The complete answer; call once, at the end of the stream."""
         if not self._text and self._refusal:
             self._say(self._refusal)
         for at, call in enumerate(self._calls):
@@ -214,7 +214,7 @@ class AnthropicAnswer:
         return ModelResponse(message=message, usage=self._used(), stop=stop, model=model, provider=provider)
 
     def _provider_data(self, provider: str) -> JsonObject | None:
-        """The signed thoughts and their places among texts and calls, for the same model to see again."""
+        """The signed thinking blocks and their positions, to send back to the same model."""
         if not any("type" in block for block in self._order):
             return None
         return {provider: {"model": self._asked_model, "order": self._order}}
@@ -226,7 +226,7 @@ class AnthropicAnswer:
         )
         details = self._usage.get("output_tokens_details")
         return Usage(
-            # The API counts only what it found in no cache as input.
+            # The API counts only uncached tokens as input.
             input_tokens=_number(self._usage.get("input_tokens")) + cached + written,
             output_tokens=_number(self._usage.get("output_tokens")),
             cached_tokens=cached,
@@ -236,7 +236,7 @@ class AnthropicAnswer:
 
 
 class _Call:
-    """A tool call while its pieces arrive."""
+    """A tool call whose pieces are still arriving."""
 
     __slots__ = ("arguments", "given", "id", "name")
 
@@ -258,12 +258,12 @@ BASE_URL = "https://api.anthropic.com"
 
 
 class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
-    """A server with the messages API; see Provider."""
+    """A provider for servers with the messages API; see Provider."""
 
     api_mode = "anthropic_messages"
     dialect: Dialect = "anthropic"
     package = "anthropic"
-    advice = "to which /v1/messages is added"
+    advice = "without /v1/messages, which toolcrib appends"
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
     ) -> None:
         super().__init__(
             name=name,
-            # The path of the API begins with /v1, which many people take for a part of the address.
+            # The API's path starts with /v1, which many people include in the address.
             base_url=(base_url or BASE_URL).rstrip("/").removesuffix("/v1"),
             api_key=api_key,
             profile=profile,
@@ -294,7 +294,7 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
 
     async def _opened(self, client: AsyncAnthropic, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
         sdk = self._sdk()
-        # Not `messages.create`, which copies every message of the history through its own types.
+        # Not `messages.create`, which copies the whole history through its own types.
         stream: AsyncStream[object] = await client.post(
             "/v1/messages",
             content=body,
@@ -318,17 +318,17 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
         return REST_SECONDS if answer.is_over else None
 
     def _shaped(self, schema: JsonObject) -> JsonObject:
-        """A schema as structured output takes it; one that the SDK cannot read goes out as it is."""
+        """The schema in the form that structured output accepts; unchanged if the SDK can't read it."""
         return attempt(self._sdk().transform_schema, schema).value or schema
 
     def _new_client(self) -> AsyncAnthropic:
         sdk = self._sdk()
         key = self._api_key or NO_KEY
-        # Others who speak this protocol know the key by the header that it had first.
+        # Other services with this protocol expect the key in the header it had originally.
         headers = {} if self.base_url == BASE_URL else {"X-Api-Key": key}
         options: dict[str, Any] = {}
         if is_on_this_machine(self.base_url):
-            # A proxy that is set for the world outside would not find a server on this machine.
+            # A proxy for outside traffic would not reach a server on this machine.
             options["http_client"] = sdk.DefaultAsyncHttpxClient(trust_env=False)
         client: AsyncAnthropic = sdk.AsyncAnthropic(
             api_key=key, base_url=self.base_url, max_retries=0, default_headers=headers | self._headers, **options
@@ -337,7 +337,7 @@ class AnthropicMessages(StreamingProvider["AsyncAnthropic"]):
 
     def _sdk(self) -> ModuleType:
         try:
-            # More than a second of CPU, which only those pay who talk to such a server.
+            # Importing costs over a second of CPU; only users of such a server pay for it.
             import anthropic  # noqa: PLC0415
         except ImportError as error:
             raise self._missing_package() from error

@@ -1,4 +1,4 @@
-"""What the generations of Claude take: the length of an answer, how thinking is asked for, which fields they refuse."""
+"""Builds requests to Anthropic's messages API, with what each Claude generation accepts and where its cache reaches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUDGETS = {"low": 2_048, "medium": 8_192, "high": 24_576}
 MIN_BUDGET_TOKENS = 1_024
 OTHER_MAX_TOKENS = 8_192
 
-# The first generation that a model is not older than decides.
+# The first generation in this list that the model has reached applies.
 _MAX_TOKENS: tuple[tuple[tuple[int, int], int], ...] = (
     ((4, 6), 64_000),
     ((4, 0), 32_000),
@@ -31,10 +31,10 @@ _MAX_TOKENS: tuple[tuple[tuple[int, int], int], ...] = (
 
 
 class Family(NamedTuple):
-    """What is known of a model by its name."""
+    """What a model's name tells about it."""
 
     version: tuple[int, int] | None
-    """None: not a Claude, but somebody else's model behind the same protocol."""
+    """None: another vendor's model behind the same protocol."""
     always_thinks: bool = False
 
     @property
@@ -45,7 +45,7 @@ class Family(NamedTuple):
 
     @property
     def thinks_adaptively(self) -> bool:
-        """It decides itself how long to think, by an effort; the older ones get a budget of tokens."""
+        """The model decides how long to think, guided by an effort level; older models get a token budget."""
         return self.version is not None and self.version >= (4, 6)
 
     @property
@@ -62,7 +62,7 @@ class Family(NamedTuple):
 
 
 def family_of(model: str) -> Family:
-    """The family of a model name, also as cloud services spell it. Without a number it is the newest."""
+    """The family of a model name, including the spellings of cloud services. A name without a number is the newest."""
     name = model.lower()
     found = _VERSION.search(name)
     if found is None:
@@ -76,7 +76,7 @@ def _is_always_on(name: str, version: tuple[int, int]) -> bool:
 
 
 def thinking_fields(request: ModelRequest, family: Family, max_tokens: int) -> JsonObject:
-    """The fields of a request that say how long to think: none where that is left to the provider."""
+    """The request fields that control thinking; none if the provider decides."""
     effort = request.reasoning_effort
     if not effort or not family.can_think:
         return {}
@@ -88,7 +88,7 @@ def thinking_fields(request: ModelRequest, family: Family, max_tokens: int) -> J
     if effort == "none":
         return {"thinking": {"type": "disabled"}} if family.version is None else {}
     budget = min(_BUDGETS[effort], max_tokens // 2)
-    # A budget cannot be combined with a forced call.
+    # A token budget cannot be combined with a forced call.
     if budget < MIN_BUDGET_TOKENS or request.tool_choice == "required":
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
@@ -99,14 +99,14 @@ def is_thinking(fields: dict[str, Any]) -> bool:
 
 
 CACHED_TURNS = 2
-"""The last turn is what the next request finds again; the one before it is what this request finds."""
+"""The next request reads the cache up to the last turn; this request reads it up to the turn before."""
 _CACHE_MARK = b',"cache_control":{"type":"ephemeral"}}'
 _BEGINNING = b'{"type":"text","text":"(The conversation begins with your answer.)"}'
 _GO_ON = b'{"type":"text","text":"Go on."}'
 
 
 class _OpenCall:
-    """A call that waits for its result."""
+    """A call without a result yet."""
 
     __slots__ = ("given_id", "result", "wire_id")
 
@@ -117,17 +117,17 @@ class _OpenCall:
 
 
 class MessageTurns:
-    """Takes encoded blocks in the order of the conversation and puts them into turns."""
+    """Groups encoded blocks, given in conversation order, into turns."""
 
     def __init__(self) -> None:
         self._turns: list[tuple[str, list[bytes]]] = []
         self._open: list[_OpenCall] = []
-        self._said: list[bytes] = []
+        self._user_blocks: list[bytes] = []
         self._used_ids: set[str] = set()
         self._awaited: _OpenCall | None = None
 
     def unused(self, ids: Sequence[str]) -> list[str] | None:
-        """Other ids for calls, if one of these is taken; None when they can stay."""
+        """New ids for these calls if one is already taken; None if they can stay."""
         if self._used_ids.isdisjoint(ids) and len(set(ids)) == len(ids):
             return None
         taken = set(self._used_ids)
@@ -141,7 +141,7 @@ class MessageTurns:
         return fresh
 
     def add_answer(self, blocks: Sequence[bytes], calls: Iterable[tuple[str, str]]) -> None:
-        """What the model said; `calls` are their ids in the conversation and in the request."""
+        """Add an answer of the model; `calls` maps the conversation's call ids to the request's."""
         if not blocks:
             return
         self._close_user_turn()
@@ -150,21 +150,21 @@ class MessageTurns:
         self._used_ids.update(call.wire_id for call in self._open)
 
     def call_for(self, given_id: str) -> str | None:
-        """The id in the request of the call that a result belongs to; None when no call waits for it."""
+        """The request's id of the call that a result belongs to; None if no call is open under that id."""
         self._awaited = next((call for call in self._open if call.given_id == given_id and call.result is None), None)
         return self._awaited.wire_id if self._awaited is not None else None
 
     def add_result(self, block: bytes) -> None:
-        """The result of the call that was just asked for."""
+        """Add the result of the call that `call_for` returned last."""
         if self._awaited is not None:
             self._awaited.result = block
 
-    def add_said(self, blocks: Iterable[bytes]) -> None:
-        """What a person said: it stands after all results, wherever it came in between."""
-        self._said += blocks
+    def add_user(self, blocks: Iterable[bytes]) -> None:
+        """Add a person's message; it goes after all results, wherever it arrived."""
+        self._user_blocks += blocks
 
     def finished(self) -> list[JsonObject]:
-        """The `messages` of the request, with marks up to where the cache shall reach."""
+        """The `messages` of the request, with cache marks."""
         self._close_user_turn()
         if not self._turns or self._turns[-1][0] == "assistant":
             self._extend("user", [_GO_ON])
@@ -177,8 +177,8 @@ class MessageTurns:
 
     def _close_user_turn(self) -> None:
         results = [call.result or _missing(call.wire_id) for call in self._open]
-        self._extend("user", [*results, *self._said])
-        self._open, self._said = [], []
+        self._extend("user", [*results, *self._user_blocks])
+        self._open, self._user_blocks = [], []
 
     def _extend(self, role: str, blocks: Sequence[bytes]) -> None:
         if not blocks:
@@ -190,7 +190,7 @@ class MessageTurns:
 
 
 def _missing(call_id: str) -> bytes:
-    text = "The result of this call is not known."
+    text = "The result of this call is unknown."
     return msgspec.json.encode({"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": True})
 
 
@@ -202,19 +202,19 @@ _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 ShapeSchema = Callable[[JsonObject], JsonObject]
-"""Any JSON Schema into the part of it that structured output takes."""
+"""Converts any JSON Schema to the subset that structured output accepts."""
 Blocks = tuple[bytes, ...]
 
 
 class AnthropicRequests:
-    """Turns requests into bytes. Messages that were sent before are not converted again."""
+    """Encodes requests as bytes. Messages sent before are not converted again."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
         self._sent: dict[tuple[str, str, bool], dict[int, tuple[Message, Blocks]]] = {}
 
     def body(self, request: ModelRequest, profile: ModelProfile, shape_schema: ShapeSchema) -> bytes:
-        """The JSON text of a streaming request: the same bytes for the same request."""
+        """The JSON text of a streaming request: the same request always gives the same bytes."""
         family = family_of(request.model)
         max_tokens = request.max_output_tokens or min(family.max_tokens, max(1, profile.context_window // 2))
         thinking = thinking_fields(request, family, max_tokens)
@@ -233,7 +233,7 @@ class AnthropicRequests:
         return encoded(body)
 
     def _messages(self, request: ModelRequest, sees_images: bool) -> list[JsonObject]:
-        """The turns; messages of the last request are known by identity, as they never change."""
+        """The turns; messages of the previous request are recognised by identity, because they never change."""
         key = (request.cache_key, request.model, sees_images)
         known, now = self._sent.pop(key, {}), {}
         turns = MessageTurns()
@@ -241,7 +241,7 @@ class AnthropicRequests:
             found = known.get(id(message))
             if found is None:
                 found = (message, self._converted(message, request.model, sees_images))
-            # The message is held beside its blocks, so that no other can come to have its identity.
+            # Hold on to the message so that no other object can get its identity.
             now[id(message)] = found
             self._add(turns, message, found[1], request.model, sees_images)
         self._sent[key] = now
@@ -254,20 +254,22 @@ class AnthropicRequests:
             calls = [(call.id, wire_id(call.id)) for call in message.tool_calls]
             fresh = turns.unused([wire for _, wire in calls])
             if fresh is not None:
-                # Some servers number the calls of each answer anew; here an id stands for one call only.
+                # Some servers restart call ids with each answer; here an id must belong to one call.
                 calls = [(given, new) for (given, _), new in zip(calls, fresh, strict=True)]
                 blocks = tuple(self._assistant(message, model, fresh))
             turns.add_answer(blocks, calls)
         elif message.role == "tool":
             taken = turns.call_for(message.call_id)
             if taken is None:
-                turns.add_said([_text(f"Result of {message.name or 'a tool'}, without its call:"), *_said(message)])
+                turns.add_user(
+                    [_text(f"Result of {message.name or 'a tool'}, without its call:"), *_text_blocks(message)]
+                )
             elif taken != wire_id(message.call_id):
                 turns.add_result(_result(message, taken, sees_images))
             else:
                 turns.add_result(blocks[0])
         else:
-            turns.add_said(blocks)
+            turns.add_user(blocks)
 
     def _converted(self, message: Message, model: str, sees_images: bool) -> Blocks:
         if message.role == "assistant":
@@ -277,7 +279,7 @@ class AnthropicRequests:
         return tuple(_parts(message, sees_images))
 
     def _assistant(self, message: Message, model: str, ids: list[str]) -> Iterator[bytes]:
-        """An answer with its calls; what was thought goes back only to the model that thought it."""
+        """An answer with its calls; thinking blocks go back only to the model that produced them."""
         if not message.tool_calls and not message.text.strip() and not message.images:
             return
         order = self._kept(message, model).get("order") or []
@@ -299,13 +301,13 @@ class AnthropicRequests:
         return kept if isinstance(kept, dict) and kept.get("model") == model else {}
 
     def _may_think(self, request: ModelRequest) -> bool:
-        """With a budget, a turn that has begun with calls but without thoughts must end without them."""
+        """With a token budget, a turn that starts with calls and without thinking must end without thinking."""
         last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
         return last is None or not last.tool_calls or bool(self._kept(last, request.model))
 
 
 def _is_whole(order: Any, message: Message) -> bool:
-    """Whether a remembered order of blocks still fits the message: somebody may have changed its text or calls."""
+    """Whether a stored order of blocks still matches the message: its text or calls may have been edited."""
     if not order or not isinstance(message.content, str):
         return False
     calls = [one["call"] for one in order if "call" in one]
@@ -320,17 +322,17 @@ def _tool_fields(request: ModelRequest) -> JsonObject:
         if request.tool_choice != "auto":
             fields["tool_choice"] = {"type": "any" if request.tool_choice == "required" else "none"}
         return fields
-    # Calls in the history are refused where no tools are declared.
+    # The API refuses calls in the history unless tools are declared.
     names = sorted({wire_name(call.name) for message in request.messages for call in message.tool_calls})
     if not names:
         return {}
-    gone = "This tool is not available any more."
+    gone = "This tool is no longer available."
     tools = [{"name": name, "description": gone, "input_schema": {"type": "object"}} for name in names]
     return {"tools": tools, "tool_choice": {"type": "none"}}
 
 
 def wire_id(call_id: str) -> str:
-    """The id of a call in characters that the API takes; the same for the same id, always."""
+    """A call id in characters that the API accepts; the same id always gives the same result."""
     if _CALL_ID.fullmatch(call_id):
         return call_id
     return f"toolu_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
@@ -345,7 +347,7 @@ def _call(call: RequestedCall, call_id: str) -> bytes:
         is_object = isinstance(msgspec.json.decode(call.arguments), dict)
     except (msgspec.DecodeError, UnicodeEncodeError):
         is_object = False
-    # The model's own text, so that the cache hits; the API takes nothing but an object.
+    # Send the model's own text so that the cache hits; but the API accepts only an object.
     arguments = msgspec.Raw(call.arguments.encode()) if is_object else {}
     return encoded({"type": "tool_use", "id": call_id, "name": wire_name(call.name), "input": arguments})
 
@@ -353,16 +355,16 @@ def _call(call: RequestedCall, call_id: str) -> bytes:
 def _result(message: Message, call_id: str, sees_images: bool) -> bytes:
     given = (Text(message.content),) if isinstance(message.content, str) else message.content
     parts = [_part(part, sees_images) for part in _sayable(given)]
-    # The API takes a text alone as it is, and nothing blank of what failed.
+    # The API accepts a single text as is, but no blank text in an error result.
     content = message.content if isinstance(message.content, str) and parts else parts or NO_OUTPUT
     block: JsonObject = {"type": "tool_result", "tool_use_id": call_id, "content": content}
-    # What failed may hold no images: its text says that it failed.
+    # An error result may not contain images; its text says that it failed.
     if message.status != "ok" and all(part["type"] == "text" for part in parts):
         block["is_error"] = True
     return encoded(block)
 
 
-def _said(message: Message) -> Iterable[bytes]:
+def _text_blocks(message: Message) -> Iterable[bytes]:
     return [_text(message.text)] if message.text.strip() else []
 
 
@@ -381,7 +383,7 @@ def _part(part: Part, sees_images: bool) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Audio):
-        # The API takes none.
+        # The API accepts no audio.
         return {"type": "text", "text": f"[a recording ({part.media_type or 'audio'}), which this model cannot hear]"}
     source = _source(part) if sees_images else None
     if source is None:
@@ -391,7 +393,7 @@ def _part(part: Part, sees_images: bool) -> JsonObject:
 
 def _source(image: Image) -> JsonObject | None:
     if image.url:
-        # The API fetches nothing else.
+        # The API fetches no other addresses.
         return {"type": "url", "url": image.url} if image.url.lower().startswith("https://") else None
     media_type = image.media_type.lower().replace("image/jpg", "image/jpeg") or "image/png"
     if media_type not in IMAGE_TYPES or not image.data:
@@ -408,7 +410,7 @@ def encoded(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        # Half a surrogate pair, as the output of a program may hold: no JSON text can carry it.
+        # A lone surrogate, which program output may contain and JSON cannot carry.
         return json.dumps(value, ensure_ascii=False, default=_raw).encode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Which provider and which model are meant: by argument, by config, by the keys that are set. Opens nothing."""
+"""Chooses the provider and the model: by argument, config, or the keys that are set. Opens no connection."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class UnknownProvider(UnknownName):
 
 
 class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider and a model, and why it is these."""
+    """A provider, a model, and the reason for the choice."""
 
     provider: str
     model: str
-    """Empty where nobody named one and the provider has no default."""
+    """Empty if none was named and the provider has no default."""
     why: str
-    """Half a sentence: why this provider."""
+    """The reason for this provider, as a clause."""
     base_url: str = ""
 
 
 class ConfiguredModels:
-    """Every provider that can be named, and the variables that hold their keys."""
+    """Every provider that can be named, and the variables with their keys."""
 
     def __init__(self, settings: Settings) -> None:
         self._entries = settings.providers
         self.variables = _variables(settings)
 
     def find(self, name: str) -> Preset:
-        """The provider of that name, as toolcrib knows it or as the config describes it."""
+        """The provider with this name: a preset, an entry of the config, or both combined."""
         entry = self._entries.get(name)
         preset = PRESETS.get(ALIASES.get(name.lower(), name.lower()))
         if entry is not None:
@@ -56,105 +56,107 @@ class ConfiguredModels:
         return name in self._entries or ALIASES.get(name.lower(), name.lower()) in PRESETS
 
     def key(self, preset: Preset) -> tuple[str, str]:
-        """The variable for the provider's key, and the key; empty where none is needed, or none is set."""
+        """The variable of the provider's key, and the key; empty if it needs none or none is set."""
         named = [(variable, self.variables.get(variable, "").strip()) for variable in preset.key_variables]
         return next((found for found in named if found[1]), named[0] if named else ("", ""))
 
     def with_key(self) -> list[Preset]:
-        """The providers whose key is set, in the order in which they are taken."""
-        known = [self.find(name) for name in dict.fromkeys([*PRESETS, *self._entries])]
-        return [preset for preset in known if preset.needs_key and self.key(preset)[1]]
+        """The providers whose key is set, in order of preference."""
+        providers = [self.find(name) for name in dict.fromkeys([*PRESETS, *self._entries])]
+        return [preset for preset in providers if preset.needs_key and self.key(preset)[1]]
 
 
 def explain_choice(settings: Settings, *, model: str = "", provider: str = "", base_url: str = "") -> ModelChoice:
-    """What a request would go to, and why; raises UnknownProvider for a name that nobody has."""
-    places = ConfiguredModels(settings)
+    """Where a request would go, and why; raises UnknownProvider for an unknown name."""
+    providers = ConfiguredModels(settings)
     configured = settings.model
-    home = None if configured.provider in _UNDECIDED else places.find(configured.provider)
+    home = None if configured.provider in _UNDECIDED else providers.find(configured.provider)
     address = base_url or configured.base_url
     if provider not in _UNDECIDED:
-        preset = places.find(provider)
+        preset = providers.find(provider)
         is_home = home is not None and home.name == preset.name
-        text = _without_own_name(places, preset, model or (configured.default if is_home else ""))
-        return _choice(places, preset, text, "it was named", base_url or (configured.base_url if is_home else ""))
+        text = _without_own_name(providers, preset, model or (configured.default if is_home else ""))
+        return _choice(providers, preset, text, "it was named", base_url or (configured.base_url if is_home else ""))
     text = model or configured.default
     says_so = "the model was named" if model else "`model.default` in the config says so"
     if home is not None:
-        preset, text = _inside(places, home, text) if model else (home, _without_own_name(places, home, text))
+        preset, text = _inside(providers, home, text) if model else (home, _without_own_name(providers, home, text))
         why = "`model.provider` in the config says so" if preset is home else says_so
-        return _choice(places, preset, text, why, address if preset is home else base_url)
+        return _choice(providers, preset, text, why, address if preset is home else base_url)
     if text:
-        return _by_model(places, text, says_so, address)
+        return _by_model(providers, text, says_so, address)
     if address:
-        return _choice(places, PRESETS["openai"], "", f"the address {address!r} was named", address)
-    return _by_key(places)
+        return _choice(providers, PRESETS["openai"], "", f"the address {address!r} was named", address)
+    return _by_key(providers)
 
 
 def explain_fallback(settings: Settings, text: str) -> ModelChoice:
-    """What an entry of `model.fallbacks` means: `provider/model`, whatever provider is configured."""
+    """What an entry of `model.fallbacks` means: `provider/model`, independent of the configured provider."""
     return _by_model(ConfiguredModels(settings), text, "it is a fallback", "")
 
 
-def _by_model(places: ConfiguredModels, text: str, why: str, address: str) -> ModelChoice:
-    """The provider that a model's name tells: before its first slash, by how it begins, or the first with a key."""
+def _by_model(providers: ConfiguredModels, text: str, why: str, address: str) -> ModelChoice:
+    """The provider for a model name: the part before its slash, its prefix, or the first provider with a key."""
     head, _, rest = text.partition("/")
-    keyed = places.with_key()
-    # At an address of one's own, `mistral` is a model that the server has.
-    if places.knows(head) and (rest or not address):
-        preset = places.find(head)
+    keyed = providers.with_key()
+    # At a custom address, `mistral` is a model of that server.
+    if providers.knows(head) and (rest or not address):
+        preset = providers.find(head)
         gateway = next((one for one in keyed if one.name == GATEWAY and not address), None)
         if rest and preset.needs_key and preset not in keyed and gateway is not None:
-            missing = places.key(preset)[0]
-            return _choice(places, gateway, text, f"{missing} is not set, but the key of {gateway.title} is", address)
-        return _choice(places, preset, rest, why, address)
+            missing = providers.key(preset)[0]
+            return _choice(
+                providers, gateway, text, f"{missing} is not set, but the key of {gateway.title} is", address
+            )
+        return _choice(providers, preset, rest, why, address)
     if address:
-        return _choice(places, PRESETS["openai"], text, f"the address {address!r} was named", address)
+        return _choice(providers, PRESETS["openai"], text, f"the address {address!r} was named", address)
     if text in MODELS:
-        return _choice(places, PRESETS["embedded"], text, why, "")
+        return _choice(providers, PRESETS["embedded"], text, why, "")
     makers = [preset for preset in PRESETS.values() if text.lower().startswith(_prefixes(preset))]
     maker = next((preset for preset in makers if preset in keyed), None)
     if maker is not None:
-        return _choice(places, maker, text, why, "")
+        return _choice(providers, maker, text, why, "")
     chosen = next((preset for preset in keyed if preset.chosen_by_key), None)
     if chosen is not None:
-        return _choice(places, chosen, text, f"{places.key(chosen)[0]} is set", "")
-    if not makers and places.variables.get(OPENAI_ADDRESS_VARIABLE):
-        return _choice(places, PRESETS["openai"], text, f"{OPENAI_ADDRESS_VARIABLE} is set", "")
-    return _choice(places, makers[0] if makers else PRESETS["embedded"], text, why, "")
+        return _choice(providers, chosen, text, f"{providers.key(chosen)[0]} is set", "")
+    if not makers and providers.variables.get(OPENAI_ADDRESS_VARIABLE):
+        return _choice(providers, PRESETS["openai"], text, f"{OPENAI_ADDRESS_VARIABLE} is set", "")
+    return _choice(providers, makers[0] if makers else PRESETS["embedded"], text, why, "")
 
 
-def _by_key(places: ConfiguredModels) -> ModelChoice:
-    chosen = next((preset for preset in places.with_key() if preset.chosen_by_key), None)
+def _by_key(providers: ConfiguredModels) -> ModelChoice:
+    chosen = next((preset for preset in providers.with_key() if preset.chosen_by_key), None)
     if chosen is not None:
-        return _choice(places, chosen, "", f"{places.key(chosen)[0]} is set", "")
-    if places.variables.get(OPENAI_ADDRESS_VARIABLE):
-        return _choice(places, PRESETS["openai"], "", f"{OPENAI_ADDRESS_VARIABLE} is set", "")
-    return _choice(places, PRESETS["embedded"], "", "no key of a provider is set", "")
+        return _choice(providers, chosen, "", f"{providers.key(chosen)[0]} is set", "")
+    if providers.variables.get(OPENAI_ADDRESS_VARIABLE):
+        return _choice(providers, PRESETS["openai"], "", f"{OPENAI_ADDRESS_VARIABLE} is set", "")
+    return _choice(providers, PRESETS["embedded"], "", "no provider key is set", "")
 
 
-def _inside(places: ConfiguredModels, home: Preset, text: str) -> tuple[Preset, str]:
-    """Where a model is that was named beside a configured provider: there, unless another provider is named."""
+def _inside(providers: ConfiguredModels, home: Preset, text: str) -> tuple[Preset, str]:
+    """The provider of a model named on top of a configured provider: that one, unless the name gives another."""
     head, _, rest = text.partition("/")
-    if not rest or not places.knows(head):
+    if not rest or not providers.knows(head):
         return home, text
-    named = places.find(head)
+    named = providers.find(head)
     if named.name == home.name:
         return home, rest
-    # `openai/…` at a gateway is a model of that maker; `groq/…` can only be the provider.
+    # `openai/…` at a gateway is a model of that vendor; `groq/…` can only be the provider.
     is_maker = bool(named.model_prefixes)
     return (home, text) if home.slashed_models and is_maker else (named, rest)
 
 
-def _without_own_name(places: ConfiguredModels, preset: Preset, text: str) -> str:
+def _without_own_name(providers: ConfiguredModels, preset: Preset, text: str) -> str:
     head, _, rest = text.partition("/")
-    is_own = bool(rest) and places.knows(head) and places.find(head).name == preset.name
-    # The gateway has models of its own whose names begin with its name.
+    is_own = bool(rest) and providers.knows(head) and providers.find(head).name == preset.name
+    # The gateway has models of its own whose names start with its name.
     return rest if is_own and not (preset.name == GATEWAY and "/" not in rest) else text
 
 
-def _choice(places: ConfiguredModels, preset: Preset, model: str, why: str, address: str) -> ModelChoice:
+def _choice(providers: ConfiguredModels, preset: Preset, model: str, why: str, address: str) -> ModelChoice:
     if preset.address_variable:
-        address = address or places.variables.get(preset.address_variable, "")
+        address = address or providers.variables.get(preset.address_variable, "")
     default = DEFAULT_MODEL if preset.protocol == "embedded" else preset.default_model
     return ModelChoice(provider=preset.name, model=model or default, why=why, base_url=address or preset.base_url)
 
@@ -164,7 +166,7 @@ def _prefixes(preset: Preset) -> tuple[str, ...]:
 
 
 def _variables(settings: Settings) -> Mapping[str, str]:
-    """The environment with the values of `.env` behind it; a variable that is set to nothing counts as not set."""
+    """The environment, with values of `.env` as defaults; an empty variable counts as unset."""
     merged = {name: value for name, value in environment().items() if value.strip()}
     load_env_file(settings.home, merged)
     return merged
@@ -184,7 +186,7 @@ def _of_entry(name: str, entry: ProviderEntry) -> Preset:
 
 
 def _with_entry(preset: Preset, entry: ProviderEntry) -> Preset:
-    """A known provider with what the config says differently."""
+    """A preset with the overrides of the config."""
     return msgspec.structs.replace(
         preset,
         base_url=entry.base_url or preset.base_url,

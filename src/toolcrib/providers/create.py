@@ -1,4 +1,4 @@
-"""The provider and the model that somebody means, ready to be asked."""
+"""Creates providers from the settings, with retries, fallbacks and prices."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MILLION = 1_000_000
 
 
 def with_cost(usage: Usage, prices: Prices) -> Usage:
-    """The usage with its cost; what the provider says it cost stays."""
+    """The usage with its cost; a cost reported by the provider stays."""
     if usage.cost_usd is not None:
         return usage
     fresh = max(usage.input_tokens - usage.cached_tokens, 0)
-    # Who leaves the price of cached tokens out does not mean that they are free.
+    # Leaving out the price of cached tokens does not make them free.
     cached = usage.cached_tokens * (prices.cached or prices.input)
     cost = (fresh * prices.input + cached + usage.output_tokens * prices.output) / MILLION
     return msgspec.structs.replace(usage, cost_usd=cost)
 
 
 class PricedProvider:
-    """A provider whose answers say what they cost; see Provider."""
+    """A provider that adds the cost to each answer; see Provider."""
 
     def __init__(self, inner: Provider, prices: Mapping[str, Prices]) -> None:
         self._inner = inner
@@ -65,10 +65,10 @@ __all__ = ["ModelChoice", "UnknownProvider", "create_auxiliary", "create_provide
 def create_provider(
     settings: Settings, *, model: str = "", provider: str = "", base_url: str = "", render: Render | None = None
 ) -> tuple[Provider, str]:
-    """The provider and the name of the model; what is not named is chosen as `explain_choice` says.
+    """The provider and the name of the model; `explain_choice` fills in what is not named.
 
-    It tries again after failures that may pass, leaves refused tools out, and goes on with the configured fallbacks.
-    `render` brings tools into the dialect of a fallback. No SDK is imported and nothing is connected yet.
+    The provider retries temporary failures, leaves out tools that the server refuses, and falls back to other models
+    as configured. `render` renders tools in a fallback's dialect. This imports no SDK and opens no connection.
     """
     choice = explain_choice(settings, model=model, provider=provider, base_url=base_url)
     first = _opened(settings, choice, context_window=settings.model.context_window)
@@ -79,13 +79,13 @@ def create_provider(
 
 
 def create_auxiliary(settings: Settings, main: tuple[Provider, str]) -> tuple[Provider, str]:
-    """The model for small jobs: the one that the config names for them, else the main one."""
+    """The model for small jobs: the one configured for them, otherwise the main model."""
     wanted = settings.auxiliary
     if not (wanted.model or wanted.provider or wanted.base_url):
         return main
     named, slash, _ = wanted.model.partition("/")
     if slash and not wanted.provider and not wanted.base_url and ConfiguredModels(settings).knows(named):
-        # Whatever provider the main model has: both parts are named.
+        # Independent of the main model's provider, because both parts are named.
         choice = explain_fallback(settings, wanted.model)
     else:
         choice = explain_choice(settings, model=wanted.model, provider=wanted.provider, base_url=wanted.base_url)
@@ -143,7 +143,7 @@ def _profile(context_window: int) -> Callable[[str], ModelProfile]:
 
 
 def _options(preset: Preset, choice: ModelChoice) -> OpenAIOptions:
-    """What is special about a service; somebody else's server under the name of OpenAI has nothing of OpenAI's own."""
+    """The options specific to a service; a custom server under OpenAI's name gets none of OpenAI's."""
     is_elsewhere = preset.name == "openai" and choice.base_url != preset.base_url
     return OpenAIOptions() if is_elsewhere else preset.options
 
@@ -162,7 +162,7 @@ def _check(preset: Preset, choice: ModelChoice) -> None:
     if not choice.model:
         raise ModelError(
             f"no model of {preset.name!r} is named; name one that the server has: --model {preset.name}/NAME, "
-            f"or for good `toolcrib model use {preset.name}/NAME`",
+            f"or permanently `toolcrib model use {preset.name}/NAME`",
             kind="unknown_model",
         )
 

@@ -1,6 +1,6 @@
-"""Whatever an SDK raises, as one ModelError: what happened, to which model, and what to do.
+"""Turns any exception of an SDK into one ModelError: what happened, to which model, and what to do.
 
-Decided by status codes, by the fields of the body and by class names, so that no SDK is imported for it.
+Reads status codes, fields of the body and class names, so it imports no SDK.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One failed request."""
 
     status: int | None
-    said: str
+    provider_text: str
     """The provider's own sentence."""
     text: str
-    """All that the provider says about it: the sentence, type, code, parameter, details."""
+    """Everything the provider says about it: the sentence, type, code, parameter, details."""
     words: str
     """The same in lower case."""
     types: str
     """Type, code and status of the error object, in lower case."""
     names: frozenset[str]
-    """The class names of the exception and of what caused it, with their bases."""
+    """The class names of the exception and its causes, with their bases."""
     has_body: bool
     retry_after_seconds: float | None
     should_retry: bool | None
-    """What the server itself advises."""
+    """The server's own advice."""
 
 
 def facts_of(error: BaseException) -> ErrorFacts:
-    """What an exception says about the failure; reads only attributes that the known SDKs share."""
+    """What an exception tells about the failure; reads only attributes that the known SDKs share."""
     chain = list(_with_causes(error))
     body = getattr(error, "body", None)
     described = _error_object(body)
-    said = _said(described) or _own_text(chain)
+    provider_text = _message_of(described) or _innermost_text(chain)
     types = " ".join(str(described.get(key) or "") for key in ("type", "code", "status", "error_code"))
-    text = _text(said, types, described)
+    text = _text(provider_text, types, described)
     headers = _headers(error)
     return ErrorFacts(
         status=_status(error, described),
-        said=said,
+        provider_text=provider_text,
         text=text,
         words=text.lower(),
         types=types.lower(),
@@ -75,7 +75,7 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
         one = waiting.pop(0)
         yield one
         waiting.extend(one.exceptions if isinstance(one, BaseExceptionGroup) else ())
-        # Transports hide what they translate (`from None`), but it stays the context.
+        # Transports hide the original error (`from None`), but it stays in the context.
         cause = one.__cause__ or one.__context__
         if cause is not None:
             waiting.append(cause)
@@ -90,9 +90,9 @@ def parse_json(text: str) -> Any:
 
 
 def _error_object(body: Any) -> dict[str, Any]:
-    """The object that describes the error, however deep a provider wraps it."""
+    """The object that describes the error, however deeply a provider nests it."""
     if isinstance(body, str):
-        parsed = parse_json(body)
+        parsed = _parsed(body)
         return _error_object(parsed) if isinstance(parsed, dict | list) else _from_page(body)
     if isinstance(body, list):
         return _error_object(body[0]) if body and isinstance(body[0], dict) else {}
@@ -109,41 +109,48 @@ def _error_object(body: Any) -> dict[str, Any]:
     return body
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _from_page(text: str) -> dict[str, Any]:
-    # A proxy answers with a page: its title says more than its markup.
+    # A proxy answers with a page; its title says more than its markup.
     title = re.search(r"<title>([^<]{1,200})", text, re.IGNORECASE)
     if title:
         return {"message": title[1].strip()}
     return {} if text.lstrip().startswith("<") else {"message": text.strip()}
 
 
-def _said(described: dict[str, Any]) -> str:
+def _message_of(described: dict[str, Any]) -> str:
     message = described.get("message") or described.get("msg") or ""
     metadata = described.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if raw:
-        # A router says only that somebody refused; the words of that somebody are in its metadata.
+        # A router says only that the upstream refused; the upstream's words are in its metadata.
         inner = _error_object(raw)
-        message = _said(inner) or str(raw) or message
+        message = _message_of(inner) or str(raw) or message
     if not isinstance(message, str):
         return json.dumps(message, default=str)
-    nested = parse_json(message) if message.lstrip().startswith("{") else None
-    return _said(_error_object(nested)) or message if isinstance(nested, dict) else message
+    nested = _parsed(message) if message.lstrip().startswith("{") else None
+    return _message_of(_error_object(nested)) or message if isinstance(nested, dict) else message
 
 
-def _own_text(chain: list[BaseException]) -> str:
-    """The words of the first cause: what stands before it only says that something failed."""
+def _innermost_text(chain: list[BaseException]) -> str:
+    """The text of the innermost cause: outer exceptions only say that something failed."""
     status = getattr(chain[0], "status_code", None)
     if isinstance(status, int):
-        # It has no words but those of the HTTP library.
+        # It has only the HTTP library's text.
         return f"status {status}"
     texts = [text for one in chain if (text := str(one).strip())]
     return texts[-1] if texts else type(chain[0]).__name__
 
 
-def _text(said: str, types: str, described: dict[str, Any]) -> str:
+def _text(provider_text: str, types: str, described: dict[str, Any]) -> str:
     message = described.get("message")
-    parts = [said, types, str(described.get("param") or ""), message if isinstance(message, str) else ""]
+    parts = [provider_text, types, str(described.get("param") or ""), message if isinstance(message, str) else ""]
     parts += [json.dumps(described[key], default=str) for key in ("details", "metadata") if described.get(key)]
     return "\n".join(parts)[:MAX_TEXT_CHARS]
 
@@ -167,7 +174,7 @@ def _headers(error: BaseException) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in headers.items()}
 
 
-_IN_WORDS = re.compile(
+_RETRY_TEXT = re.compile(
     r"(?:retry|try again|retrying) (?:in|after) (?:(\d{1,4}) ?h(?:ours?)?)? ?(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?!s))? ?"
     r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(s|ms|sec))?"
     r"|\"retrydelay\": ?\"(\d+(?:\.\d+)?)s",
@@ -176,19 +183,19 @@ _IN_WORDS = re.compile(
 
 
 def _retry_after(headers: dict[str, str], text: str) -> float | None:
-    """How long the server wants to be left alone, in seconds."""
+    """How many seconds the server wants us to wait."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1000)
-    told = headers.get("retry-after", "")
-    seconds = _number(told)
+    retry_after = headers.get("retry-after", "")
+    seconds = _number(retry_after)
     if seconds is not None:
         return max(0.0, seconds)
-    until = _moment(told)
+    until = _moment(retry_after)
     if until is not None:
-        # By the server's own clock, where it says what that is: ours may be wrong.
+        # Use the server's clock if it sends one: ours may be wrong.
         return max(0.0, until - (_moment(headers.get("date", "")) or time.time()))
-    return _retry_in_words(text)
+    return _retry_in_text(text)
 
 
 def _number(text: str) -> float | None:
@@ -203,8 +210,8 @@ def _moment(date: str) -> float | None:
     return email.utils.mktime_tz(parsed) if parsed else None
 
 
-def _retry_in_words(text: str) -> float | None:
-    for found in _IN_WORDS.finditer(text):
+def _retry_in_text(text: str) -> float | None:
+    for found in _RETRY_TEXT.finditer(text):
         hours, minutes, number, unit, delay = found.groups()
         if delay:
             return float(delay)
@@ -218,7 +225,7 @@ MAX_QUOTED_CHARS = 300
 
 
 class FailedRequest(NamedTuple):
-    """Whom we asked for what."""
+    """The provider and model of a failed request."""
 
     provider: str
     model: str
@@ -228,79 +235,81 @@ class FailedRequest(NamedTuple):
 
 
 class FailureKind(NamedTuple):
-    """What a failure is. `cause` tells the sentences of one kind apart."""
+    """The kind of a failure. `cause` distinguishes the messages of one kind."""
 
     kind: ModelErrorKind
     may_retry: bool = False
     cause: str = ""
 
 
-def sentence(found: FailureKind, said: str, asked: FailedRequest) -> str:
-    """One sentence: what happened, to which model, with the provider's own words, and what to do."""
-    said = " ".join(said.split())
-    quoted = f" ({said[:MAX_QUOTED_CHARS]}{'…' if len(said) > MAX_QUOTED_CHARS else ''})" if said else ""
-    return _SENTENCES[found.kind](found.cause, asked, quoted)
+def sentence(found: FailureKind, provider_text: str, failed: FailedRequest) -> str:
+    """One sentence: what happened, to which model, in the provider's words, and what to do."""
+    provider_text = " ".join(provider_text.split())
+    quoted = (
+        f" ({provider_text[:MAX_QUOTED_CHARS]}{'…' if len(provider_text) > MAX_QUOTED_CHARS else ''})"
+        if provider_text
+        else ""
+    )
+    return _SENTENCES[found.kind](found.cause, failed, quoted)
 
 
-def _key(cause: str, asked: FailedRequest, quoted: str) -> str:
-    where = f"the key in {asked.key_variable}" if asked.key_variable else "the key"
+def _key(cause: str, failed: FailedRequest, quoted: str) -> str:
+    where = f"the key in {failed.key_variable}" if failed.key_variable else "the key"
     if cause == "unsendable":
-        # The library's own words would show the key.
-        return (
-            f"{where} for {asked.provider} holds a character that cannot be sent; run `toolcrib setup` to set it anew"
-        )
+        # The library's own text would reveal the key.
+        return f"{where} for {failed.provider} contains an invalid character; run `toolcrib setup` to set it again"
     if cause == "forbidden":
         return (
-            f"{asked.provider} gives {where} no access to model {asked.model!r}{quoted}; "
+            f"{failed.provider} gives {where} no access to model {failed.model!r}{quoted}; "
             "use another key (`toolcrib setup`) or another model (`toolcrib model list`)"
         )
-    return f"{asked.provider} refuses {where} for model {asked.model!r}{quoted}; set a valid one with `toolcrib setup`"
-
-
-def _unknown_model(cause: str, asked: FailedRequest, quoted: str) -> str:
-    address = f", or set model.base_url if {asked.base_url} is not the right address" if cause == "address" else ""
-    pull = f", or type `ollama pull {asked.model}`" if "pull" in quoted else ""
     return (
-        f"{asked.provider} does not know the model {asked.model!r}{quoted}; "
-        f"choose one of `toolcrib model list`{pull}{address}"
+        f"{failed.provider} rejects {where} for model {failed.model!r}{quoted}; set a valid one with `toolcrib setup`"
     )
 
 
-def _network(cause: str, asked: FailedRequest, quoted: str) -> str:
+def _unknown_model(cause: str, failed: FailedRequest, quoted: str) -> str:
+    address = f", or set model.base_url if {failed.base_url} is not the right address" if cause == "address" else ""
+    pull = f", or run `ollama pull {failed.model}`" if "pull" in quoted else ""
+    return (
+        f"{failed.provider} does not know the model {failed.model!r}{quoted}; "
+        f"choose one from `toolcrib model list`{pull}{address}"
+    )
+
+
+def _network(cause: str, failed: FailedRequest, quoted: str) -> str:
     if cause == "refused":
-        if asked.is_local:
-            return f"nothing answers at {asked.base_url}, where {asked.provider} should be; is the server running?"
-        return f"{asked.provider} refuses connections at {asked.base_url}; check model.base_url and your network"
+        if failed.is_local:
+            return f"{failed.provider} does not answer at {failed.base_url}; is the server running?"
+        return f"{failed.provider} refuses connections at {failed.base_url}; check model.base_url and your network"
     if cause == "dns":
-        return (
-            f"the address {asked.base_url} of {asked.provider} cannot be found; check your network and model.base_url"
-        )
+        return f"cannot find the address {failed.base_url} of {failed.provider}; check your network and model.base_url"
     if cause == "tls":
         return (
-            f"the connection to {asked.provider} at {asked.base_url} is not safe{quoted}; "
-            "check the clock of this machine, a proxy in between, or model.base_url"
+            f"the connection to {failed.provider} at {failed.base_url} is not secure{quoted}; "
+            "check this machine's clock, any proxy in between, and model.base_url"
         )
-    return f"the connection to {asked.provider} at {asked.base_url} broke{quoted}; check your network and try again"
+    return f"the connection to {failed.provider} at {failed.base_url} broke{quoted}; check your network and try again"
 
 
-def _server(cause: str, asked: FailedRequest, quoted: str) -> str:
+def _server(cause: str, failed: FailedRequest, quoted: str) -> str:
     if cause == "garbled":
-        return f"{asked.provider} sent an answer for model {asked.model!r} that cannot be read; try again"
+        return f"{failed.provider} sent an unreadable answer for model {failed.model!r}; try again"
     if cause == "unknown":
-        return f"the request to {asked.provider} for model {asked.model!r} failed{quoted}; try again or another model"
+        return (
+            f"the request to {failed.provider} for model {failed.model!r} failed{quoted}; try again, or another model"
+        )
     return (
-        f"{asked.provider} cannot answer with model {asked.model!r} just now{quoted}; "
-        "try again in a minute, or another model of `toolcrib model list`"
+        f"{failed.provider} cannot answer with model {failed.model!r} right now{quoted}; "
+        "try again in a minute, or use another model (`toolcrib model list`)"
     )
 
 
-def _bad_request(cause: str, asked: FailedRequest, quoted: str) -> str:
+def _bad_request(cause: str, failed: FailedRequest, quoted: str) -> str:
     if cause == "address":
-        return (
-            f"{asked.base_url!r} is not an address that {asked.provider} can be at; set model.base_url to http(s)://…"
-        )
+        return f"{failed.base_url!r} is not a valid address for {failed.provider}; set model.base_url to http(s)://…"
     return (
-        f"{asked.provider} does not accept the request for model {asked.model!r}{quoted}; "
+        f"{failed.provider} rejects the request for model {failed.model!r}{quoted}; "
         "change what it names, or use another model (`toolcrib model list`)"
     )
 
@@ -311,36 +320,36 @@ _SENTENCES: dict[ModelErrorKind, Callable[[str, FailedRequest, str], str]] = {
     "network": _network,
     "server": _server,
     "bad_request": _bad_request,
-    "rate_limit": lambda _, asked, quoted: (
-        f"{asked.provider} takes no more requests for model {asked.model!r} just now{quoted}; "
+    "rate_limit": lambda _, failed, quoted: (
+        f"{failed.provider} accepts no more requests for model {failed.model!r} right now{quoted}; "
         "wait a little, or use another model (`toolcrib model list`)"
     ),
-    "quota": lambda _, asked, quoted: (
-        f"the credit or quota of the account at {asked.provider} is used up for model {asked.model!r}{quoted}; "
+    "quota": lambda _, failed, quoted: (
+        f"the credit or quota of your {failed.provider} account is used up for model {failed.model!r}{quoted}; "
         "add credit there, wait for the next period, or use another model (`toolcrib model list`)"
     ),
-    "too_long": lambda _, asked, quoted: (
-        f"the conversation is too long for model {asked.model!r} of {asked.provider}{quoted}; "
-        "shorten it with /compress, or begin a new one with /new"
+    "too_long": lambda _, failed, quoted: (
+        f"the conversation is too long for model {failed.model!r} of {failed.provider}{quoted}; "
+        "shorten it with /compress, or start a new one with /new"
     ),
-    "refused_tool": lambda cause, asked, quoted: (
-        f"{asked.provider} takes no tools with model {asked.model!r}{quoted}; "
-        "to have them, use another model (`toolcrib model list`)"
+    "refused_tool": lambda cause, failed, quoted: (
+        f"{failed.provider} accepts no tools with model {failed.model!r}{quoted}; "
+        "to use tools, switch to another model (`toolcrib model list`)"
     ) if cause == "all" else (
-        f"{asked.provider} refuses a tool that was offered to model {asked.model!r}{quoted}; "
-        "`toolcrib tools lint` finds what is wrong with its schema"
+        f"{failed.provider} rejects a tool offered to model {failed.model!r}{quoted}; "
+        "`toolcrib tools lint` shows what is wrong with its schema"
     ),
-    "timeout": lambda cause, asked, quoted: (
-        f"{asked.provider} did not answer in time with model {asked.model!r}{quoted if cause else ''}; "
-        "try again, or raise model.timeout"
+    "timeout": lambda cause, failed, quoted: (
+        f"{failed.provider} did not answer in time with model {failed.model!r}{quoted if cause else ''}; "
+        "try again, or increase model.timeout"
     ),
-    "missing_package": lambda _, asked, quoted: (
-        f"a package that {asked.provider} needs is missing{quoted}; "
-        "type `pip install 'toolcrib[openai]'` or `pip install 'toolcrib[anthropic]'`"
+    "missing_package": lambda _, failed, quoted: (
+        f"a package that {failed.provider} needs is missing{quoted}; "
+        "run `pip install 'toolcrib[openai]'` or `pip install 'toolcrib[anthropic]'`"
     ),
-    "filtered": lambda _, asked, quoted: (
-        f"the content filter of {asked.provider} stopped the request to model {asked.model!r}{quoted}; "
-        "word it differently, or use another model (`toolcrib model list`)"
+    "filtered": lambda _, failed, quoted: (
+        f"the content filter of {failed.provider} stopped the request to model {failed.model!r}{quoted}; "
+        "rephrase it, or use another model (`toolcrib model list`)"
     ),
 }  # fmt: skip
 
@@ -357,7 +366,7 @@ def model_error(
 ) -> ModelError:
     """The failure of a request as a ModelError.
 
-    `tools` are those of the request, to name one that was refused; `secret` is its key, which some servers repeat.
+    `tools` are the tools of the request, to name a rejected one; `secret` is the key, which some servers echo.
     """
     if isinstance(error, ModelError):
         return error
@@ -367,12 +376,12 @@ def model_error(
         found = FailureKind("bad_request")
     elif found.kind == "refused_tool" and _NO_TOOLS.search(facts.words):
         found = FailureKind("refused_tool", cause="all")
-    asked = FailedRequest(provider, model, base_url, key_variable, is_local=is_on_this_machine(base_url))
-    # Nobody starts a local server while we wait for it, so that is said at once.
-    hopeless = facts.should_retry is False or (found.cause == "refused" and asked.is_local)
+    failed = FailedRequest(provider, model, base_url, key_variable, is_local=is_on_this_machine(base_url))
+    # No one starts a local server while we retry, so report it at once.
+    hopeless = facts.should_retry is False or (found.cause == "refused" and failed.is_local)
     may_retry = found.may_retry and not hopeless
     return ModelError(
-        redact(sentence(found, _without(secret, facts.said), asked)),
+        redact(sentence(found, _without(secret, facts.provider_text), failed)),
         kind=found.kind,
         may_retry=may_retry,
         retry_after_seconds=facts.retry_after_seconds if may_retry else None,
@@ -381,12 +390,12 @@ def model_error(
     )
 
 
-def _without(secret: str, said: str) -> str:
-    return said.replace(secret, MASK) if len(secret) >= MIN_SECRET_CHARS else said
+def _without(secret: str, provider_text: str) -> str:
+    return provider_text.replace(secret, MASK) if len(secret) >= MIN_SECRET_CHARS else provider_text
 
 
 def is_on_this_machine(base_url: str) -> bool:
-    """Whether an address is one of this machine's own."""
+    """Whether an address is on this machine."""
     try:
         host = urlsplit(base_url).hostname or ""
         return host == "localhost" or host.endswith(".localhost") or ipaddress.ip_address(host).is_loopback
@@ -419,7 +428,7 @@ _NO_SUCH_HOST = lazy_pattern(r"name or service|name resolution|nodename|getaddri
 
 
 def _by_class(facts: ErrorFacts) -> FailureKind | None:
-    """What never got an answer is known by the exception alone."""
+    """Classify a failure without any response by its exception alone."""
     if facts.status is not None or facts.has_body:
         return None
     # Some transports keep the cause only as text.
@@ -447,7 +456,7 @@ _WORDS: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
         (r"content[_ -]?filter|content[_ ]policy|content management policy|responsibleaipolicy|prohibited_content"
          r"|input was flagged|flagged by (?:our|the) (?:moderation|safety)|safety system|data_inspection_failed",
          FailureKind("filtered")),
-        # What the model wrote was no valid call; asked again, it writes another.
+        # The model wrote an invalid call; asked again, it writes another.
         (r"tool_use_failed", FailureKind("server", True)),
         (r"per[ -]?day\b|requestsperday", FailureKind("quota", cause="period")),
         (r"please retry in|retrydelay", FailureKind("rate_limit", True)),
@@ -476,19 +485,19 @@ _WORDS: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
 
 
 def _by_words(facts: ErrorFacts) -> FailureKind | None:
-    """What a refusal says. A server that breaks may say anything, so only some of it is believed."""
+    """Classify a rejection by its words. A broken server may say anything, so only some words count."""
     if facts.status is not None and facts.status >= 500:
-        if _speaks_of_tools(facts):
+        if _mentions_tools(facts):
             return FailureKind("refused_tool")
         return FailureKind("too_long") if _TOO_LONG.search(facts.words) else None
-    # The words of a schema may be any; where the tool is named, they are not about the request.
+    # A schema may contain any word; if the error names a tool, the words are not about the request.
     if facts.status in (400, 422) and (_POSITION.search(facts.words) or _BAD_SCHEMA.search(facts.words)):
         return FailureKind("refused_tool")
     if facts.status not in (401, 402):
         for pattern, found in _WORDS:
-            if pattern.search(facts.words) and _believable(found, facts):
+            if pattern.search(facts.words) and _is_credible(found, facts):
                 return found
-    if facts.status in (None, 200, 400, 404, 422) and _speaks_of_tools(facts):
+    if facts.status in (None, 200, 400, 404, 422) and _mentions_tools(facts):
         return FailureKind("refused_tool")
     return None
 
@@ -496,8 +505,8 @@ def _by_words(facts: ErrorFacts) -> FailureKind | None:
 _TOO_LONG = next(pattern for pattern, found in _WORDS if found.kind == "too_long")
 
 
-def _believable(found: FailureKind, facts: ErrorFacts) -> bool:
-    # "Limit 1000 per day" and "retry in 30s" only mean a limit where the status says so too.
+def _is_credible(found: FailureKind, facts: ErrorFacts) -> bool:
+    # "Limit 1000 per day" and "retry in 30s" mean a limit only if the status agrees.
     if found.kind == "rate_limit" or found.cause == "period":
         return facts.status == 429 or "resource_exhausted" in facts.words
     return True
@@ -532,7 +541,7 @@ _BY_STATUS = {
 def _by_status(facts: ErrorFacts) -> FailureKind | None:
     status = facts.status
     if status is None or status < 400:
-        # An error that came within a stream: the status was sent before anything went wrong.
+        # The error arrived inside a stream, after the status was sent.
         found = next((found for word, found in _TYPES if word in facts.types), None)
         return found or (FailureKind("server", True) if facts.has_body else None)
     if status in _BY_STATUS:
@@ -549,7 +558,7 @@ def _by_status(facts: ErrorFacts) -> FailureKind | None:
 _TOOL_WORDS = lazy_pattern(
     r"\b(?:tools?|functions?|function_declarations?|functiondeclarations?)\b|input_schema|grammar|json schema"
 )
-# Pairing of calls and results, the choice of a tool, and the schema of an answer are not about a definition.
+# Matching of calls and results, tool choice, and answer schemas are not about a definition.
 _NOT_A_TOOL = lazy_pattern(
     r"tool_calls?\b|tool[_ ]choice|tool_use|tool_result|tool_call_id|tool messages?|role 'tool'"
     r"|response_format|output_config|output_format|\bmessages(?:\.|\[)\d"
@@ -568,7 +577,7 @@ _BAD_SCHEMA = lazy_pattern(r"(?:invalid|bad) (?:json )?schema (?:for|of|in) (?:t
 _QUOTED = lazy_pattern(r"\b(?:function|tool)s?(?: named| name)?:? *['\"`]([\w.-]{1,64})['\"`]", re.IGNORECASE)
 
 
-def _speaks_of_tools(facts: ErrorFacts) -> bool:
+def _mentions_tools(facts: ErrorFacts) -> bool:
     if _NO_TOOLS.search(facts.words) or _POSITION.search(facts.words):
         return True
     if facts.status is not None and facts.status >= 500:
@@ -577,7 +586,7 @@ def _speaks_of_tools(facts: ErrorFacts) -> bool:
 
 
 def _refused_tools(facts: ErrorFacts, tools: Sequence[JsonObject]) -> tuple[str, ...]:
-    """The names that the provider complains about; all of them when it takes no tools, none when it does not say."""
+    """The rejected tools; all of them if the model accepts no tools, none if the provider names none."""
     sent = [tool_name(tool) for tool in tools]
     if _NO_TOOLS.search(facts.words):
         return tuple(sent)
@@ -589,6 +598,6 @@ def _refused_tools(facts: ErrorFacts, tools: Sequence[JsonObject]) -> tuple[str,
 
 
 def tool_name(tool: JsonObject) -> str:
-    """The name of a tool as it stands in a request, whatever the dialect."""
+    """The name of a tool in a request, in any dialect."""
     function = tool.get("function")
     return str((function if isinstance(function, dict) else tool).get("name", ""))

@@ -1,4 +1,4 @@
-"""Tells what a model thinks from what it answers, where it writes both into one text."""
+"""OpenAI's chat completions: the provider, and the assembly of a streamed answer with its calls and reasoning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Piece = tuple[Literal["reasoning", "text"], str]
 
 
 class ThinkingTags:
-    """Splits a streamed text at `<think>…</think>`, which counts only at its start; tags may come in pieces."""
+    """Splits a streamed text at `<think>…</think>`, which counts only at its start; tags may arrive in pieces."""
 
     def __init__(self) -> None:
         self._state: Literal["start", "thinking", "answer"] = "start"
@@ -54,7 +54,7 @@ class ThinkingTags:
         self._has_thought = False
 
     def feed(self, text: str) -> Iterator[Piece]:
-        """What is certain after this piece of the text."""
+        """The parts that are certain after this piece of the text."""
         if self._state == "answer":
             yield "text", text
             return
@@ -65,7 +65,7 @@ class ThinkingTags:
             yield from self._opened() if self._state == "start" else self._thought()
 
     def end(self) -> Iterator[Piece]:
-        """What was held back, now that no more text comes."""
+        """The held-back rest, at the end of the text."""
         held, self._held = self._held, ""
         if held and not (self._state == "start" and self._has_thought and not held.strip()):
             yield ("reasoning" if self._state == "thinking" else "text"), held
@@ -80,7 +80,7 @@ class ThinkingTags:
                 return
         if any(opening.startswith(shown) for opening in _TAGS):
             return
-        # The blank lines between thoughts and answer belong to neither.
+        # The blank lines between reasoning and answer belong to neither.
         answer = shown if self._has_thought else self._held
         self._state, self._held = "answer", ""
         yield "text", answer
@@ -98,12 +98,12 @@ class ThinkingTags:
 
 
 def _beginning_at_end(text: str, tag: str) -> int:
-    """How many characters at the end of the text may be the beginning of the tag."""
+    """How many characters at the end of the text may be the start of the tag."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-length:])), 0)
 
 
 MAX_COUNT = 10**12
-"""A larger number of tokens, or none at all (`Infinity`, `NaN`), is a mistake of the server."""
+"""A larger token count, or a non-number (`Infinity`, `NaN`), is a server bug."""
 
 _THOUGHTS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
 _STOPS: dict[str, StopReason] = {
@@ -116,7 +116,7 @@ _STOPS: dict[str, StopReason] = {
 
 
 class _Call:
-    """A tool call while its pieces arrive."""
+    """A tool call whose pieces are still arriving."""
 
     __slots__ = ("arguments", "extra_content", "given_id", "id", "name")
 
@@ -129,7 +129,7 @@ class _Call:
 
 
 class OpenAIAnswer:
-    """Takes the chunks of one answer, hands on what is new, and gives the whole."""
+    """Collects the chunks of one answer, emits each new piece, and returns the complete response."""
 
     def __init__(self, emit: Emit, *, taken_ids: Collection[str] = ()) -> None:
         self._emit = emit
@@ -148,10 +148,10 @@ class OpenAIAnswer:
         self.finish_reason = ""
         self.has_begun = False
         self.is_over = False
-        """Nothing is missing but what was used: the server said why it ended, or that this is the end."""
+        """Only the usage may be missing: the server gave a stop reason or the end mark."""
 
     def add(self, chunk: Any) -> None:
-        """One event of the stream, or a whole completion from a server that does not stream."""
+        """Add one event of the stream, or a complete answer from a server that does not stream."""
         if not isinstance(chunk, dict):
             return
         self.has_begun = True
@@ -167,7 +167,7 @@ class OpenAIAnswer:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server came to an end, or was cut off so late that what there is can stand for it."""
+        """Whether the server finished, or broke off so late that the answer is usable."""
         if self.finish_reason:
             return self.finish_reason != "error"
         if self._calls:
@@ -175,7 +175,7 @@ class OpenAIAnswer:
         return bool(self._text or self._images)
 
     def response(self, provider: str) -> ModelResponse:
-        """The whole answer; to be asked for once, when the stream is over."""
+        """The complete answer; call once, at the end of the stream."""
         self._say(self._tags.end())
         calls = tuple(self._finished(at, call) for at, call in enumerate(self._calls) if call.name)
         message = Message(
@@ -214,7 +214,7 @@ class OpenAIAnswer:
                 self._emit(ReasoningDelta(text))
 
     def _add_reasoning(self, delta: JsonObject) -> None:
-        """One of several fields holds the thoughts; some servers send the same text in two of them."""
+        """Add reasoning from whichever field carries it; some servers send the same text in two fields."""
         details = list(_objects(delta, "reasoning_details"))
         for detail in details:
             _merge_detail(self._details, detail)
@@ -243,7 +243,7 @@ class OpenAIAnswer:
         if name and name != call.name and not (call.name and call.arguments):
             call.name += name
             new_name = name
-        # Some servers say the whole call again at the end.
+        # Some servers repeat the whole call at the end.
         if arguments == call.arguments and is_json_object(arguments):
             arguments = ""
         call.arguments += arguments
@@ -254,7 +254,7 @@ class OpenAIAnswer:
             self._emit(CallDelta(index=at, id=new_id, name=new_name, arguments=arguments))
 
     def _call_of(self, index: Any, given_id: str, name: str, arguments: str) -> _Call:
-        """The call that a piece belongs to: by its index, by its id where that is missing, else the last one."""
+        """The call that a piece belongs to: by index, by id if there is no index, otherwise the last one."""
         same = next((call for call in reversed(self._calls) if given_id and call.given_id == given_id), None)
         if isinstance(index, int):
             call = self._by_index.get(index) or (None if name else same)
@@ -271,7 +271,7 @@ class OpenAIAnswer:
         return call
 
     def _unique(self, call_id: str) -> str:
-        """An id that no other call of the conversation has: results are matched to calls by it."""
+        """An id that no other call of the conversation has: results refer to calls by id."""
         while not call_id or call_id in self._taken_ids:
             call_id = f"call_{uuid.uuid4().hex[:24]}"
         self._taken_ids.add(call_id)
@@ -291,7 +291,7 @@ class OpenAIAnswer:
         return (Text(text), *self._images) if text else tuple(self._images)
 
     def _provider_data(self, provider: str) -> JsonObject | None:
-        """What this provider wants to see again with the message."""
+        """What this provider needs back with the message."""
         kept: JsonObject = {}
         if self._details:
             kept["reasoning_details"] = self._details
@@ -304,7 +304,7 @@ class OpenAIAnswer:
 
     def _stop(self, calls: tuple[RequestedCall, ...]) -> StopReason:
         stop = "refused" if self._refused else _STOPS.get(self.finish_reason.lower(), "end")
-        # Many servers say "stop" beside tool calls, and "length" also where the last call is whole.
+        # Many servers report "stop" with tool calls, and "length" even if the last call is complete.
         if calls and stop != "refused" and (stop == "end" or all(is_json_object(call.arguments) for call in calls)):
             return "tool_calls"
         return stop
@@ -314,7 +314,7 @@ class OpenAIAnswer:
 
 
 def read_usage(usage: JsonObject) -> Usage:
-    """What a server says that was used, under the names that the different servers have for it."""
+    """The usage that a server reports, under the various names that servers use."""
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
     total = _count(usage, "total_tokens")
@@ -325,7 +325,7 @@ def read_usage(usage: JsonObject) -> Usage:
     cost = cost.get("total_cost") if isinstance(cost, dict) else cost
     return Usage(
         input_tokens=prompt,
-        # Some count what was thought into the total alone.
+        # Some servers count reasoning only in the total.
         output_tokens=max(completion, total - prompt),
         cached_tokens=cached,
         cache_write_tokens=_count(about_prompt, "cache_write_tokens"),
@@ -357,7 +357,7 @@ def _objects(holder: JsonObject, field: str) -> Iterator[JsonObject]:
 
 
 def _begins_another(call: _Call, given_id: str, name: str, arguments: str) -> bool:
-    """Whether a piece is the beginning of the next call, from a server that gives calls the same index or id."""
+    """Whether a piece starts the next call, from a server that reuses an index or id."""
     if not name:
         return False
     if given_id and call.given_id and given_id != call.given_id:
@@ -367,7 +367,7 @@ def _begins_another(call: _Call, given_id: str, name: str, arguments: str) -> bo
 
 
 def _is_amid(call: _Call, name: str) -> bool:
-    """Whether a call of this name has begun and not ended, so that a piece without index and id goes on with it."""
+    """Whether a call of this name is still open, so that a piece without index and id continues it."""
     return call.name == name and bool(call.arguments) and not is_json_object(call.arguments)
 
 
@@ -378,7 +378,7 @@ def _arguments(value: Any) -> str:
 
 
 def _merge_detail(details: list[JsonObject], piece: JsonObject) -> None:
-    """Add a piece of OpenRouter's reasoning details: pieces of one block are joined, so that it can be sent back."""
+    """Add a piece of OpenRouter's reasoning details; pieces of one block are joined so that it can be sent back."""
     last = details[-1] if details else {}
     is_next = last.get("type") == piece.get("type") and last.get("index") == piece.get("index")
     if not is_next or (piece.get("index") is None and not _thought(piece)):
@@ -403,7 +403,7 @@ def _flat(thinking: Any) -> str:
 
 
 class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
-    """A server with chat completions; see Provider."""
+    """A provider for servers with chat completions; see Provider."""
 
     api_mode = "chat_completions"
     package = "openai"
@@ -423,7 +423,7 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
     ) -> None:
         super().__init__(
             name=name,
-            # Some servers name the whole address of the one path that we use.
+            # Some servers document the full address of the one path we use.
             base_url=base_url.strip().rstrip("/").removesuffix("/chat/completions"),
             api_key=api_key,
             profile=profile,
@@ -443,7 +443,7 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
     async def _opened(self, client: AsyncOpenAI, body: bytes, timeout_seconds: float) -> AsyncStream[object]:
         from openai import AsyncStream, Timeout  # noqa: PLC0415 -- imported with the client; see _new_client
 
-        # Not `chat.completions.create`, which copies every message of the history through its own types.
+        # Not `chat.completions.create`, which copies the whole history through its own types.
         return await client.post(
             "/chat/completions",
             content=body,
@@ -462,12 +462,12 @@ class OpenAIChat(StreamingProvider["AsyncOpenAI"]):
 
     def _new_client(self) -> AsyncOpenAI:
         try:
-            # Half a second of CPU, which only those pay who talk to such a server.
+            # Importing costs half a second of CPU; only users of such a server pay for it.
             from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
         except ImportError as error:
             raise self._missing_package() from error
-        # A proxy that is set for the world outside would not find a server on this machine, and reading the
-        # certificates of the world takes longer than all the rest.
+        # A proxy for outside traffic would not reach a server on this machine, and loading the
+        # system's certificates takes longer than everything else.
         here, encrypted = is_on_this_machine(self.base_url), not self.base_url.lower().startswith("http://")
         plain = None if encrypted and not here else DefaultAsyncHttpxClient(trust_env=not here, verify=encrypted)
         return AsyncOpenAI(

@@ -1,4 +1,4 @@
-"""Requests as OpenAI's chat completions take them, with the differences between the servers that speak them."""
+"""Builds requests for OpenAI's chat completions, with the differences between compatible servers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from toolcrib.core.types import JsonObject
 MAX_CONVERSATIONS = 8
 UNSEEN_IMAGE = "[an image, which this model cannot see]"
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
-"""What the API takes, by the media types that stand for it; anything else is refused, and the conversation with it."""
-# From Google's documentation: stands in for the signature of a call that another model made.
+"""The image formats that the API accepts, by media type; any other makes it refuse the conversation."""
+# From Google's documentation: replaces the signature of a call that another model made.
 FOREIGN_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-# OpenAI refuses function tools beside reasoning for these on this endpoint, also where no effort is asked for.
+# On this endpoint OpenAI refuses tools together with reasoning for these models, even without an effort.
 _NO_TOOLS_WHILE_REASONING = re.compile(r"gpt-(5\.([2-9]|\d\d)|[6-9])(?!.*-chat)")
-# Mistral's models take what a person says only after an answer, wherever they are served.
+# Mistral's models accept a user message only after an answer, on every server.
 _ANSWERS_RESULTS = re.compile(r"(?:mi[sx]tral|ministral|magistral|codestral|devstral|pixtral)")
 _BETWEEN_RESULT_AND_USER = {"role": "assistant", "content": "OK."}
 _NINE_CHARACTERS = re.compile(r"[a-zA-Z0-9]{9}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_NAME_CHARS = 64
 MAX_ID_CHARS = 40
-"""What OpenAI takes; ids of other servers are longer."""
+"""OpenAI's limit; other servers use longer ids."""
 
 
 class OpenAIOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,34 +37,34 @@ class OpenAIOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     stream_usage: bool = True
-    """It takes `stream_options`, and then says what was used."""
+    """It accepts `stream_options` and then reports the usage."""
     reasoning: Literal["effort", "openrouter", "thinking", "thinking_effort"] = "effort"
-    """How it is told how long to think."""
+    """How a request sets the reasoning effort."""
     no_tools_while_reasoning: bool = False
-    """Its newer models take tools only when they are told not to reason (OpenAI itself)."""
+    """Its newer models accept tools only with reasoning turned off (OpenAI itself)."""
     returns_reasoning: bool = False
-    """It wants to see what the model thought before its tool calls again, as `reasoning_content`."""
+    """It needs the reasoning before a tool call back, as `reasoning_content`."""
     signs_calls: bool = False
-    """It refuses tool calls without the signature that it gave them (Gemini)."""
+    """It refuses tool calls without the signature it gave them (Gemini)."""
     nine_character_ids: bool = False
-    """It takes only call ids of nine letters and digits (Mistral)."""
+    """It accepts only call ids of nine letters and digits (Mistral)."""
     json_schema: bool = True
-    """It can promise JSON of a given schema; else it is only asked for JSON."""
+    """It can guarantee JSON of a given schema; otherwise the request only asks for JSON."""
     cache_key: bool = False
-    """It takes `prompt_cache_key`."""
+    """It accepts `prompt_cache_key`."""
     extra_body: JsonObject = {}
-    """Fields for every request."""
+    """Extra fields for every request."""
 
 
 class Modalities(NamedTuple):
-    """What a model takes besides text."""
+    """The input a model accepts besides text."""
 
     images: bool = True
     audio: bool = False
 
 
 class OpenAIRequests:
-    """Turns requests into bytes. Messages that were sent before are not converted again."""
+    """Encodes requests as bytes. Messages sent before are not converted again."""
 
     def __init__(self, provider: str, options: OpenAIOptions) -> None:
         self._provider = provider
@@ -72,7 +72,7 @@ class OpenAIRequests:
         self._sent: dict[str, _Sent] = {}
 
     def body(self, request: ModelRequest, *, sees_images: bool, hears_audio: bool = False) -> bytes:
-        """The JSON text of a streaming request: the same bytes for the same request."""
+        """The JSON text of a streaming request: the same request always gives the same bytes."""
         options = self._options
         body: dict[str, Any] = {
             "model": request.model,
@@ -96,7 +96,7 @@ class OpenAIRequests:
         return msgspec.json.encode(body)
 
     def _messages(self, request: ModelRequest, senses: Modalities) -> list[msgspec.Raw]:
-        """Every message as it is sent; those of the last request are known by identity, as they never change."""
+        """Every message as sent; those of the previous request are recognised by identity, as they never change."""
         known = self._sent.pop(request.cache_key, {})
         now: _Sent = {}
         wire = _Wire(answers_results=_ANSWERS_RESULTS.search(request.model.lower()) is not None)
@@ -113,7 +113,7 @@ class OpenAIRequests:
                 found = (message, tuple(_encoded(one) for one in self._converted(message, senses)))
             now[key] = found
             wire.add(message.role, found[1])
-            # Only a user's message may hold media, and nothing may stand between the results of one turn.
+            # Only a user message may contain media, and nothing may come between the results of one turn.
             if message.role in ("tool", "assistant") and not message.tool_calls and _media(message, senses):
                 media.append(message)
         if media:
@@ -124,7 +124,7 @@ class OpenAIRequests:
         return wire.messages
 
     def _converted(self, message: Message, senses: Modalities) -> Iterator[JsonObject]:
-        """The message for the wire; nothing for an empty answer, which many servers refuse."""
+        """The encoded message; nothing for an empty answer, which many servers refuse."""
         if message.role == "tool":
             yield {
                 "role": "tool",
@@ -143,7 +143,7 @@ class OpenAIRequests:
     def _assistant(self, message: Message) -> JsonObject:
         wire: JsonObject = {"role": "assistant", "content": message.text or None}
         if self._options.signs_calls and not message.text:
-            # Gemini stalls on a null.
+            # Gemini stalls on null.
             del wire["content"]
         own = (message.provider_data or {}).get(self._provider) or {}
         wire |= {key: own[key] for key in ("reasoning_details", "extra_content") if key in own}
@@ -159,7 +159,7 @@ class OpenAIRequests:
         return wire
 
     def _call(self, call: RequestedCall, extra_content: Any) -> JsonObject:
-        # A model may call what no tool can be called; such a name would make servers refuse every later request.
+        # A model may call a name that no tool can have; servers would then refuse every later request.
         name = _NOT_IN_NAMES.sub("_", call.name)[:MAX_NAME_CHARS] or "tool"
         function = {"name": name, "arguments": _valid_arguments(call.arguments)}
         wire: JsonObject = {"id": self._call_id(call.id), "type": "function", "function": function}
@@ -174,7 +174,7 @@ class OpenAIRequests:
 
 
 class _Wire:
-    """The messages of a request in the order of the wire."""
+    """The encoded messages of a request, in order."""
 
     def __init__(self, *, answers_results: bool) -> None:
         self.messages: list[msgspec.Raw] = []
@@ -191,7 +191,7 @@ class _Wire:
 
 
 _Sent = dict[tuple[int, Modalities], tuple[Message, tuple[msgspec.Raw, ...]]]
-"""By the identity of a message, which is held here so that no other can have it, and by what media were sent."""
+"""Keyed by the message's identity, which stays unique because the message is held here, and by the media sent."""
 
 
 def _digest(text: str) -> str:
@@ -199,7 +199,7 @@ def _digest(text: str) -> str:
 
 
 def is_json_object(text: str) -> bool:
-    """Whether the text is one whole JSON object, as the arguments of a call must be."""
+    """Whether the text is one complete JSON object, as a call's arguments must be."""
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -207,7 +207,7 @@ def is_json_object(text: str) -> bool:
 
 
 def _valid_arguments(arguments: str) -> str:
-    """The arguments as the model wrote them; broken ones would make servers refuse every later request."""
+    """The arguments as the model wrote them, unless they are invalid: servers would refuse every later request."""
     return arguments if is_json_object(arguments) else "{}"
 
 
@@ -218,7 +218,7 @@ def _tool_text(message: Message, senses: Modalities) -> str:
 
 
 def _in_text(part: Part, senses: Modalities) -> str:
-    """A part of a result as text; images and recordings that the model is given stand after the results."""
+    """A part of a result as text; images and audio go after the results."""
     if isinstance(part, Text):
         return part.text
     if isinstance(part, Image):
@@ -239,7 +239,7 @@ def _part(part: Part, senses: Modalities) -> JsonObject:
 
 
 def _media(message: Message, senses: Modalities) -> list[Image | Audio]:
-    """What of a message the model can be given beside its text."""
+    """The media of a message that the model accepts."""
     images = message.images if senses.images else ()
     return [*images, *(sound for sound in message.recordings if _is_heard(sound, senses))]
 
@@ -261,7 +261,7 @@ def _address(image: Image) -> str:
 
 
 def _shown(messages: Sequence[Message], senses: Modalities) -> JsonObject:
-    """One user message with the media of tool results and answers, each with what it belongs to."""
+    """One user message with the media of tool results and answers, each labelled with its source."""
     parts: list[JsonObject] = []
     for message in messages:
         source = f"of {message.name} (call {message.call_id})" if message.role == "tool" else "of your answer"
@@ -284,7 +284,7 @@ def _response_format(schema: JsonObject, options: OpenAIOptions) -> JsonObject:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether OpenAI's strict mode takes the schema: each object is closed and requires all of its properties."""
+    """Whether OpenAI's strict mode accepts the schema: every object is closed and requires all its properties."""
     if isinstance(schema, list):
         return all(_is_closed(item) for item in schema)
     if not isinstance(schema, dict):
@@ -320,5 +320,5 @@ def _encoded(value: Any) -> msgspec.Raw:
     try:
         return msgspec.Raw(msgspec.json.encode(value))
     except UnicodeEncodeError:
-        # Half a surrogate pair, as the output of a program may hold: no JSON text can carry it.
+        # A lone surrogate, which program output may contain and JSON cannot carry.
         return msgspec.Raw(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

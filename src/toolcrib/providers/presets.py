@@ -1,4 +1,4 @@
-"""The services and local servers that toolcrib knows, as data. A new one is a row."""
+"""The known services and local servers, as data. Add a row to add one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Protocol = Literal["openai", "anthropic", "embedded", "scripted"]
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where models are."""
+    """A service or server with models."""
 
     name: str
-    """As the config and `--provider` call it."""
+    """The name in the config and in `--provider`."""
     title: str
     base_url: str = ""
     address_variable: str = ""
-    """The variable that names another address, as its own SDK reads it."""
+    """The variable that overrides the address, as the service's own SDK reads it."""
     key_variables: tuple[str, ...] = ()
-    """The variables that may hold its key, the first that is set counts; none where no key is needed."""
+    """The variables that may hold the key; the first one set counts. Empty if no key is needed."""
     protocol: Protocol = "openai"
     dialect: Dialect = "openai"
     default_model: str = ""
-    """Used when none is named; empty where only the user knows what the server has."""
+    """Used if none is named; empty if only the user knows the server's models."""
     model_prefixes: tuple[str, ...] = ()
-    """How the names of its own models begin."""
+    """How the names of its own models start."""
     slashed_models: bool = False
-    """Its models have names with a slash, such as `maker/model`."""
+    """Its model names contain a slash, such as `maker/model`."""
     chosen_by_key: bool = True
-    """It is chosen when its key is set and nothing else is said; not where the same key serves other programs."""
+    """A key alone selects it; not if other programs use the same key."""
     options: OpenAIOptions = OpenAIOptions()
     headers: dict[str, str] = {}
 
@@ -81,7 +81,7 @@ _ROWS = (
         name="mistral", title="Mistral", base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
         default_model="mistral-medium-latest",
         model_prefixes=("mistral-", "ministral-", "magistral-", "codestral-", "devstral-", "pixtral-"),
-        # It says what was used in any case, and refuses fields that it does not know.
+        # It always reports usage, and refuses unknown fields.
         options=OpenAIOptions(stream_usage=False, nine_character_ids=True),
     ),
     Preset(
@@ -142,7 +142,7 @@ _ROWS = (
     Preset(name="vllm", title="vLLM on this machine", base_url="http://127.0.0.1:8000/v1", slashed_models=True),
     Preset(
         name="llamacpp", title="llama.cpp on this machine", base_url="http://127.0.0.1:8080/v1", dialect="llama_cpp",
-        # The server has one model and takes any name for it.
+        # The server has one model and accepts any name for it.
         default_model="default", slashed_models=True,
     ),
     Preset(name="embedded", title="A small model inside toolcrib", protocol="embedded", dialect="llama_cpp"),
@@ -153,7 +153,7 @@ _ROWS = (
 )  # fmt: skip
 
 PRESETS: dict[str, Preset] = {row.name: row for row in _ROWS}
-"""By name, in the order in which a key decides."""
+"""By name, in the order in which keys are considered."""
 
 ALIASES = {
     "google": "gemini",
@@ -167,12 +167,12 @@ ALIASES = {
     "llama.cpp": "llamacpp",
     "llama_cpp": "llamacpp",
 }
-"""Other names that people use."""
+"""Other names in use."""
 
 
 DEFAULT_CONTEXT_WINDOW = 128_000
 
-# The first row that fits the name without its maker counts. Windows are what the makers document for their own service.
+# The first row that matches the name without its vendor applies. Windows are as documented for the vendor's service.
 _FAMILIES: tuple[tuple[re.Pattern[str], int, bool], ...] = tuple(
     (re.compile(pattern), window, sees_images)
     for pattern, window, sees_images in (
@@ -206,12 +206,12 @@ _FAMILIES: tuple[tuple[re.Pattern[str], int, bool], ...] = tuple(
     )
 )
 
-# Their makers document recordings as input.
+# Their vendors document audio as input.
 _HEARS_AUDIO = re.compile(r"gpt-4o(-mini)?-audio|gpt-audio|gemini-|voxtral|qwen[\w.]*-omni")
 
 
 def known_profile(model: str) -> ModelProfile:
-    """What the model can take, by its name; for a name that tells nothing, what most models can."""
+    """What a model supports, by its name; for an unknown name, what most models support."""
     name = model.rpartition("/")[2].lower()
     hears_audio = _HEARS_AUDIO.match(name) is not None
     for pattern, window, sees_images in _FAMILIES:

@@ -1,4 +1,4 @@
-"""Providers around providers: one that tries again, and one that goes on with another model."""
+"""Wrappers around providers: retries, fallbacks to other models, and filtering of rejected tools."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LONGEST_WAIT_SECONDS = 30.0
 LONGEST_RETRY_AFTER_SECONDS = 120.0
 COOL_DOWN_SECONDS = 300.0
 MAX_TIMEOUT_RETRIES = 1
-"""A request that took all of its time is sent once more; each further one would take as long again."""
+"""Retry a timeout once; each further attempt would take just as long."""
 
 Render = Callable[[Sequence[JsonObject], Dialect], list[JsonObject]]
-"""Canonical definitions into the `tools` field of a dialect."""
+"""Renders canonical definitions as the `tools` field of a dialect."""
 OpenProvider = Callable[[], tuple[Provider, str]]
-"""Makes a provider and names the model to ask of it."""
+"""Opens a provider and names the model to use with it."""
 
 _OTHERS_MAY_HELP = frozenset(
     {"key", "quota", "unknown_model", "server", "network", "timeout", "rate_limit", "missing_package", "weights"}
@@ -44,7 +44,7 @@ _OTHERS_MAY_HELP = frozenset(
 
 
 class Streamed:
-    """An `emit` that knows whether a piece of the answer went through it since the last start."""
+    """An `emit` that records whether it passed on any part of the answer since the last restart."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -58,13 +58,13 @@ class Streamed:
         self._emit(delta)
 
     def restart(self) -> None:
-        """Say that what was streamed is void, if anything was."""
+        """Announce that the partial answer is discarded, if there is one."""
         if self.anything:
-            self(Notice(kind="restart", message="the answer broke off and begins anew"))
+            self(Notice(kind="restart", message="the answer broke off; the partial answer is discarded"))
 
 
 class RetryingProvider:
-    """A provider that sends a request again when its failure may pass, and says so."""
+    """A provider that retries temporary failures and announces each retry."""
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class RetryingProvider:
                 problem = str(error)
             retries += 1
             streamed.restart()
-            again = f"trying again in {seconds:.1f} s ({retries} of {self._max_retries})"
+            again = f"retrying in {seconds:.1f} s ({retries} of {self._max_retries})"
             emit(Notice(kind="retry", message=f"{problem}; {again}"))
             await self._sleep(seconds)
 
     def _wait_seconds(self, error: ModelError, retries: int) -> float | None:
-        """How long to wait before the next try; None when there is none."""
+        """How long to wait before the next attempt; None if there is none."""
         limit = min(self._max_retries, MAX_TIMEOUT_RETRIES) if error.kind == "timeout" else self._max_retries
         if not error.may_retry or retries >= limit:
             return None
         backoff = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(retries, 10))
-        # Between half and all of it, so that many sessions which failed together do not come back together.
+        # Between half and all of it, so that sessions that failed together do not retry together.
         backoff *= 0.5 + self._random() / 2
         asked = error.retry_after_seconds
         if asked is None:
@@ -119,11 +119,11 @@ class RetryingProvider:
 
 
 class FallbackProvider:
-    """A provider that goes on with the next model when the first cannot answer, and later comes back to the first.
+    """A provider that switches to the next model if the first cannot answer, and later returns to the first.
 
-    Requests carry their tools in the dialect of the first; for a fallback with another dialect they are
-    rendered anew from the canonical definitions of the request. `name`, `base_url`, `api_mode` and `profile`
-    are those of the one that answers now.
+    Requests carry their tools in the first provider's dialect; a fallback with another dialect gets them
+    rendered from the request's canonical definitions. `name`, `base_url`, `api_mode` and `profile` are those
+    of the current provider.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class FallbackProvider:
         too_small = 0
         for number in self._order():
             opened = self._open(number, request.model, failures)
-            # A conversation that was too long for one model only goes to one that takes more.
+            # A conversation that is too long for one model goes only to a model with a larger window.
             if opened is None or (too_small and opened[0].profile(opened[1]).context_window <= too_small):
                 continue
             provider, model = opened
             if failures:
                 streamed.restart()
-                emit(Notice(kind="fallback", message=f"{failures[-1]}; going on with {provider.name}/{model}"))
+                emit(Notice(kind="fallback", message=f"{failures[-1]}; continuing with {provider.name}/{model}"))
             try:
                 response = await provider.complete(self._translated(request, provider, model), streamed)
             except ModelError as error:
@@ -189,7 +189,7 @@ class FallbackProvider:
         return (preferred, *(number for number in range(len(self._others) + 1) if number != preferred))
 
     def _now(self) -> int:
-        """Which one is asked first: the one that worked last, and the first again after a while."""
+        """The provider to try first: the last that worked, and the first one again after the cool-down."""
         if self._current and self._clock() >= self._back_at:
             self._use(0)
         return self._current
@@ -225,7 +225,7 @@ class FallbackProvider:
 
 
 def _canonical(tool: JsonObject) -> JsonObject:
-    """A rendered tool as a definition again, for a request that carries no definitions."""
+    """The definition of a rendered tool, for a request without definitions."""
     if "input_schema" not in tool:
         return tool
     function = {"name": tool["name"], "description": tool.get("description", ""), "parameters": tool["input_schema"]}
@@ -233,12 +233,12 @@ def _canonical(tool: JsonObject) -> JsonObject:
 
 
 def _joined(failures: list[ModelError]) -> ModelError:
-    """The first failure, which is what the person asked for, with the last one beside it."""
+    """The first failure, which concerns the model the user chose, combined with the last."""
     first, last = failures[0], failures[-1]
     if first is last:
         return first
     return ModelError(
-        f"{first}; the fallbacks failed as well, the last one because {last}",
+        f"{first}; the fallbacks failed too, the last one because {last}",
         kind=first.kind,
         may_retry=False,
         retry_after_seconds=first.retry_after_seconds,
@@ -250,11 +250,11 @@ def _joined(failures: list[ModelError]) -> ModelError:
 MAX_TRIES = 8
 MAX_NOTICES = 3
 TRIAL_OUTPUT_TOKENS = 1_024
-"""Enough for models that think first: some servers call it a bad request when an answer gets no room."""
+"""Enough for models that think first: some servers reject a request that leaves no room for the answer."""
 
 
 class ToolRejectionFilter:
-    """A provider that leaves out refused tools, says so, and remembers them by name and schema."""
+    """A provider that leaves out rejected tools, announces that, and remembers them by name and schema."""
 
     def __init__(self, inner: Provider) -> None:
         self.inner = inner
@@ -304,9 +304,9 @@ class ToolRejectionFilter:
 
 
 class _Search:
-    """Finds the tools that make one request be refused, within a few tries.
+    """Finds the tools that make a server reject a request, in a few attempts.
 
-    Groups of tools are tried with a request of one word, so that the answer itself is given with every good tool.
+    It tries groups of tools with a one-word request, so that the real answer is given with every valid tool.
     """
 
     def __init__(self, provider: Provider, request: ModelRequest, emit: Emit) -> None:
@@ -325,7 +325,7 @@ class _Search:
         self._accepted: Sequence[JsonObject] = ()
 
     async def culprits(self, offered: Sequence[JsonObject], named: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """What to leave out of a refused request: the tools that were named, or one that is looked for."""
+        """The tools to leave out of a rejected request: the named ones, or one found by bisection."""
         self._tries_left -= bool(named)
         if self._tries_left <= 0:
             return self._all_but_accepted(offered)
@@ -338,7 +338,7 @@ class _Search:
         return suspects if len(suspects) == 1 else self._all_but_accepted(offered)
 
     def _all_but_accepted(self, offered: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """The way out when the tries are used up: only the largest group that passed stays, and then none."""
+        """When no attempts are left: keep only the largest accepted group, or no tools at all."""
         accepted, self._accepted = self._accepted, ()
         rest = [tool for tool in offered if tool not in accepted]
         return rest or offered

@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests of agents, of tools, and of programs that use toolcrib."""
+"""A model that plays a script: for tests of agents, of tools, and of programs that use toolcrib."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from toolcrib.core.models import (
 )
 
 Step = str | ModelResponse | BaseException | Callable[[ModelRequest], "str | ModelResponse"]
-"""What the model does when it is asked: says a text, gives a whole response, fails, or decides by the request."""
+"""One step of the script: a text, a whole response, a failure, or a function of the request."""
 
 
 def says(text: str, *calls: RequestedCall, reasoning: str = "", usage: Usage = Usage()) -> ModelResponse:  # noqa: B008
-    """A response with a text, and with tool calls where there are any."""
+    """A response with a text and optional tool calls."""
     message = Message(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
     return ModelResponse(message=message, usage=usage, stop="tool_calls" if calls else "end")
 
 
 def calls(name: str, arguments: Mapping[str, Any] | str | None = None, *, id: str = "") -> ModelResponse:
-    """A response that calls one tool and says nothing."""
+    """A response that calls one tool, without text."""
     return says("", call(name, arguments, id=id))
 
 
 def call(name: str, arguments: Mapping[str, Any] | str | None = None, *, id: str = "") -> RequestedCall:
-    """A tool call; without an id it gets one when the model is asked."""
+    """A tool call; the model assigns an id if there is none."""
     text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments or {}), ensure_ascii=False)
     return RequestedCall(id=id, name=name, arguments=text)
 
 
 class ScriptedProvider:
-    """Plays its steps in order, one for each request, and keeps the requests. Streams each text word by word.
+    """Plays its steps in order, one per request, and records the requests. Streams each text word by word.
 
-    When the steps are over it fails, unless it was given an `otherwise` to go on with.
+    After the last step it fails, unless it has an `otherwise` step.
     """
 
     name = "scripted"
@@ -82,7 +82,7 @@ class ScriptedProvider:
             await asyncio.sleep(self._delay_seconds)
         step = self._steps.pop(0) if self._steps else self._otherwise
         if step is None:
-            raise ModelError(f"the script is over: request {number} has no step; add one, or pass `otherwise`")
+            raise ModelError(f"the script has ended: request {number} has no step; add one, or pass `otherwise`")
         if isinstance(step, BaseException):
             raise step
         answer = step(request) if callable(step) else step
@@ -121,7 +121,7 @@ class ScriptedCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ScriptedStep(msgspec.Struct, forbid_unknown_fields=True):
-    """What the model does when it is asked once."""
+    """The model's reaction to one request."""
 
     say: str = ""
     reasoning: str = ""
@@ -137,14 +137,14 @@ class ScriptedStep(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_script(path: str | Path) -> ScriptedProvider:
-    """A model that plays the steps of the file; raises ConfigError that says what is wrong with it."""
+    """A model that plays the steps in a file; raises ConfigError if the file is invalid."""
     file = Path(path).expanduser()
     try:
         steps = msgspec.convert(json.loads(file.read_text(encoding="utf-8")), list[ScriptedStep])
     except OSError as error:
         raise ConfigError(f"cannot read the script {str(file)!r} ({error.strerror}); name an existing file") from error
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{str(file)!r} is no script: {error}; write a JSON list of steps") from error
+        raise ConfigError(f"{str(file)!r} is not a script: {error}; write a JSON list of steps") from error
     return _Delayed(list(_joined(steps)))
 
 
@@ -161,7 +161,7 @@ class _Delayed(ScriptedProvider):
 
 
 def _joined(steps: list[ScriptedStep]) -> Iterator[ScriptedStep]:
-    """The steps, where one that is only a delay belongs to the next."""
+    """The steps, with each delay merged into the step after it."""
     waited = 0.0
     for at, step in enumerate(steps, 1):
         waited += step.delay_seconds

@@ -1,4 +1,4 @@
-"""What every provider does with a request: send it, read the answer as it is streamed, say what went wrong."""
+"""What all SDK-based providers share: send a request, read the streamed answer, report what went wrong."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from toolcrib.config.redact import mask_shapes
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse
-from toolcrib.providers.failures import model_error, parse_json
+from toolcrib.providers.failures import model_error
 
 END_SECONDS = 0.1
-"""How long the end of the body is waited for after the last event, so that the connection can be used again."""
+"""How long to wait for the end of the body after the last event, so that the connection can be reused."""
 REST_SECONDS = 5.0
-"""How long the last events are waited for after the answer is whole: they say what was used."""
+"""How long to wait for the last events after the answer is complete: they report the usage."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class ServerEvent(NamedTuple):
-    """One event that has data."""
+    """One event with data."""
 
     name: str
     data: str
 
 
 Take = Callable[[ServerEvent], float | None]
-"""Takes an event; gives for how many seconds anything more is worth waiting for, once there is a limit."""
+"""Handles an event; returns how many more seconds to wait, once there is a limit."""
 
 
 class BrokenStream(Exception):
-    """A server sent an error where an answer should be; `body` is what it says."""
+    """A server sent an error instead of an answer; `body` is its content."""
 
     def __init__(self, body: Any) -> None:
-        super().__init__("an error came instead of an answer")
+        super().__init__("received an error instead of an answer")
         self.body = body
 
 
 class EventReader:
-    """Puts a body together that comes in pieces, wherever it is cut."""
+    """Parses server-sent events from a body that arrives in arbitrary pieces."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -57,7 +57,7 @@ class EventReader:
         self._stray: list[str] = []
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """The events that are whole after this piece."""
+        """The events completed by this piece."""
         if self._after_return:
             piece = piece.removeprefix(b"\n")
         self._after_return = piece.endswith(b"\r")
@@ -68,13 +68,13 @@ class EventReader:
         self._rest.append(rest)
 
     def end(self) -> Iterator[ServerEvent]:
-        """The last event, where no blank line follows it."""
+        """The last event, if no blank line follows it."""
         yield from self._line(b"".join(self._rest))
         yield from self._dispatch()
 
     @property
     def stray(self) -> str:
-        """The lines that belong to no event: the whole body, from a server that does not stream."""
+        """The lines outside any event: the whole body, if the server does not stream."""
         return "\n".join(self._stray)
 
     def _line(self, line: bytes) -> Iterator[ServerEvent]:
@@ -101,35 +101,39 @@ class EventReader:
 
 
 async def read_events(pieces: AsyncGenerator[bytes, None], take: Take) -> str:
-    """Hand on each event as it comes; gives what the body holds beside events."""
+    """Handle each event as it arrives; returns the part of the body outside events."""
     reader = EventReader()
-    async with contextlib.aclosing(pieces), asyncio.timeout(None) as patience:
+    async with contextlib.aclosing(pieces), asyncio.timeout(None) as timeout:
         async for piece in pieces:
             for event in reader.feed(piece):
                 seconds = take(event)
                 if seconds is not None:
-                    patience.reschedule(asyncio.get_running_loop().time() + seconds)
+                    timeout.reschedule(asyncio.get_running_loop().time() + seconds)
     for event in reader.end():
         take(event)
     return reader.stray
 
 
 def read_json(event: ServerEvent) -> Any:
-    """What an event says; raises BrokenStream where that is an error."""
+    """The content of an event; raises BrokenStream if it is an error."""
     if event.name == "error":
-        raise BrokenStream(parse_json(event.data) or event.data)
+        try:
+            body = json.loads(event.data)
+        except (ValueError, RecursionError):
+            body = None
+        raise BrokenStream(body or event.data)
     return checked(json.loads(event.data))
 
 
 def checked(answer: Any) -> Any:
-    """The answer, or a piece of it; raises BrokenStream where a server sends an error in its place."""
+    """The answer, or a piece of it; raises BrokenStream if the server sent an error instead."""
     if isinstance(answer, dict) and (answer.get("error") or "error" in (answer.get("type"), answer.get("object"))):
         raise BrokenStream(answer)
     return answer
 
 
 CLOSE_SECONDS = 1.0
-"""How long another loop is waited for, which may be busy."""
+"""How long to wait for another loop, which may be busy."""
 
 
 class Closable(Protocol):
@@ -142,7 +146,7 @@ ClientT = TypeVar("ClientT", bound=Closable)
 
 
 class LoopClients(Generic[ClientT]):
-    """Makes a client when a loop first asks for one, and gives it the same one again."""
+    """Creates one client per event loop, on first use."""
 
     def __init__(self, make: Callable[[], ClientT], package: str) -> None:
         self._make = make
@@ -150,9 +154,9 @@ class LoopClients(Generic[ClientT]):
         self._by_loop: dict[asyncio.AbstractEventLoop, ClientT] = {}
 
     async def current(self) -> ClientT:
-        """The client of the loop that runs here."""
+        """The client of the running loop."""
         if self._package not in sys.modules:
-            # Half a second or more, in which whoever watches this loop must not stand still.
+            # The import takes half a second or more and must not block this loop.
             await asyncio.to_thread(_load, self._package)
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
@@ -163,7 +167,7 @@ class LoopClients(Generic[ClientT]):
         return found
 
     async def close(self) -> None:
-        """Close all connections, each on the loop that made it; those of a loop that is over are gone with it."""
+        """Close all connections, each on its own loop; those of a closed loop are already gone."""
         opened, self._by_loop = self._by_loop, {}
         here = asyncio.get_running_loop()
         for loop, client in opened.items():
@@ -176,15 +180,15 @@ class LoopClients(Generic[ClientT]):
 
 
 def _load(package: str) -> None:
-    """Import an SDK; whoever makes a client with it says what is wrong when it is missing."""
+    """Import an SDK; a missing one is reported when a client is created."""
     with contextlib.suppress(ImportError):
         importlib.import_module(package)
 
 
 CONNECT_TIMEOUT_SECONDS = 10.0
-# Servers on this machine ask for no key, but the SDKs insist on one.
+# Local servers need no key, but the SDKs insist on one.
 NO_KEY = "none"
-# How streams of chat completions end, and of servers that learned another protocol beside that one.
+# Ends a stream of chat completions, and of servers that added a second protocol.
 END_MARK = "[DONE]"
 
 
@@ -195,12 +199,12 @@ class StreamedAnswer(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """The server said that this was all."""
+        """The server has reported the end."""
         ...
 
     @property
     def is_usable(self) -> bool:
-        """What there is can be shown to somebody."""
+        """The content so far can be shown."""
         ...
 
     def add(self, event: Any) -> None: ...
@@ -209,12 +213,12 @@ class StreamedAnswer(Protocol):
 
 
 class StreamingProvider(ABC, Generic[ClientT]):
-    """A server that is reached through an SDK; see Provider. Answers are always streamed."""
+    """A provider that reaches its server through an SDK; see Provider. Answers are always streamed."""
 
     package: ClassVar[str]
-    """The SDK, as it is imported and installed."""
+    """The SDK's name, for import and for pip."""
     advice: ClassVar[str]
-    """What is right about an address, in half a sentence."""
+    """How a correct address looks, as a clause."""
 
     def __init__(
         self,
@@ -238,11 +242,11 @@ class StreamingProvider(ABC, Generic[ClientT]):
         return self._profile(model)
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        """The whole answer; its pieces go to `emit` as they come."""
+        """The complete answer; `emit` receives its pieces as they arrive."""
         body = self._body(request)
         answer = self._begun(request, emit)
         failure = (await attempt_async(self._receive(body, request.timeout_seconds, answer))).error
-        # A connection that breaks after the end of an answer takes nothing from it.
+        # A connection that breaks after the end of an answer does no harm.
         if failure is not None and not answer.is_over:
             raise model_error(
                 failure,
@@ -255,7 +259,7 @@ class StreamingProvider(ABC, Generic[ClientT]):
             ) from failure
         if not answer.is_usable:
             raise ModelError(
-                f"{self.name} broke its answer off without saying why; try again", kind="server", may_retry=True
+                f"{self.name} broke off its answer without a reason; try again", kind="server", may_retry=True
             )
         return answer.response(self.name)
 
@@ -265,39 +269,39 @@ class StreamingProvider(ABC, Generic[ClientT]):
     async def _receive(self, body: bytes, timeout_seconds: float, answer: StreamedAnswer) -> None:
         client = await self._clients.current()
         async with asyncio.timeout(timeout_seconds):
-            # Leaving closes the connection, also when whoever waits for the answer is cancelled.
+            # Leaving the block closes the connection, even if the caller is cancelled.
             async with await self._opened(client, body, timeout_seconds) as stream:
                 if "text/html" in stream.response.headers.get("content-type", ""):
                     raise self._no_model_server()
                 whole = await read_events(stream.response.aiter_bytes(), lambda event: self._take(event, answer))
                 if whole and not answer.has_begun:
-                    # From a server that does not stream, though it was asked to.
+                    # The server ignored the request to stream.
                     answer.add(checked(json.loads(whole)))
 
     @abstractmethod
     def _body(self, request: ModelRequest) -> bytes:
-        """The request as the server takes it."""
+        """The encoded request."""
 
     @abstractmethod
     def _begun(self, request: ModelRequest, emit: Emit) -> StreamedAnswer:
-        """An answer without anything in it."""
+        """An empty answer to fill."""
 
     @abstractmethod
     async def _opened(self, client: ClientT, body: bytes, timeout_seconds: float) -> AbstractAsyncContextManager[Any]:
-        """The SDK's stream of the answer, past the headers."""
+        """The SDK's stream of the answer, after the headers."""
 
     @abstractmethod
     def _take(self, event: ServerEvent, answer: Any) -> float | None:
-        """Add an event to the answer; how long more is waited for when that was the end of it."""
+        """Add an event to the answer; returns how many more seconds to wait if it was the last."""
 
     @abstractmethod
     def _new_client(self) -> ClientT:
-        """A client of the SDK, with all that does not change from request to request."""
+        """A client of the SDK, with everything that is the same for all requests."""
 
     def _missing_package(self) -> ModelError:
         return ModelError(
             f"the package `{self.package}`, which talks to {self.name}, is missing; "
-            f"type `pip install 'toolcrib[{self.package}]'`",
+            f"run `pip install 'toolcrib[{self.package}]'`",
             kind="missing_package",
         )
 
@@ -310,5 +314,5 @@ class StreamingProvider(ABC, Generic[ClientT]):
 
 
 def taken_ids(request: ModelRequest) -> set[str]:
-    """The ids that calls of this conversation have already."""
+    """The call ids already used in this conversation."""
     return {call.id for message in request.messages for call in message.tool_calls}

@@ -1,1 +1,1 @@
-"""What lasts: sessions and their messages, memory, plans."""
+"""What persists: sessions and their messages, memory, plans."""

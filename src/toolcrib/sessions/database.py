@@ -1,4 +1,4 @@
-"""One SQLite file: opened on first use, one writer at a time, its errors in words that help."""
+"""One SQLite file: opened on first use, one writer at a time, with helpful error messages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from toolcrib.core.errors import SessionError, ToolcribError
 
 INDEXED_CHARS = 16_000
 INDEXED_RESULT_CHARS = 4_000
-"""What of a message can be searched. Of a tool's result it is less: those are long, and an append must stay quick."""
+"""How much of a message can be searched. Less of a tool result: results are long, and an append must stay quick."""
 
 
 class Migration(Struct, frozen=True):
-    """What makes one version out of the one before."""
+    """The statements that lead from one version to the next."""
 
     statements: tuple[str, ...]
     destructive: bool = False
-    """Something is lost by it, so a copy of the file is kept."""
+    """It loses data, so the file is copied first."""
 
 
 TABLES = Migration(
@@ -56,7 +56,7 @@ TABLES = Migration(
             next_position INTEGER NOT NULL DEFAULT 0
         )""",
         "CREATE INDEX sessions_by_parent ON sessions (parent_id) WHERE parent_id <> ''",
-        # Apart from the sessions, whose rows are written anew with every message.
+        # Separate from the sessions, whose rows are rewritten with every message.
         "CREATE TABLE prompts (session INTEGER PRIMARY KEY, text TEXT NOT NULL)",
         """CREATE TABLE messages (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -75,7 +75,7 @@ TABLES = Migration(
             called TEXT NOT NULL,
             text TEXT NOT NULL
         )""",
-        # A summary has the place of the first message that it stands for, and comes before it.
+        # A summary shares the position of the first message it replaces, and sorts before it.
         "CREATE INDEX messages_in_order ON messages (session, position, id DESC)",
         """CREATE TABLE calls (
             number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -109,10 +109,10 @@ SEARCH = Migration(
             substr(text, 1, CASE role WHEN 'tool' THEN {INDEXED_RESULT_CHARS} ELSE {INDEXED_CHARS} END)
                 || CASE called WHEN '' THEN '' ELSE char(10) || called END AS text
             FROM messages WHERE role <> 'system'""",
-        # Beginnings of three letters are indexed too: without that, the most frequent ones would take seconds.
+        # Prefixes of three letters are indexed too: without that, the most frequent ones would take seconds.
         """CREATE VIRTUAL TABLE words USING fts5(
             text, content='searchable', content_rowid='id', tokenize='unicode61 remove_diacritics 2', prefix='3')""",
-        # Only for messages in scripts that are written without spaces: it is several times as large.
+        # Only for messages in scripts without spaces, because it is several times as large.
         """CREATE VIRTUAL TABLE trigrams USING fts5(
             text, content='searchable', content_rowid='id', tokenize='trigram')""",
         "CREATE INDEX spaceless_messages ON messages (id) WHERE spaceless",
@@ -147,14 +147,14 @@ def migrate(
 ) -> None:
     """Bring a database to the version that `steps` lead to: all of them or none.
 
-    `keep_copy` is called with the version of the file before the first destructive step; what it copies is the
-    file as it was, because nothing is committed by then.
+    `keep_copy` is called with the file's version before the first destructive step; it copies the file unchanged,
+    because nothing is committed by then.
     """
     if _version(connection, name, len(steps)) == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have done it in between.
+        # Another process may have migrated it since.
         version = _version(connection, name, len(steps))
         missing = steps[version:]
         if any(step.destructive for step in missing):
@@ -174,12 +174,12 @@ def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > latest:
         raise SessionError(
-            f"the database {name!r} was written by a newer toolcrib (version {version} of its tables, this one "
-            f"knows {latest}); update toolcrib, or set TOOLCRIB_HOME to another folder"
+            f"the database {name!r} was written by a newer toolcrib (schema version {version}; this toolcrib "
+            f"supports {latest}); update toolcrib, or set TOOLCRIB_HOME to another folder"
         )
     if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise SessionError(
-            f"{name!r} is a database, but none of toolcrib's; move it away, or set TOOLCRIB_HOME to another folder"
+            f"{name!r} is a database, but not toolcrib's; move it away, or set TOOLCRIB_HOME to another folder"
         )
     return version
 
@@ -187,7 +187,7 @@ def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
 BUSY_SECONDS = 15.0
 """How long one process waits for another to finish writing."""
 CHECKPOINT_PAGES = 4000
-"""How much is written ahead before it goes into the file itself; that step is the slow one."""
+"""How many pages the write-ahead log holds before they move into the file, which is the slow step."""
 STATEMENTS_KEPT = 256
 SEARCH_CACHE_KIB = 32_768
 
@@ -195,9 +195,9 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database:
-    """The connections of one process to one file; `None` as path means memory alone. Safe from any thread.
+    """The connections of one process to one file; a path of `None` means memory only. Thread-safe.
 
-    `steps` make its tables, `what` names it in messages, and `error` is what its trouble is raised as.
+    `steps` create its tables, `what` names it in messages, and failures are raised as `error`.
     """
 
     def __init__(
@@ -222,14 +222,14 @@ class Database:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything to read, without making it so."""
+        """Whether there is anything to read; does not create the file."""
         return self._connection is not None or (self.path is not None and self.path.exists())
 
     @contextmanager
     def write(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it happens or nothing. It survives a killed process; `durable`: a power cut too."""
-        with self._lock, self._speaking_plainly():
-            connection = self._opened()
+        """One transaction: all of it happens or none. It survives a killed process and, with `durable`, a power cut."""
+        with self._lock, self._translate_errors():
+            connection = self._open()
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
             try:
@@ -248,19 +248,19 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """The connection, for single statements that change nothing."""
-        with self._lock, self._speaking_plainly():
-            yield self._opened()
+        with self._lock, self._translate_errors():
+            yield self._open()
 
     @contextmanager
     def search(self) -> Iterator[sqlite3.Connection]:
-        """A second connection for long reads, so that nobody who appends has to wait for them."""
+        """A second connection for long reads, so that appends don't wait for them."""
         if self.path is None:
             with self.read() as connection:
                 yield connection
             return
-        with self._lock, self._speaking_plainly():
-            self._opened()
-        with self._search_lock, self._speaking_plainly():
+        with self._lock, self._translate_errors():
+            self._open()
+        with self._search_lock, self._translate_errors():
             if self._search_connection is None:
                 self._search_connection = self._connect(self.path)
                 self._search_connection.execute("PRAGMA query_only = ON")
@@ -268,7 +268,7 @@ class Database:
             yield self._search_connection
 
     def close(self) -> None:
-        """End the connections. What is asked of the database afterwards raises SessionError."""
+        """Close the connections. Any later use raises SessionError."""
         with self._search_lock, self._lock:
             self._closed = True
             if self._pid == os.getpid():
@@ -277,13 +277,13 @@ class Database:
                         connection.close()
             self._connection = self._search_connection = None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid == os.getpid():
             return self._connection
         if self._closed:
-            raise self._error(f"the {self._what} {self.name!r} was closed; open it anew")
+            raise self._error(f"the {self._what} {self.name!r} is closed; open it again")
         if self._connection is not None:
-            # A forked child must not use, nor even end, the connections of its parent.
+            # A forked child must neither use nor close its parent's connections.
             self._abandoned += [one for one in (self._connection, self._search_connection) if one is not None]
             self._connection = self._search_connection = None
         connection = self._open_memory() if self.path is None else self._open_file(self.path)
@@ -326,7 +326,7 @@ class Database:
         )
 
     def keep_copy(self, version: int) -> None:
-        """Copy the file as it is on disk, for whoever wants to go back to the version before."""
+        """Copy the file as it is on disk, so that the user can return to the previous version."""
         if self.path is None:
             return
         copy = self.path.with_name(f"{self.path.name}.v{version}")
@@ -343,14 +343,14 @@ class Database:
         return ":memory:" if self.path is None else str(self.path)
 
     @contextmanager
-    def _speaking_plainly(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._error(self._explained(error)) from error
+            raise self._error(self._explain(error)) from error
 
-    def _explained(self, error: sqlite3.Error) -> str:
-        # Without the details that an extended code adds.
+    def _explain(self, error: sqlite3.Error) -> str:
+        # The basic code, without the details of the extended one.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         name = self.name
         if code in DAMAGED:
@@ -360,28 +360,28 @@ class Database:
                 f"`mv {name} {aside}` to start with an empty one, or try `sqlite3 {name} .recover` on a copy"
             )
         if code == sqlite3.SQLITE_FULL:
-            return f"the disk is full, so nothing more was written to {name!r}; make room and try again"
+            return f"the disk is full, so nothing was written to {name!r}; make room and try again"
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return (
                 f"cannot write to {name!r} ({error}); check who owns the file and its folder, and that it is writable"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             waited = f"{BUSY_SECONDS:.0f} seconds"
-            return f"another process has been writing to {name!r} for {waited}; try again when it is done"
+            return f"another process has been writing to {name!r} for {waited}; try again when it has finished"
         if code == sqlite3.SQLITE_IOERR:
-            return f"reading or writing {name!r} failed ({error}); check the disk and the space that is left on it"
-        return f"the {self._what} {name!r} cannot be used ({error}); run `toolcrib doctor`"
+            return f"cannot read or write {name!r} ({error}); check the disk and its free space"
+        return f"cannot use the {self._what} {name!r} ({error}); run `toolcrib doctor`"
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging, which stays with the file."""
+    """Switch to write-ahead logging, which is stored in the file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             return
         except sqlite3.OperationalError as error:
-            # SQLite itself does not wait here for another process that switches at the same time.
+            # Here SQLite does not wait for another process that switches at the same time.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(0.005)

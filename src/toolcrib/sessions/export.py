@@ -1,4 +1,4 @@
-"""Conversations for other programs: what belongs to one, with secrets masked, and as OpenAI messages."""
+"""Exports conversations as OpenAI messages, Markdown and ShareGPT, with secrets masked."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ ALL_STATES: tuple[State, ...] = ("live", "folded", "undone")
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """One session with its messages, in the order of the conversation."""
+    """One session with its messages, in conversation order."""
 
     session: Session
     messages: tuple[StoredMessage, ...]
     unknown: frozenset[str] = frozenset()
-    """Calls that were started and never seen to end."""
+    """Calls that started and were never recorded as finished."""
 
     def result_of(self, call_id: str) -> Message | None:
-        """The result of a call that is still part of the conversation; else any result of it."""
+        """The result of a call in the live conversation, or else any result of it."""
         found = [one for one in self.messages if one.message.role == "tool" and one.message.call_id == call_id]
         found.sort(key=lambda one: one.state != "live")
         return found[0].message if found else None
 
 
 def read_transcript(store: SessionStore, session_id: str, *, states: Sequence[State] = ("live",)) -> Transcript:
-    """A session as it is stored; the secrets in it too."""
+    """A session as stored, including any secrets in it."""
     unknown = {call.call_id for call in store.calls(session_id) if call.status in ("started", "unknown")}
     messages = store.messages(session_id, states=states)
     answered = {
-        one.message.call_id for one in messages if one.message.role == "tool" and not _says_unknown(one.message)
+        one.message.call_id for one in messages if one.message.role == "tool" and not _has_unknown_outcome(one.message)
     }
     return Transcript(
         session=store.get(session_id), messages=tuple(messages), unknown=frozenset(unknown - answered)
@@ -50,7 +50,7 @@ def read_transcript(store: SessionStore, session_id: str, *, states: Sequence[St
 
 
 def masked(transcript: Transcript) -> Transcript:
-    """The transcript without secrets, and without what only its provider understands."""
+    """The transcript without secrets and without provider-specific data."""
     session = transcript.session
     return replace(
         transcript,
@@ -60,7 +60,7 @@ def masked(transcript: Transcript) -> Transcript:
 
 
 def as_openai(transcript: Transcript) -> JsonObject:
-    """The session with its messages as OpenAI's chat API takes them; times are seconds since 1970."""
+    """The session with its messages in OpenAI's chat format; times are seconds since 1970."""
     session = transcript.session
     messages = [openai_message(one) for one in transcript.messages]
     if session.system_prompt:
@@ -83,7 +83,7 @@ def as_openai(transcript: Transcript) -> JsonObject:
 
 
 def openai_message(stored: StoredMessage) -> JsonObject:
-    """A message as OpenAI's chat API takes it. One that is no longer part of the conversation says so in `state`."""
+    """A message in OpenAI's chat format. `state` marks one that is no longer part of the conversation."""
     message = stored.message
     found: JsonObject = {"role": message.role, "content": _content(message)}
     if message.tool_calls:
@@ -102,13 +102,13 @@ def openai_message(stored: StoredMessage) -> JsonObject:
 
 
 def is_unknown(transcript: Transcript, call_id: str) -> bool:
-    """Whether nobody knows what became of a call."""
+    """Whether the outcome of a call is unknown."""
     result = transcript.result_of(call_id)
-    return call_id in transcript.unknown or (result is not None and _says_unknown(result))
+    return call_id in transcript.unknown or (result is not None and _has_unknown_outcome(result))
 
 
 def image_address(image: Image) -> str:
-    """Where an image is, or the image itself as an address."""
+    """The URL of an image, or the image itself as a data URL."""
     return image.url or f"data:{image.media_type};base64,{image.data}"
 
 
@@ -128,7 +128,7 @@ def _content(message: Message) -> str | list[JsonObject]:
     ]
 
 
-def _says_unknown(result: Message) -> bool:
+def _has_unknown_outcome(result: Message) -> bool:
     if result.status != "error" or '"unknown"' not in result.text:
         return False
     try:
@@ -161,7 +161,7 @@ def _masked_call(call: RequestedCall) -> RequestedCall:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         return msgspec.structs.replace(call, arguments=redact(call.arguments))
-    # A secret may be written with escapes in the text, so that only its value can be compared.
+    # A secret may be escaped in the text, so compare its value.
     clean = _masked_value(arguments)
     return (
         call if clean == arguments else msgspec.structs.replace(call, arguments=json.dumps(clean, ensure_ascii=False))
@@ -180,7 +180,7 @@ def _masked_value(value: Any) -> Any:
 
 SUMMARY_CHARS = 80
 MARKDOWN_SPEAKERS = {"user": "You", "assistant": "Agent", "system": "System"}
-STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (taken back)"}
+STATES: dict[State, str] = {"live": "", "folded": " (replaced by a summary)", "undone": " (undone)"}
 
 
 def as_markdown(transcript: Transcript) -> str:
@@ -217,16 +217,16 @@ def _body(transcript: Transcript) -> Iterator[str]:
         if heading != speaker:
             yield heading
         speaker = heading
-        yield from _said(stored)
+        yield from _message_lines(stored)
         for call in message.tool_calls:
             asked.add(call.id)
             yield _call(transcript, call)
 
 
-def _said(stored: StoredMessage) -> Iterator[str]:
+def _message_lines(stored: StoredMessage) -> Iterator[str]:
     message = stored.message
     if message.reasoning.strip():
-        yield _folded("What the model thought", _fenced(message.reasoning.strip()))
+        yield _folded("The model's reasoning", _fenced(message.reasoning.strip()))
     if message.text.strip():
         yield message.text.strip()
     for image in message.images:
@@ -298,7 +298,7 @@ SHAREGPT_SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt", "t
 
 
 def as_sharegpt(transcript: Transcript) -> JsonObject:
-    """The session as one line of a ShareGPT dataset; messages in a row of one speaker become one turn."""
+    """The session as one line of a ShareGPT dataset; consecutive messages of one speaker become one turn."""
     session = transcript.session
     turns: list[dict[str, str]] = []
     for speaker, value in _sharegpt_text(transcript):
@@ -335,7 +335,7 @@ def _value(message: Message) -> str:
 
 
 def _response(message: Message) -> str:
-    """The result as JSON; one that is JSON itself is put in as it is, not as a text."""
+    """The result as JSON; a result that is JSON itself is embedded instead of quoted."""
     fields = {"tool_call_id": message.call_id, "name": message.name, "content": _parsed(message.text)}
     return json.dumps(fields, ensure_ascii=False)
 

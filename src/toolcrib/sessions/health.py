@@ -1,4 +1,4 @@
-"""Whether the session database is well, read without changing it: no migration, no repair, no new file."""
+"""Checks the session database without changing it: no migration, no repair, no new file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STARTED = "SELECT s.id, c.status, c.owner FROM calls c JOIN sessions s ON s.num
 
 
 class DatabaseHealth(Struct, frozen=True, kw_only=True):
-    """What one look at the file says."""
+    """The result of one check of the file."""
 
     path: Path
     exists: bool
@@ -30,29 +30,29 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
     sessions: int = 0
     messages: int = 0
     unknown_outcomes: Mapping[str, int] = field(default_factory=dict)
-    """By session: how many calls were started and never finished, because their process died."""
+    """By session: the number of calls that started and never finished, because their process died."""
     is_checked: bool = False
-    """The check went through the whole file; a very large one is left after a moment."""
+    """The check covered the whole file; it gives up on a very large one after a moment."""
     problem: str = ""
-    """What is wrong with it, as a sentence without remedy; empty when nothing is."""
+    """What is wrong, as a sentence without a remedy; empty if nothing is."""
 
 
 def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> DatabaseHealth:
-    """Look at the database of one home. Raises nothing: what is wrong is part of the answer."""
+    """Check the database of one home. Raises nothing: problems are part of the result."""
     log = path.with_name(f"{path.name}-wal")
     size = 0
     try:
         if not path.exists():
             return DatabaseHealth(path=path, exists=False)
         size = sum(part.stat().st_size for part in (path, log) if part.exists())
-        # A file without a log beside it is read as it is, so that reading leaves no log behind either.
+        # Without a log beside it, open the file as immutable, so that reading leaves no log behind.
         address = f"file:{quote(str(path))}?{'mode=ro' if log.exists() else 'immutable=1'}"
         with contextlib.closing(
             sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         ) as connection:
             return _examined(connection, path, size, check_seconds)
     except (sqlite3.Error, OSError) as error:
-        problem = f"the session database {str(path)!r} cannot be read ({error})"
+        problem = f"cannot read the session database {str(path)!r} ({error})"
         return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
 
 
@@ -63,7 +63,7 @@ def _examined(connection: sqlite3.Connection, path: Path, size: int, check_secon
         return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
     if version == 0:
         is_foreign = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
-        problem = f"{str(path)!r} is a database, but none of toolcrib's" if is_foreign else ""
+        problem = f"{str(path)!r} is a database, but not toolcrib's" if is_foreign else ""
         return DatabaseHealth(path=path, exists=True, size_bytes=size, is_checked=True, problem=problem)
     sessions, messages = connection.execute("SELECT count(*), total(message_count) FROM sessions").fetchone()
     found = _quick_check(connection, check_seconds)
@@ -80,7 +80,7 @@ def _examined(connection: sqlite3.Connection, path: Path, size: int, check_secon
 
 
 def _quick_check(connection: sqlite3.Connection, seconds: float) -> str | None:
-    """What the check complains about first, empty when about nothing; None when it took too long."""
+    """The first complaint of the check, empty if there is none; None if it took too long."""
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, LOOK_EVERY_STEPS)
     try:
@@ -91,7 +91,7 @@ def _quick_check(connection: sqlite3.Connection, seconds: float) -> str | None:
         return None
     finally:
         connection.set_progress_handler(None, 0)
-    # A heading comes before the first complaint.
+    # A heading precedes the first complaint.
     return "" if said == "ok" else said.splitlines()[-1]
 
 

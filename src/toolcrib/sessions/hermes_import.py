@@ -1,4 +1,4 @@
-"""Reading the session database of a Hermes Agent home, old or new, without leaving a trace beside it."""
+"""Imports the sessions of a Hermes Agent home, old or new, and leaves nothing behind in it."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ MESSAGE_COLUMNS = (
     "reasoning_content", "active", "compacted",
 )  # fmt: skip
 WAL_FORMAT = 2
-"""What byte 18 of a file says that is written ahead into a log."""
+"""The value of byte 18 of a file in write-ahead mode."""
 
 Row = dict[str, Any]
 
 
 class HermesDatabase(Struct, frozen=True):
-    """One database of sessions. It is opened anew for each look, so that its own program is never in the way."""
+    """One database of sessions. Each read opens it briefly, so as never to get in the way of Hermes."""
 
     address: str | None
-    """Where a private copy is; None: the file itself is read."""
+    """The address of a private copy; None reads the file itself."""
     file: Path
 
     def ids(self) -> list[tuple[int, str]]:
-        """The sessions, the oldest first: where each is, and its id."""
-        with self._reading() as connection:
+        """The sessions, oldest first: row and id of each."""
+        with self._connection() as connection:
             columns = _columns(connection, "sessions")
             if "id" not in columns:
                 return []
@@ -58,35 +58,35 @@ class HermesDatabase(Struct, frozen=True):
             found = connection.execute(f"SELECT rowid, id FROM sessions WHERE typeof(id) = 'text' AND id <> '' {order}")
             return found.fetchall()
 
-    def session(self, place: int) -> tuple[Row, list[Row]]:
-        """A session and its messages in the order in which they were stored; rows lack what an old file lacks."""
-        with self._reading() as connection:
-            (session,) = _rows(connection, "sessions", SESSION_COLUMNS, "rowid = ?", place) or ({},)
+    def session(self, row_id: int) -> tuple[Row, list[Row]]:
+        """A session and its messages in stored order; columns that an old file lacks are absent."""
+        with self._connection() as connection:
+            (session,) = _rows(connection, "sessions", SESSION_COLUMNS, "rowid = ?", row_id) or ({},)
             if not session or "session_id" not in _columns(connection, "messages"):
                 return session, []
             of_session = "session_id = (SELECT id FROM sessions WHERE rowid = ?)"
-            return session, _rows(connection, "messages", MESSAGE_COLUMNS, of_session, place)
+            return session, _rows(connection, "messages", MESSAGE_COLUMNS, of_session, row_id)
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         address = self.address or _address(self.file)
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
             connection.text_factory = _text
-            # What is read of one session belongs together, also while it is being written.
+            # One transaction, so that what we read of a session is consistent even while Hermes writes it.
             connection.execute("BEGIN")
             yield connection
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[HermesDatabase]:
-    """The database in a file. Raises sqlite3.Error or OSError, here or later, when it cannot be read."""
+def open_database(file: Path) -> Iterator[HermesDatabase]:
+    """Open the database in a file. Raises sqlite3.Error or OSError, now or later, if it cannot be read."""
     file = file.resolve()
     log = _beside(file, "-wal")
-    if not (_is_written_ahead(file) and _has_content(log) and not _beside(file, "-shm").exists()):
+    if not (_uses_wal(file) and _has_content(log) and not _beside(file, "-shm").exists()):
         yield HermesDatabase(None, file)
         return
-    # Nobody has it open, but what was said last stands in the log alone. SQLite reads that only with an index of
-    # the log beside it, which it would have to make there.
+    # No process has it open, but the latest messages are only in the log. SQLite reads the log only with an index
+    # beside it, which it would create there; so read a copy.
     with tempfile.TemporaryDirectory(prefix="toolcrib-import-") as folder:
         copy = Path(folder) / file.name
         shutil.copyfile(file, copy)
@@ -95,9 +95,9 @@ def opened(file: Path) -> Iterator[HermesDatabase]:
 
 
 def _address(file: Path) -> str:
-    """How to open the file itself, so that nothing is made beside it."""
+    """How to open the file itself without creating anything beside it."""
     in_use = _beside(file, "-wal").exists() and _beside(file, "-shm").exists()
-    mode = "immutable=1" if _is_written_ahead(file) and not in_use else "mode=ro"
+    mode = "immutable=1" if _uses_wal(file) and not in_use else "mode=ro"
     return f"file:{quote(str(file))}?{mode}"
 
 
@@ -105,7 +105,7 @@ def _beside(file: Path, ending: str) -> Path:
     return file.with_name(file.name + ending)
 
 
-def _is_written_ahead(file: Path) -> bool:
+def _uses_wal(file: Path) -> bool:
     with file.open("rb") as reading:
         return reading.read(19)[18:] == bytes([WAL_FORMAT])
 
@@ -122,26 +122,26 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
-def _rows(connection: sqlite3.Connection, table: str, wanted: Sequence[str], condition: str, place: int) -> list[Row]:
+def _rows(connection: sqlite3.Connection, table: str, wanted: Sequence[str], condition: str, row_id: int) -> list[Row]:
     present = _columns(connection, table)
     names = [name for name in wanted if name in present]
-    found = connection.execute(f"SELECT {', '.join(names)} FROM {table} WHERE {condition} ORDER BY rowid", (place,))
+    found = connection.execute(f"SELECT {', '.join(names)} FROM {table} WHERE {condition} ORDER BY rowid", (row_id,))
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
 STRUCTURED = "\x00json:"
-"""Before content that is no text; the rest of it is JSON."""
+"""The prefix of structured content; the rest is JSON."""
 PART_TYPES = frozenset({"text", "input_text", "output_text", "image", "image_url", "input_image"})
 AGENT_BEGAN = "(The agent spoke first.)"
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class UnreadableMessage(ValueError):
-    """A message that cannot be understood; says which and why."""
+    """A message that cannot be read; the text says which and why."""
 
 
 class ImportedMessage(Struct, frozen=True):
-    """One message, when it was said and whether it is still part of the conversation."""
+    """One message, its time, and whether it is still part of the conversation."""
 
     message: Message
     created_at: float
@@ -149,12 +149,12 @@ class ImportedMessage(Struct, frozen=True):
 
 
 def read_messages(rows: Iterable[Row], started_at: float) -> list[ImportedMessage]:
-    """The messages of one session. Rows of a kind that is no message are left out; raises UnreadableMessage."""
-    return _taking_turns(_read_message(rows, started_at))
+    """The messages of one session. Rows that are not messages are left out; raises UnreadableMessage."""
+    return _alternating(_read_message(rows, started_at))
 
 
 def as_number(value: Any) -> float | None:
-    """A number that can be counted with; a database may hold anything in any column."""
+    """A finite number or None; a database may contain anything in any column."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -165,7 +165,7 @@ def as_text(value: Any) -> str:
 
 
 def _read_message(rows: Iterable[Row], started_at: float) -> Iterator[ImportedMessage]:
-    # Compacting copies the last messages, so that an id may be given once in each state.
+    # Compacting copies the last messages, so an id may occur once in each state.
     calls: dict[State, _Calls] = {"live": _Calls(), "folded": _Calls(), "undone": _Calls()}
     now = started_at
     for row in rows:
@@ -216,7 +216,7 @@ def _is_part(block: Any) -> bool:
 
 
 def _json(text: str) -> Any:
-    """What JSON text says; None for what is none."""
+    """The parsed JSON; None if the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -224,31 +224,31 @@ def _json(text: str) -> Any:
 
 
 class _Calls(Struct):
-    """The calls that were asked for so far: each gets an id of its own, and each result the id of its call."""
+    """The calls so far: each gets a unique id, and each result the id of its call."""
 
     given: set[str] = field(default_factory=set)
     waiting: list[tuple[frozenset[str], RequestedCall]] = field(default_factory=list)
-    """The calls of the last message that asked for any, with the ids that their results may name."""
+    """The calls of the last message that has any, with the ids that their results may use."""
 
     def ask(self, row: Row) -> tuple[RequestedCall, ...]:
         written = row.get("tool_calls")
         found = _json(as_text(written)) if written else []
         if not isinstance(found, list):
-            raise UnreadableMessage(f"the tool calls of message {row.get('id')} are no list in JSON")
+            raise UnreadableMessage(f"the tool calls of message {row.get('id')} are not a JSON list")
         if not found:
             return ()
-        self.waiting = [self._asked(call, row) for call in found]
+        self.waiting = [self._requested(call, row) for call in found]
         return tuple(call for _, call in self.waiting)
 
     def answer(self, id: str, tool: str) -> RequestedCall:
-        """The call that a result belongs to. An old result that names none belongs to the next one of its tool."""
-        for place, (names, call) in enumerate(self.waiting):
+        """The call that a result belongs to. An old result without an id belongs to the next call of its tool."""
+        for index, (names, call) in enumerate(self.waiting):
             if id in names if id else tool in ("", call.name):
-                del self.waiting[place]
+                del self.waiting[index]
                 return msgspec.structs.replace(call, name=tool or call.name)
         return RequestedCall(id=id, name=tool, arguments="")
 
-    def _asked(self, call: Any, row: Row) -> tuple[frozenset[str], RequestedCall]:
+    def _requested(self, call: Any, row: Row) -> tuple[frozenset[str], RequestedCall]:
         function = call.get("function", call) if isinstance(call, dict) else {}
         name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
         if not isinstance(name, str) or not name:
@@ -268,8 +268,8 @@ class _Calls(Struct):
         return id
 
 
-def _taking_turns(messages: Iterable[ImportedMessage]) -> list[ImportedMessage]:
-    """The messages, where no answer stands first or follows an answer; results do not count, as repair moves them."""
+def _alternating(messages: Iterable[ImportedMessage]) -> list[ImportedMessage]:
+    """The messages, with no answer first or after another answer; results don't count, because repair moves them."""
     turns: list[ImportedMessage] = []
     last: int | None = None
     for one in messages:
@@ -288,7 +288,7 @@ def _is_answer(message: Message) -> bool:
 
 
 def _joined(first: Message, second: Message) -> Message:
-    """Two answers in a row as one."""
+    """Two consecutive answers as one."""
     if isinstance(first.content, str) and isinstance(second.content, str):
         content: str | tuple[Part, ...] = _paragraphs(first.content, second.content)
     else:
@@ -313,17 +313,17 @@ _FINISH = "UPDATE sessions SET updated_at = ?, ended_at = ?, end_reason = ? WHER
 
 
 class SessionImport(Struct, frozen=True):
-    """What there is to bring over. Finding it out changed nothing."""
+    """What can be imported. Finding it out changes nothing."""
 
     new: int = 0
     known: int = 0
-    """Sessions whose ids exist here already."""
+    """Sessions whose ids already exist here."""
     unreadable: list[str] = field(default_factory=list)
-    """A sentence for each session that cannot be brought."""
+    """A sentence for each session that cannot be imported."""
 
 
-class _Found(Struct, frozen=True):
-    """A session of the old home: what was said in it, or why that cannot be read; neither for one that is known."""
+class _SourceSession(Struct, frozen=True):
+    """A session of the old home: its content, or why it cannot be read; neither if it already exists here."""
 
     session: Session | None = None
     messages: tuple[ImportedMessage, ...] = ()
@@ -331,7 +331,7 @@ class _Found(Struct, frozen=True):
 
 
 def plan_sessions(source: Path, store: SessionStore) -> SessionImport:
-    """How many sessions of a Hermes Agent home would be brought into a store; only reads, both here and there."""
+    """Count the sessions of a Hermes Agent home that would be imported into a store; only reads."""
     new = known = 0
     unreadable = []
     for found in _find(source, _known_ids(store)):
@@ -345,7 +345,7 @@ def plan_sessions(source: Path, store: SessionStore) -> SessionImport:
 
 
 def import_sessions(source: Path, store: SessionStore) -> list[str]:
-    """Bring every session over that is not here yet; returns a sentence for each that could not be brought."""
+    """Import every session that is not here yet; returns a sentence for each that failed."""
     problems = []
     for found in _find(source, _known_ids(store)):
         if found.problem:
@@ -362,32 +362,32 @@ def _known_ids(store: SessionStore) -> frozenset[str]:
         return frozenset(id for (id,) in connection.execute("SELECT id FROM sessions"))
 
 
-def _find(source: Path, known: Collection[str]) -> Iterator[_Found]:
-    """The sessions of the old home one by one, the oldest first."""
+def _find(source: Path, known: Collection[str]) -> Iterator[_SourceSession]:
+    """The sessions of the old home one by one, oldest first."""
     file = source / DATABASE_NAME
     if not file.exists():
         return
     try:
-        with opened(file) as database:
-            for place, id in database.ids():
-                yield _Found() if id in known else _read(database, place, id)
+        with open_database(file) as database:
+            for row_id, id in database.ids():
+                yield _SourceSession() if id in known else _read(database, row_id, id)
     except (sqlite3.Error, OSError) as error:
-        yield _Found(problem=f"the sessions in {str(file)!r} cannot be read ({error}); the file stays as it is")
+        yield _SourceSession(problem=f"cannot read the sessions in {str(file)!r} ({error}); the file stays unchanged")
 
 
-def _read(database: HermesDatabase, place: int, id: str) -> _Found:
+def _read(database: HermesDatabase, row_id: int, id: str) -> _SourceSession:
     try:
-        row, message_rows = database.session(place)
+        row, message_rows = database.session(row_id)
         messages = tuple(read_messages(message_rows, as_number(row.get("started_at")) or 0.0))
     except (sqlite3.Error, OSError, UnreadableMessage) as error:
-        return _Found(problem=f"session {id!r} cannot be brought over ({error}); it stays where it is")
+        return _SourceSession(problem=f"cannot import session {id!r} ({error}); it stays where it is")
     if not row:
-        return _Found(problem=f"session {id!r} cannot be brought over, because it was deleted in the meantime")
-    return _Found(session=_session(id, row, messages), messages=messages)
+        return _SourceSession(problem=f"cannot import session {id!r}: it has been deleted since")
+    return _SourceSession(session=_session(id, row, messages), messages=messages)
 
 
 def _session(id: str, row: Row, messages: tuple[ImportedMessage, ...]) -> Session:
-    """What is known about a session; not its system prompt, which speaks of the tools of another program."""
+    """The facts about a session; not its system prompt, which describes another program's tools."""
     parent = as_text(row.get("parent_session_id"))
     started, ended = as_number(row.get("started_at")), as_number(row.get("ended_at"))
     if started is None:
@@ -415,7 +415,7 @@ def _usage(row: Row) -> Usage:
     cached, written = _tokens(row, "cache_read_tokens"), _tokens(row, "cache_write_tokens")
     actual, estimated = as_number(row.get("actual_cost_usd")), as_number(row.get("estimated_cost_usd"))
     return Usage(
-        # There the input is only what no cache had to do with.
+        # Hermes counts only uncached tokens as input.
         input_tokens=_tokens(row, "input_tokens") + cached + written,
         output_tokens=_tokens(row, "output_tokens"),
         cached_tokens=cached,
@@ -430,7 +430,7 @@ def _tokens(row: Row, column: str) -> int:
 
 
 def _write(store: SessionStore, session: Session, messages: tuple[ImportedMessage, ...]) -> None:
-    """Put one session into the store, all of it or nothing, unless somebody else was faster."""
+    """Store one session, all of it or none, unless another process has stored it first."""
     with store.database.write() as connection:
         if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
             return

@@ -1,9 +1,9 @@
-"""What must never reach the prompt as a memory: orders to the model in disguise, hidden text, keys.
+"""Keeps dangerous text out of memory: disguised orders to the model, hidden text, keys.
 
-Memories are read by every later session with the authority of the prompt, so that a web page that talks the model
-into remembering something would go on speaking for ever. A note about code or people passes; a text that gives the
-model orders against its instructions, hides something, or carries secrets away, does not.
-Every pattern has bounded repeats and every text a bounded length, so that no text can hold the scan up.
+Every later session reads the memories with the authority of the prompt, so a web page that talks the model into
+remembering something would keep speaking forever. A note about code or people passes; a text that gives the model
+orders against its instructions, hides something, or leaks secrets does not.
+Every pattern has bounded repeats and every text a bounded length, so that no text can stall the scan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toolcrib.config.redact import mask_shapes
 
 MAX_SCANNED_CHARS = 20_000
 
-# Letters of other scripts that look like Latin ones, and would hide a phrase from a comparison of letters.
+# Letters of other scripts that look like Latin ones and would hide a phrase from a comparison.
 _LOOKALIKES = str.maketrans("аеорсхуіјѕԁһӏոαονικρυ", "aeopcxyijsdhlnaovikpu")
 Rows = tuple[tuple[str, str], ...]
 _BIDI_CONTROLS = frozenset("\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -29,7 +29,7 @@ _FLAG_OF_A_REGION = re.compile("\U0001f3f4[\U000e0061-\U000e007a]{3,6}\U000e007f
 
 _GAP = r"\W{1,6}"
 _FILLERS = r"(?:[\w'’-]{1,20}[^\w.;:!?]{1,4}){0,4}"
-"""Up to four words of one sentence between two that matter."""
+"""Up to four words of one sentence between two relevant ones."""
 _ORDERS = (
     r"(?:instructions?|directives?|directions|guidelines|prompts?|rules|constraints|restrictions|policies|programming)"
 )
@@ -56,7 +56,7 @@ _SECRET_FILE = (
 _NOT_FORBIDDEN = r"(?<!never )(?<!not )(?<!n't )(?<!n’t )(?<!cannot )(?<!without )"
 
 
-# Each row: what is looked for in the text (lower case, one space between words), and what a person is told about it.
+# Each row: the pattern (lower case, single spaces), and the explanation for the person.
 _PHRASES: Rows = (
     (
         rf"\b(?:ignore|disregard|forget|override|bypass|discard|do not follow|don'?t follow|stop following){_GAP}"
@@ -114,44 +114,44 @@ _PHRASES: Rows = (
         rf"{_NOT_FORBIDDEN}\b(?:reveal|print|output|repeat|leak|display|show|disclose|recite){_GAP}"
         rf"(?:(?:me|us){_GAP})?(?:your|the (?:full|entire|whole|hidden|complete)){_GAP}{_FILLERS}"
         r"(?:system prompt|system message|instructions|initial prompt)\b",
-        "it asks the model to give its prompt away",
+        "it asks the model to reveal its prompt",
     ),
     (
         rf"\b(?:new|updated|revised|real|actual|hidden|secret){_GAP}(?:system{_GAP})?"
         r"(?:instructions?|directives?|orders)\W{0,3}(?:from\W{1,6}\w{1,20}\W{0,3})?[:=]\W{0,6}"
         r"(?:you|always|never|ignore|from now|whenever|when|do|send|run|execute|reply|respond|forget)\b"
         r"|\bsystem (?:prompt|message) override\b|\bbegin (?:system|hidden) (?:prompt|message|instructions?)\b",
-        "it pretends to be an instruction of the system",
+        "it pretends to be a system instruction",
     ),
     (
         rf"{_NOT_FORBIDDEN}\b(?:send|upload|post|e-?mail|forward|transmit|submit)(?:ing)?{_GAP}"
         rf"{_OF_WHOM}{_SECRETS}{_GAP}(?:[\w'’-]{{1,15}}\W{{1,6}}){{0,4}}{_AWAY}"
         rf"|{_NOT_FORBIDDEN}\b(?:exfiltrate|leak|steal){_GAP}{_OF_WHOM}{_SECRETS}",
-        "it tells the model to carry secrets away",
+        "it tells the model to leak secrets",
     ),
     (
         rf"{_NOT_FORBIDDEN}\b(?:include|append|add|insert|embed|put){_GAP}{_OF_WHOM}{_SECRETS}{_GAP}"
         rf"(?:[\w'’-]{{1,15}}\W{{1,6}}){{0,2}}(?:in|into|to|as){_GAP}(?:[\w'’-]{{1,15}}\W{{1,6}}){{0,3}}"
         r"(?:url|link|image|query|every (?:request|reply|answer))",
-        "it tells the model to carry secrets away",
+        "it tells the model to leak secrets",
     ),
 )
 
 _OBEY = r"(?:\w{1,12}\W{1,4}){0,2}(?:you|obey|ignore|always|never|do|follow|override|disregard|new)\b"
-# Looked for in the text as it stands: here every character counts.
+# Matched against the unchanged text: here every character counts.
 _LITERAL: Rows = (
     (
         r"<\|[^|>\s]{1,40}\|>|\[/?inst\]|<</?sys>>|<(?:start|end)_of_turn>|</?(?:bos|eos)>"
         r"|</?(?:system|assistant|instructions?|system[-_][\w-]{1,30}|tool_calls?|tool_response|tool_result"
         r"|function_calls?|function_results?|untrusted_tool_result|memory[-_]context|antml:\w{1,30})"
         r"(?:\s[^>]{0,200})?/?>|</(?:user|human)>",
-        "it contains a mark that frames a conversation",
+        "it contains a marker that delimits conversation turns",
     ),
     (
         rf"(?:^|\n)[ \t]{{0,8}}(?:#{{1,6}}[ \t]{{0,4}}|\*{{2}}|\n)(?:system|instructions?)(?:\*{{2}})?[ \t]{{0,4}}:"
         rf"(?:\*{{2}})?\s{{0,4}}{_OBEY}"
         r"|\n\n[ \t]{0,8}(?:human|assistant)[ \t]{0,4}:",
-        "it contains a mark that frames a conversation",
+        "it contains a marker that delimits conversation turns",
     ),
     (
         r"\b(?:curl|wget|httpie|nc|ncat|netcat|socat|invoke-webrequest|iwr|scp|rsync|ftp|telnet)\b"
@@ -178,16 +178,16 @@ _LITERAL: Rows = (
         rf"https?://[^\s)\"'<>]{{1,300}}(?:{_SECRET_VARIABLE}"
         r"|\{{1,2}[ \w]{0,40}(?:secret|passw|credential|history|conversation|prompt)"
         r"|<(?:secrets?|passwords?|conversation|history)>)",
-        "it contains an address that would carry secrets away",
+        "it contains an address that would leak secrets",
     ),
     (
         r"!\[[^\]\n]{0,100}\]\(https?://[^)\s]{0,300}[?&][^)\s]{0,100}[{$<]",
-        "it contains an image whose address would carry data away",
+        "it contains an image whose address would leak data",
     ),
     (r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY", "it contains a private key"),
 )
-# No credentials: a parameter whose value is a plain word (`?sort_key=name`, `?key=YOUR_KEY`, `?key={api_key}`), and
-# what opens a database on this machine alone.
+# Not credentials: a parameter with a plain word as value (`?sort_key=name`, `?key=YOUR_KEY`, `?key={api_key}`), and
+# the address of a database on this machine.
 _NO_CREDENTIAL = re.compile(
     r"(?<=[?&])[\w-]{1,40}=(?:[a-z]{1,20}|[A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}|[{<][\w -]{1,30}[}>])(?=[&\s#)\"'>`.,]|$)"
     r"|(?<=://)\w{1,40}:\w{1,40}@(?=localhost\b|127\.0\.0\.1\b)"
@@ -195,9 +195,9 @@ _NO_CREDENTIAL = re.compile(
 
 
 def threat_in(text: str) -> str:
-    """Why a text must not become a memory, as half a sentence that begins with "it"; "" when it may."""
+    """Why a text must not become a memory, as a clause that starts with "it"; "" if it may."""
     if len(text) > MAX_SCANNED_CHARS:
-        return f"it is longer than {MAX_SCANNED_CHARS:,} characters, which cannot be checked"
+        return f"it is longer than {MAX_SCANNED_CHARS:,} characters, too long to check"
     if not text.isascii() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
         return "it is not UTF-8 text"
     hidden = _hidden_in(text)
@@ -218,19 +218,19 @@ def threat_in(text: str) -> str:
 
 @cache
 def _compiled(rows: Rows) -> tuple[tuple[re.Pattern[str], str], ...]:
-    # On first use: most processes remember nothing.
+    # Compiled on first use: most processes remember nothing.
     return tuple((re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in rows)
 
 
 def _spellings(plain: str) -> set[str]:
-    """The text as its words sound: once as it is, once with letters of other scripts read as the Latin ones."""
+    """The normalised text: once as it is, once with look-alike letters of other scripts read as Latin."""
     words = " ".join(plain.translate({ord(mark): None for mark in "*_~`"}).lower().split())
     spaced = " ".join(plain.translate({ord(mark): " " for mark in "*_~`|/"}).lower().split())
     return {words, spaced, spaced.translate(_LOOKALIKES), _joined_letters(spaced)}
 
 
 def _joined_letters(text: str) -> str:
-    """The text with words that were spelled l i k e t h i s put together again."""
+    """The text with words that are s p e l l e d o u t joined again."""
     return re.sub(r"(?<!\S)(?:\w ){3,40}\w(?!\S)", lambda found: found[0].replace(" ", ""), text)
 
 
@@ -251,7 +251,7 @@ def _is_hidden(char: str, before: str, after: str) -> bool:
     if char in _BIDI_CONTROLS or char in _INVISIBLE or 0xE0000 <= code <= 0xE007F:
         return True
     if char in _JOINERS:
-        # Joins emoji, and letters of scripts that need it; beside a Latin letter or a space it only hides.
+        # It joins emoji and letters of some scripts; next to a Latin letter or a space it only hides text.
         return before.isascii() or after.isascii()
     if 0xFE00 <= code <= 0xFE0F:
         return _is_selector(before) or (before.isascii() and before not in "0123456789#*")

@@ -1,12 +1,12 @@
-"""What the agent remembers across sessions: two files of entries that people and other programs may edit too.
+"""What the agent remembers across sessions: two files of entries that people and other programs may also edit.
 
     memories/
       MEMORY.md     the agent's own notes, separated by lines with a single §
-      USER.md       what it knows of the user
-      log.jsonl     every change that ever happened; see memory_log.py
+      USER.md       what it knows about the user
+      log.jsonl     every change ever made
 
-The files say what is remembered now. A change reads the file under a lock, puts what others changed on record, changes
-the one entry that is meant, and replaces the file in one step. Nothing that a file says is overwritten unread.
+The files hold the current memories. A change locks the file, reads it, logs what others changed, changes one entry,
+and replaces the file in one step. It never overwrites text that it hasn't read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREVIEW_CHARS = 80
 
 
 class MemoryRefused(ToolcribError):
-    """A change that cannot be made; nothing was changed. `candidates` are entries that may have been meant."""
+    """A change that is not possible; nothing was changed. `candidates` are entries that may have been meant."""
 
     def __init__(self, message: str, *, over_limit: bool = False, candidates: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class MemoryRefused(ToolcribError):
 
 
 class MemoryOperation(Struct, frozen=True, kw_only=True):
-    """One wish: add an entry, or replace or remove the one entry that contains `old_text`."""
+    """One operation: add an entry, or replace or remove the one entry that contains `old_text`."""
 
     action: Literal["add", "replace", "remove"]
     content: str = ""
@@ -48,14 +48,14 @@ class MemoryOperation(Struct, frozen=True, kw_only=True):
 
 
 class MemoryChange(Struct, frozen=True, kw_only=True):
-    """What a change came to. No `changes`: everything was so already."""
+    """The result of a change. `changes` is empty if nothing was different."""
 
     entries: tuple[str, ...]
     changes: tuple[EntryChange, ...]
 
 
 def parse(content: bytes) -> list[str]:
-    """The entries of a file, each once; bytes that are no UTF-8 survive the way back."""
+    """The entries of a file, each once; bytes that are not UTF-8 survive the round trip."""
     text = content.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n")
     entries: list[list[str]] = [[]]
     for line in text.split("\n"):
@@ -67,12 +67,12 @@ def parse(content: bytes) -> list[str]:
 
 
 def serialise(entries: Sequence[str]) -> bytes:
-    """The file that says these entries."""
+    """The file content for these entries."""
     return SEPARATOR.join(entries).encode("utf-8", "surrogateescape")
 
 
 def size_of(entries: Sequence[str]) -> int:
-    """How many characters the entries take, with what separates them."""
+    """How many characters the entries take, including separators."""
     return len(SEPARATOR.join(entries))
 
 
@@ -83,7 +83,7 @@ def preview(entry: str) -> str:
 
 
 def apply(entries: list[str], operation: MemoryOperation) -> list[EntryChange]:
-    """Change the list as the operation says; gives what happened, which is nothing when it was so already."""
+    """Apply the operation to the list; returns the changes, none if nothing was different."""
     content = operation.content.replace("\r\n", "\n").strip()
     if operation.action != "remove":
         _check_content(content, operation.action)
@@ -92,7 +92,7 @@ def apply(entries: list[str], operation: MemoryOperation) -> list[EntryChange]:
             return []
         entries.append(content)
         return [EntryChange(kind="add", after=content)]
-    at = _meant(entries, operation)
+    at = _find_entry(entries, operation)
     before = entries[at]
     if before == content:
         return []
@@ -105,31 +105,29 @@ def apply(entries: list[str], operation: MemoryOperation) -> list[EntryChange]:
 
 def _check_content(content: str, action: str) -> None:
     if not content:
-        raise MemoryRefused(f"`content` is empty; say what to remember, for {action!r}")
+        raise MemoryRefused(f"`content` is empty; {action!r} needs the text to remember")
     if any(line.strip() == "§" for line in content.split("\n")):
         raise MemoryRefused("`content` has a line with only §, which separates entries; give each entry on its own")
     threat = threat_in(content)
     if threat:
-        raise MemoryRefused(f"this cannot be remembered, because {threat}; reword it as a plain fact")
+        raise MemoryRefused(f"cannot remember this, because {threat}; reword it as a plain fact")
 
 
-def _meant(entries: list[str], operation: MemoryOperation) -> int:
-    """The place of the one entry that `old_text` speaks of."""
+def _find_entry(entries: list[str], operation: MemoryOperation) -> int:
+    """The index of the one entry that `old_text` matches."""
     wanted = operation.old_text.replace("\r\n", "\n").strip()
     if not wanted:
         raise MemoryRefused(
-            f"`old_text` is missing; give words that only the entry to {operation.action} contains", candidates=entries
+            f"`old_text` is missing; give words that occur only in the entry to {operation.action}", candidates=entries
         )
     found = [at for at, entry in enumerate(entries) if entry == wanted]
     found = found or [at for at, entry in enumerate(entries) if wanted in entry]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise MemoryRefused(
-            f"no entry contains {preview(wanted)!r}; take `old_text` from an entry as it stands", candidates=entries
-        )
+        raise MemoryRefused(f"no entry contains {preview(wanted)!r}; copy `old_text` from an entry", candidates=entries)
     raise MemoryRefused(
-        f"{len(found)} entries contain {preview(wanted)!r}; give words that only one of them contains",
+        f"{len(found)} entries contain {preview(wanted)!r}; give words that occur in only one of them",
         candidates=[entries[at] for at in found],
     )
 
@@ -137,13 +135,13 @@ def _meant(entries: list[str], operation: MemoryOperation) -> int:
 Target = Literal["memory", "user"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 Who = Literal["agent", "person", "external", "recovery"]
-"""`external`: the file was changed by an editor or another program. `recovery`: a change that was cut short."""
+"""`external`: an editor or another program changed the file. `recovery`: an interrupted change."""
 Kind = Literal["add", "replace", "remove", "restore"]
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class EntryChange(Struct, frozen=True, kw_only=True):
-    """What happened to one entry; `before` is "" for a new one, `after` for one that is gone."""
+    """The change of one entry; `before` is "" for a new entry, `after` for a removed one."""
 
     kind: Kind
     before: str = ""
@@ -151,7 +149,7 @@ class EntryChange(Struct, frozen=True, kw_only=True):
 
 
 class LoggedChange(Struct, frozen=True, kw_only=True):
-    """One change of one file: all of it happened, or none."""
+    """One change of one file; all of it happened or none."""
 
     at: float
     """Seconds since 1970."""
@@ -160,26 +158,26 @@ class LoggedChange(Struct, frozen=True, kw_only=True):
     session_id: str = ""
     call_id: str = ""
     file_before: str
-    """Digest of the file as it was."""
+    """Digest of the file before the change."""
     file_after: str
-    """Digest of the file as it was to become."""
+    """Digest of the file after the change."""
     changes: tuple[EntryChange, ...]
 
 
 class MemoryLog:
-    """The log of one folder of memories. Whoever appends holds the lock of the folder."""
+    """The log of one memory folder. The caller of `append` holds the folder's lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, change: LoggedChange) -> None:
-        """Put a change on record; it is on disk when this returns."""
+        """Log a change; it is on disk when this returns."""
         line = json.dumps(_as_json(change), separators=(",", ":")).encode("ascii") + b"\n"
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINKS, OWNER_FILE)
         try:
             size = os.fstat(descriptor).st_size
             if size and _byte_at(descriptor, size - 1) != b"\n":
-                line = b"\n" + line  # A killed writer left half a line.
+                line = b"\n" + line  # A killed writer left a partial line.
             written = os.write(descriptor, line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes could be written to {str(self.path)!r}")
@@ -188,7 +186,7 @@ class MemoryLog:
             os.close(descriptor)
 
     def read(self, target: Target | None = None) -> list[LoggedChange]:
-        """All changes, oldest first; of one file, or of both. What cannot be read is passed over."""
+        """All changes, oldest first, of one file or of both. Unreadable lines are skipped."""
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -198,7 +196,7 @@ class MemoryLog:
 
 
 def entries_after(changes: Iterable[LoggedChange]) -> list[str]:
-    """The entries that a file had after these changes of it."""
+    """The entries of a file after these changes."""
     entries: dict[str, None] = {}
     for change in changes:
         for one in change.changes:
@@ -210,13 +208,13 @@ def entries_after(changes: Iterable[LoggedChange]) -> list[str]:
 
 
 def difference(before: Sequence[str], after: Sequence[str]) -> tuple[EntryChange, ...]:
-    """Which entries vanished and which appeared."""
+    """The removed and the added entries."""
     gone = [EntryChange(kind="remove", before=entry) for entry in before if entry not in after]
     return (*gone, *(EntryChange(kind="add", after=entry) for entry in after if entry not in before))
 
 
 def digest(content: str | bytes) -> str:
-    """A short name for a text that no other text has."""
+    """A short unique name for a text."""
     raw = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     return hashlib.sha256(raw).hexdigest()[:16]
 
@@ -268,25 +266,25 @@ def _change(line: bytes) -> LoggedChange | None:
             ),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        return None  # A line that a killed writer left half, or that somebody else wrote.
+        return None  # A partial line of a killed writer, or a line from another program.
 
 
 FILES: dict[Target, str] = {"memory": "MEMORY.md", "user": "USER.md"}
-TITLES: dict[Target, str] = {"memory": "Your notes from earlier sessions", "user": "What you know of the user"}
+TITLES: dict[Target, str] = {"memory": "Your notes from earlier sessions", "user": "What you know about the user"}
 LOG_FILE = "log.jsonl"
 MAX_ATTEMPTS = 5
 
 
 class Author(Struct, frozen=True, kw_only=True):
-    """Who makes a change, for the record."""
+    """The author of a change, for the log."""
 
     who: Who = "agent"
     session_id: str = ""
     call_id: str = ""
 
 
-class LeftOut(Struct, frozen=True, kw_only=True):
-    """An entry that the model is not shown, and why."""
+class WithheldEntry(Struct, frozen=True, kw_only=True):
+    """An entry that is withheld from the model, and why."""
 
     target: Target
     entry: str
@@ -294,14 +292,15 @@ class LeftOut(Struct, frozen=True, kw_only=True):
     path: Path
 
     def __str__(self) -> str:
-        return f"an entry of {str(self.path)!r} is kept from the model, because {self.reason}: {preview(self.entry)!r}"
+        entry = f"an entry of {str(self.path)!r}"
+        return f"{entry} is withheld from the model, because {self.reason}: {preview(self.entry)!r}"
 
 
 class MemorySnapshot(Struct, frozen=True, kw_only=True):
-    """What a session is told that it remembers, and what was kept from it."""
+    """The memories that a session sees, and those withheld from it."""
 
     text: str
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[WithheldEntry, ...] = ()
 
 
 class MemoryStore:
@@ -324,7 +323,7 @@ class MemoryStore:
         return self.folder / FILES[target]
 
     def entries(self, target: Target) -> list[str]:
-        """What the file says now, each entry once."""
+        """The entries of the file now, each once."""
         return parse(self._content(target))
 
     def usage(self, target: Target, entries: Sequence[str]) -> str:
@@ -333,10 +332,10 @@ class MemoryStore:
         return f"{round(100 * size_of(entries) / limit)}% of {limit:,} characters"
 
     def load(self) -> MemorySnapshot:
-        """The memories as a prompt shows them; the same files give the same bytes. Poisoned entries are left out."""
+        """The memories for a prompt, without poisoned entries; the same files always give the same bytes."""
         blocks, left_out = [], []
         for target in TARGETS:
-            shown, hidden = self._checked(target, self.entries(target))
+            shown, hidden = self._split_by_threat(target, self.entries(target))
             left_out += hidden
             if shown:
                 head = f"## {TITLES[target]} ({self.usage(target, shown)})"
@@ -344,16 +343,16 @@ class MemoryStore:
         return MemorySnapshot(text=sendable("\n\n".join(blocks)), left_out=tuple(left_out))
 
     def snapshot(self) -> str:
-        """The memories as a prompt shows them; empty when there are none."""
+        """The memories for a prompt; empty if there are none."""
         return self.load().text
 
     def shown(self, target: Target, entries: Sequence[str]) -> list[str]:
-        """The entries that may be shown to a model."""
-        return self._checked(target, entries)[0]
+        """The entries that a model may see."""
+        return self._split_by_threat(target, entries)[0]
 
     def plan(self, target: Target, operations: Sequence[MemoryOperation]) -> MemoryChange:
-        """What a change would come to, without making it; raises MemoryRefused."""
-        return self._planned(target, self.entries(target), operations)
+        """What a change would do, without making it; raises MemoryRefused."""
+        return self._plan(target, self.entries(target), operations)
 
     def change(
         self,
@@ -363,27 +362,25 @@ class MemoryStore:
         by: Author | None = None,
         expected: MemoryChange | None = None,
     ) -> MemoryChange:
-        """Make all of the changes or none; raises MemoryRefused. On disk when this returns.
+        """Make all of the changes or none; raises MemoryRefused. They are on disk when this returns.
 
-        With `expected`, nothing is done unless it comes to the same changes: those that a person agreed to.
+        With `expected`, nothing happens unless the changes equal these: the ones that a person approved.
         """
 
         def planned(entries: list[str]) -> MemoryChange:
-            changed = self._planned(target, entries, operations)
+            changed = self._plan(target, entries, operations)
             if expected is not None and changed.changes != expected.changes:
-                raise MemoryRefused(
-                    "what is remembered changed in the meantime, so nothing was done; look and ask again"
-                )
+                raise MemoryRefused("the memories have changed since, so nothing was done; look at them and ask again")
             return changed
 
-        return self._written(target, planned, by or Author())
+        return self._write(target, planned, by or Author())
 
     def history(self, target: Target | None = None) -> list[LoggedChange]:
-        """Everything that happened, oldest first, with the texts of what is gone."""
+        """All changes, oldest first, with the text of removed entries."""
         return self._log.read(target)
 
     def restore(self, entry: str, *, by: Author | None = None) -> MemoryChange:
-        """Bring back an entry that is gone: its text, or the beginning of its hash in the log."""
+        """Restore a removed entry, given its text or the beginning of its hash in the log."""
         found = {
             (change.target, text): None
             for change in self._log.read()
@@ -394,19 +391,21 @@ class MemoryStore:
         if len(found) != 1:
             known = "no entry" if not found else f"{len(found)} entries"
             raise MemoryRefused(
-                f"{known} of the log {str(self._log.path)!r} answers to {preview(entry)!r}; "
+                f"{known} of the log {str(self._log.path)!r} matches {preview(entry)!r}; "
                 "give the whole text or its hash",
                 candidates=[text for _, text in found],
             )
         [(target, text)] = found
-        return self._written(target, lambda entries: self._restored(target, entries, text), by or Author(who="person"))
+        return self._write(
+            target, lambda entries: self._restore_entry(target, entries, text), by or Author(who="person")
+        )
 
-    def _restored(self, target: Target, entries: list[str], text: str) -> MemoryChange:
-        planned = self._planned(target, entries, [MemoryOperation(action="add", content=text)])
+    def _restore_entry(self, target: Target, entries: list[str], text: str) -> MemoryChange:
+        planned = self._plan(target, entries, [MemoryOperation(action="add", content=text)])
         changes = tuple(EntryChange(kind="restore", after=one.after) for one in planned.changes)
         return MemoryChange(entries=planned.entries, changes=changes)
 
-    def _written(self, target: Target, plan: Callable[[list[str]], MemoryChange], by: Author) -> MemoryChange:
+    def _write(self, target: Target, plan: Callable[[list[str]], MemoryChange], by: Author) -> MemoryChange:
         with writing(self._log.path):
             path = Path(os.path.realpath(self.path(target)))
             for _ in range(MAX_ATTEMPTS):
@@ -417,14 +416,14 @@ class MemoryStore:
                     return changed
                 after = serialise(changed.entries)
                 if self._content(target) != before:
-                    continue  # An editor wrote in between, without our lock: look at what it says.
+                    continue  # An editor wrote meanwhile, without our lock: read the file again.
                 self._record(target, by, before, after, changed.changes)
                 replace_file(path, after)
                 return changed
-        raise MemoryRefused(f"{str(path)!r} is being changed by another program all the time; try again later")
+        raise MemoryRefused(f"another program keeps changing {str(path)!r}; try again later")
 
     def _import(self, target: Target, content: bytes) -> list[str]:
-        """The entries of the file; what others changed since our last change of it is put on record."""
+        """The entries of the file; logs what others changed since our last change."""
         entries = parse(content)
         known = self._log.read(target)
         now = digest(content)
@@ -432,7 +431,7 @@ class MemoryStore:
             return entries
         changes = difference(entries_after(known), entries)
         if changes:
-            # The file is as it was before our last change: whoever made that was killed before the file was replaced.
+            # The file is as it was before our last change: that process was killed before it replaced the file.
             cut_short = bool(known) and known[-1].who != "recovery" and known[-1].file_before == now
             self._record(target, Author(who="recovery" if cut_short else "external"), content, content, changes)
         return entries
@@ -453,7 +452,7 @@ class MemoryStore:
             )
         )
 
-    def _planned(self, target: Target, entries: list[str], operations: Sequence[MemoryOperation]) -> MemoryChange:
+    def _plan(self, target: Target, entries: list[str], operations: Sequence[MemoryOperation]) -> MemoryChange:
         result = list(entries)
         changes: list[EntryChange] = []
         for number, operation in enumerate(operations, start=1):
@@ -463,10 +462,10 @@ class MemoryStore:
                 if len(operations) == 1:
                     raise
                 raise MemoryRefused(
-                    f"operation {number} of {len(operations)}: {error}; none of them was made",
+                    f"operation {number} of {len(operations)}: {error}; no operation was applied",
                     candidates=error.candidates,
                 ) from None
-        # A file that a person made too long may still be made shorter step by step.
+        # A file that a person made too long may still be shortened step by step.
         size, limit = size_of(result), self.limits[target]
         if changes and size > limit and size >= size_of(entries):
             raise MemoryRefused(
@@ -476,12 +475,12 @@ class MemoryStore:
             )
         return MemoryChange(entries=tuple(result), changes=tuple(changes))
 
-    def _checked(self, target: Target, entries: Sequence[str]) -> tuple[list[str], list[LeftOut]]:
+    def _split_by_threat(self, target: Target, entries: Sequence[str]) -> tuple[list[str], list[WithheldEntry]]:
         shown, left_out = [], []
         for entry in entries:
             reason = threat_in(entry)
             if reason:
-                left_out.append(LeftOut(target=target, entry=entry, reason=reason, path=self.path(target)))
+                left_out.append(WithheldEntry(target=target, entry=entry, reason=reason, path=self.path(target)))
             else:
                 shown.append(entry)
         return shown, left_out

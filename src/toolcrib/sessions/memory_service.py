@@ -1,4 +1,4 @@
-"""The memory tool's service: changes for the model, and the frozen view of each session."""
+"""The memory tool's service: changes for the model, and each session's frozen view."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from toolcrib.registry.results import tool_error, tool_result
 from toolcrib.sessions.memory import (
     TARGETS,
     Author,
-    LeftOut,
     MemoryChange,
     MemoryOperation,
     MemoryRefused,
     MemorySnapshot,
     MemoryStore,
     Target,
+    WithheldEntry,
 )
 
 MAX_FAILED_CONSOLIDATIONS = 3
@@ -29,33 +29,33 @@ FILLED_BY = {"add": ("content",), "replace": ("old_text", "content"), "remove": 
 
 
 class MemoryService:
-    """What the `memory` tool asks for. A session sees what was remembered when it began, until it ends."""
+    """Serves the `memory` tool. A session keeps seeing the memories from when it started."""
 
     def __init__(self, store: MemoryStore, *, write_approval: bool = False) -> None:
         self.store = store
         self.write_approval = write_approval
         self._snapshots: dict[str, MemorySnapshot] = {}
         self._failed: dict[str, tuple[str, int]] = {}
-        """For each session its turn, and how many changes of that turn were too long."""
+        """By session: its turn, and how many changes of that turn were too long."""
 
     def snapshot(self, session_id: str) -> str:
-        """What the prompt of a session says is remembered: the same bytes for as long as the session lives."""
+        """The memories in a session's prompt: the same bytes for the whole session."""
         return self._frozen(session_id).text
 
-    def left_out(self, session_id: str) -> tuple[LeftOut, ...]:
-        """Entries that were kept from the session's prompt; each reads as a sentence for the person."""
+    def left_out(self, session_id: str) -> tuple[WithheldEntry, ...]:
+        """The entries withheld from the session's prompt; each reads as a sentence for the person."""
         return self._frozen(session_id).left_out
 
     def forget(self, session_id: str) -> None:
-        """Let the session see the memories anew: at its reset, or when it ends."""
+        """Drop the session's view, at its reset or end; the next prompt shows the current memories."""
         self._snapshots.pop(session_id, None)
         self._failed.pop(session_id, None)
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """Change what is remembered, as the model asks; answers with what is remembered now."""
+        """Change the memories as the model asks; answers with the memories now."""
         target = args.get("target", "memory")
         if target not in TARGETS:
-            return tool_error(f"unknown target {target!r}; it is 'memory' or 'user'")
+            return tool_error(f"unknown target {target!r}; use 'memory' or 'user'")
         try:
             operations = _operations(args)
             expected = await self._approved(target, operations, ctx) if self.write_approval else None
@@ -66,7 +66,7 @@ class MemoryService:
         return tool_result(self._answer(target, changed))
 
     async def _approved(self, target: Target, operations: Sequence[MemoryOperation], ctx: ToolContext) -> MemoryChange:
-        """The changes that the person agreed to; raises MemoryRefused when he does not."""
+        """The changes that the person approved; raises MemoryRefused otherwise."""
         planned = await asyncio.to_thread(self.store.plan, target, operations)
         if not planned.changes:
             return planned
@@ -77,10 +77,10 @@ class MemoryService:
             answer = await ctx.ask("\n".join([f"Remember this {about}?", *lines]), (REMEMBER, DO_NOT))
         except UsageError:
             raise MemoryRefused(
-                "nothing was remembered, because the person wants to be asked before and nobody can be asked here"
+                "nothing was remembered: the person wants to approve each memory, and no one can be asked here"
             ) from None
         if answer.strip().lower() not in AGREED:
-            raise MemoryRefused("the person does not want this to be remembered; nothing was changed")
+            raise MemoryRefused("the person does not want this remembered; nothing was changed")
         return planned
 
     def _answer(self, target: Target, changed: MemoryChange) -> JsonObject:
@@ -88,7 +88,7 @@ class MemoryService:
         return {
             "success": True,
             "target": target,
-            "message": _told(changed),
+            "message": _summary(changed),
             "usage": self.store.usage(target, changed.entries),
             "entries": shown,
         }
@@ -100,8 +100,8 @@ class MemoryService:
         if error.over_limit:
             if self._count_failure(ctx) >= MAX_FAILED_CONSOLIDATIONS:
                 message = (
-                    f"{message[: message.index('.')]}, after {MAX_FAILED_CONSOLIDATIONS} tries in this turn. "
-                    "Nothing was changed. Stop trying: go on with the task, and tell the person that the memory is full"
+                    f"{message[: message.index('.')]}, after {MAX_FAILED_CONSOLIDATIONS} attempts in this turn. "
+                    "Nothing was changed. Stop trying: continue the task, and tell the person that the memory is full"
                 )
             more["current_entries"] = self.store.shown(target, entries)
         elif error.candidates:
@@ -121,7 +121,7 @@ class MemoryService:
 
 
 def _operations(args: JsonObject) -> list[MemoryOperation]:
-    """The wishes of a call: its `operations`, or the one that it states itself."""
+    """The operations of a call: its `operations`, or the single one in its own arguments."""
     given = args.get("operations")
     if given and args.get("action"):
         raise MemoryRefused("give either `action` or `operations`, not both")
@@ -131,7 +131,7 @@ def _operations(args: JsonObject) -> list[MemoryOperation]:
 def _operation(fields: JsonObject) -> MemoryOperation:
     action = fields.get("action")
     if action not in FILLED_BY:
-        raise MemoryRefused("say in `action` what to do: add, replace or remove; or give `operations`")
+        raise MemoryRefused("`action` must be add, replace or remove; or give `operations`")
     for name in FILLED_BY[action]:
         if not str(fields.get(name) or "").strip():
             raise MemoryRefused(f"`{name}` is missing; {action} needs {' and '.join(FILLED_BY[action])}")
@@ -140,10 +140,10 @@ def _operation(fields: JsonObject) -> MemoryOperation:
     )
 
 
-def _told(changed: MemoryChange) -> str:
+def _summary(changed: MemoryChange) -> str:
     if not changed.changes:
-        return "It was remembered already; nothing changed."
+        return "It was already remembered; nothing changed."
     words = {"add": "added", "replace": "replaced", "remove": "removed", "restore": "restored"}
     counts = {word: sum(one.kind == kind for one in changed.changes) for kind, word in words.items()}
     done = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{done[:1].upper()}{done[1:]}. Sessions that begin from now on see it in their prompt."
+    return f"{done[:1].upper()}{done[1:]}. New sessions see it in their prompt."

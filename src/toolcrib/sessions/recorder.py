@@ -1,4 +1,4 @@
-"""Puts the calls of sessions on record: "started" before an effect, "finished" with the result after it."""
+"""Records the calls of sessions: "started" before an effect, "finished" with the result after it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from toolcrib.sessions.records import encoded_effects, encoded_result
 
 
 def own_owner() -> str:
-    """This process, in the words that records name it by."""
+    """This process's name in the records."""
     return _named(os.getpid())
 
 
 def is_alive(owner: str) -> bool:
-    """Whether the process that is named so still runs; another one that has its number by now does not count."""
+    """Whether the process with this name still runs; a new process with the same pid does not count."""
     pid, _, started = owner.partition(":")
     return pid.isdigit() and process_is_alive(Identity(int(pid), started))
 
 
 def pid_of(owner: str) -> int:
-    """The process id in an owner's name; 0 when there is none."""
+    """The process id in an owner's name; 0 if there is none."""
     pid = owner.partition(":")[0]
     return int(pid) if pid.isdigit() else 0
 
 
-@functools.lru_cache(maxsize=1)  # Asked for every answer with calls; another number means that we were forked.
+@functools.lru_cache(maxsize=1)  # Checked for every answer with calls; a different pid means that we were forked.
 def _named(pid: int) -> str:
     identity = identity_of(pid) or Identity(pid)
     return f"{pid}:{identity.started}" if identity.started else str(pid)
@@ -47,27 +47,27 @@ _FINISH = "UPDATE calls SET finished_at = ?, status = ?, result = ? WHERE number
 
 
 class SessionRecorder:
-    """Records the calls of sessions in one database, and nothing for a call that belongs to none of them."""
+    """Records the calls of sessions in one database; ignores a call that belongs to no session."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
         self._lock = threading.Lock()
-        # By the identity of the context, which one call keeps from its start to its end; calls that a tool makes
-        # have one of their own, but the same call id. The context is held so that its identity is not given away.
+        # Keyed by the identity of the context, which stays the same for one call; calls that a tool makes have their
+        # own context but the same call id. Hold the context so that its identity is not reused.
         self._running: dict[int, tuple[ToolContext, int]] = {}
 
     def started(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
     ) -> None:
-        """Returns when the record would survive a power cut; raises SessionError when it cannot be written."""
+        """Record the start; returns once it would survive a power cut, raises SessionError if it cannot be written."""
         if not self._belongs(ctx.session_id):
             return
         given, touched = json.dumps(arguments, default=repr), encoded_effects(effects)
         running = self._running.get(id(ctx))
         with self._database.write(durable=True) as connection:
             if running is not None:
-                # Something between us and the handler changed the arguments after the first time.
+                # Something between us and the handler changed the arguments since the first call.
                 connection.execute(_START_AGAIN, (given, touched, running[1]))
                 return
             values = (ctx.call_id, entry.name, given, touched, own_owner(), self._clock(), ctx.session_id)
@@ -78,7 +78,7 @@ class SessionRecorder:
                 self._running[id(ctx)] = (ctx, number)
 
     def finished(self, entry: ToolEntry, result: ToolResult, ctx: ToolContext, /) -> None:
-        """Keeps the result, so that it is not lost before it is part of the conversation."""
+        """Store the result, so that it isn't lost before the conversation contains it."""
         with self._lock:
             running = self._running.pop(id(ctx), None)
         if running is None:
@@ -88,7 +88,7 @@ class SessionRecorder:
             connection.execute(_FINISH, (self._clock(), result.status, kept, running[1]))
 
     def running_numbers(self) -> frozenset[int]:
-        """The records of the calls that run in this store right now."""
+        """The records of the calls that are running in this store."""
         with self._lock:
             return frozenset(number for _, number in self._running.values())
 

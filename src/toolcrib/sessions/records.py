@@ -1,4 +1,4 @@
-"""What the session store gives back, and how messages lie in its rows."""
+"""The values that the session store returns, and how messages are stored in rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolcrib.core.types import Effect, JsonObject
 ParentKind = Literal["", "branch", "delegate", "reset"]
 State = Literal["live", "folded", "undone"]
 HIDDEN_SOURCES = ("subagent", "tool")
-"""Sessions that nobody opened himself; lists and searches leave them out."""
+"""Sessions that no person opened; lists and searches leave them out."""
 
 SESSION_COLUMNS = (
     "id, title, source, model, provider, cwd, created_at, updated_at, ended_at, end_reason, parent_id, parent_kind, "
@@ -28,7 +28,7 @@ CALL_COLUMNS = "call_id, tool, arguments, effects, started_at, finished_at, stat
 
 NOTHING_USED = Usage()
 CALL_CHARS_SEARCHED = 500
-"""How much of the arguments of a call can be searched."""
+"""How much of a call's arguments can be searched."""
 
 # Thai, Lao, Myanmar, Khmer, and the scripts of China, Japan and Korea.
 _SPACELESS = lazy_pattern(
@@ -55,14 +55,14 @@ class Session(Struct, frozen=True, kw_only=True):
     toolsets: tuple[str, ...] = ()
     system_prompt: str = ""
     message_count: int = 0
-    """Messages that were not taken back; those that a summary stands for are counted too."""
+    """Messages that were not undone, including those replaced by a summary."""
     call_count: int = 0
-    """Tool calls that the model asked for."""
+    """Tool calls that the model requested."""
     usage: Usage = NOTHING_USED
 
 
 class StoredMessage(Struct, frozen=True, kw_only=True):
-    """A message with its place in the store."""
+    """A message and where it is stored."""
 
     id: int
     session_id: str
@@ -71,11 +71,11 @@ class StoredMessage(Struct, frozen=True, kw_only=True):
     turn_id: str = ""
     usage: Usage | None = None
     state: State = "live"
-    """live: part of the conversation. folded: a summary stands for it. undone: taken back."""
+    """live: part of the conversation. folded: replaced by a summary. undone: removed by an undo."""
 
 
 class RecordedCall(Struct, frozen=True, kw_only=True):
-    """A call with effects, as it was put on record before it ran."""
+    """A call with effects, as recorded before it ran."""
 
     call_id: str
     tool: str
@@ -84,11 +84,11 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     started_at: float
     finished_at: float | None
     status: str
-    """started, unknown (its process died before it ended), or how it ended: ok, error, blocked, cancelled, timeout."""
+    """started, unknown (its process died before it ended), or its outcome: ok, error, blocked, cancelled, timeout."""
     owner: str = ""
     """The process that ran it."""
     result: Message | None = None
-    """Its result, until that is part of the conversation."""
+    """Its result, until the conversation contains it."""
 
 
 def session_of(row: tuple[Any, ...]) -> Session:
@@ -174,7 +174,7 @@ def call_of(row: tuple[Any, ...]) -> RecordedCall:
 
 
 class MessageRow(Struct, frozen=True):
-    """A message as the columns of its row. The text stands in a column of its own, where the search finds it."""
+    """A message as the columns of its row. The text has its own column, where the search finds it."""
 
     role: str
     name: str
@@ -187,7 +187,7 @@ class MessageRow(Struct, frozen=True):
 
 
 def row_of(message: Message) -> MessageRow:
-    """The columns of a message. Half characters, which no file can hold, become question marks."""
+    """The columns of a message. Lone surrogates, which no file can hold, become question marks."""
     try:
         fields, text = _columns(message)
     except UnicodeEncodeError:
@@ -207,7 +207,7 @@ def row_of(message: Message) -> MessageRow:
 
 
 def storable(message: Message) -> Message:
-    """The message as it will be read again: with question marks for half characters, which no model takes either."""
+    """The message as it will be read back: question marks replace lone surrogates, which no model accepts either."""
     try:
         _encode(message)
     except UnicodeEncodeError:
@@ -220,7 +220,7 @@ def usage_text(usage: Usage | None) -> str | None:
 
 
 def encoded_result(message: Message) -> bytes:
-    """A message as one piece, for the record of its call."""
+    """A message in one piece, for the record of its call."""
     try:
         return _encode(message)
     except UnicodeEncodeError:
@@ -228,12 +228,12 @@ def encoded_result(message: Message) -> bytes:
 
 
 def encoded_effects(effects: tuple[Effect, ...]) -> str:
-    # Written with escapes, because a path may hold bytes that are no characters.
+    # ASCII-escaped, because a path may contain bytes that are not characters.
     return json.dumps(msgspec.to_builtins(effects))
 
 
 def has_spaceless_script(text: str) -> bool:
-    """Whether words of this text can stand side by side without anything between them."""
+    """Whether words of this text can be adjacent without anything between them."""
     return not text.isascii() and _SPACELESS.search(text) is not None
 
 

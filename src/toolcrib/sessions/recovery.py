@@ -1,4 +1,4 @@
-"""After a crash: every tool call of a conversation gets exactly one result, and it says what is known."""
+"""Repairs a conversation after a crash: every tool call gets exactly one result, which says what is known."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ __all__ = ["check_transcript", "is_outcome_unknown", "repair", "repair_rows", "w
 ARGUMENTS_SHOWN_CHARS = 500
 UNKNOWN_WORDS = "Outcome unknown"
 UNKNOWN, NEVER_RUN = "unknown", "never_run"
-"""What the results say under `status` that stand in for those nobody knows."""
+"""The `status` of the placeholder results."""
 
 
 def repair(store: SessionStore, session_id: str) -> list[Message]:
-    """Give every call of the live conversation one result, in its place, and return the messages that were added.
+    """Give every call of the live conversation one result, in its place, and return the added messages.
 
-    A result that was recorded but not yet part of the conversation is put there. A call that was started and never
-    finished gets the answer that its outcome is unknown, one without a record that it was never run. Results that
-    belong to no call, or to one that has its result, are taken back. Calls that a living process works on are left
-    to it.
+    A recorded result that the conversation lacks is added to it. A call that started and never finished gets a result
+    saying that its outcome is unknown; a call without a record gets one saying that it never ran. Results without a
+    call, and duplicate results, are undone. Calls that a living process is working on are left alone.
     """
     with store.database.write() as connection:
         return repair_rows(connection, session_id, store.recorder().running_numbers(), store.clock())
 
 
 def repair_rows(connection: sqlite3.Connection, session_id: str, running: frozenset[int], now: float) -> list[Message]:
-    """The same inside a transaction that the caller holds; `running` are the recorded calls that run here."""
+    """The same inside the caller's transaction; `running` are the recorded calls that run in this process."""
     number = number_of(connection, session_id)
     transcript = _Transcript.read(connection, session_id, number, running)
     transcript.repair()
@@ -47,16 +46,16 @@ def repair_rows(connection: sqlite3.Connection, session_id: str, running: frozen
 
 
 def working_process(store: SessionStore, session_id: str) -> int:
-    """The process id of another living process that has calls of this session in its hands; 0 when there is none."""
+    """The process id of another living process that is working on calls of this session; 0 if there is none."""
     with store.database.read() as connection:
         number = number_of(connection, session_id)
         transcript = _Transcript.read(connection, session_id, number, frozenset())
     owners = [owner for batch in transcript.batches() for owner in transcript.owners(batch)]
-    return next((pid_of(owner) for owner in owners if _lives_elsewhere(owner)), 0)
+    return next((pid_of(owner) for owner in owners if _is_alive_elsewhere(owner)), 0)
 
 
 class _Row(Struct, frozen=True):
-    """A message with the process that wrote it; `at` is its place among all messages of the session."""
+    """A message and the process that wrote it; `at` is its index among all messages of the session."""
 
     at: int
     stored: StoredMessage
@@ -75,7 +74,7 @@ class _Row(Struct, frozen=True):
         return self.is_live and self.message.role == "tool"
 
 
-class _Added(Struct, frozen=True):
+class _AddedResult(Struct, frozen=True):
     """A result that was missing."""
 
     message: Message
@@ -83,7 +82,7 @@ class _Added(Struct, frozen=True):
 
 
 class _Record(Struct, frozen=True):
-    """The record of a call that has no result in the conversation yet."""
+    """The record of a call whose result the conversation lacks."""
 
     number: int
     call: RecordedCall
@@ -91,30 +90,30 @@ class _Record(Struct, frozen=True):
 
 
 class _Batch(Struct, frozen=True):
-    """The calls of one message, and the results that stand right behind it."""
+    """The calls of one message, and the results directly after it."""
 
-    asker: _Row
-    behind: tuple[_Row, ...]
+    requester: _Row
+    following: tuple[_Row, ...]
 
     @property
     def calls(self) -> dict[str, RequestedCall]:
-        return {call.id: call for call in self.asker.message.tool_calls}
+        return {call.id: call for call in self.requester.message.tool_calls}
 
     @property
     def missing(self) -> list[str]:
-        answered = {row.message.call_id for row in self.behind}
+        answered = {row.message.call_id for row in self.following}
         return [id for id in self.calls if id not in answered]
 
 
 class _Transcript(Struct):
-    """A session on its way from what a crash left to what a model can be sent."""
+    """A session under repair, from what a crash left to what a model accepts."""
 
     rows: list[_Row]
     records: list[_Record]
-    results: dict[int, list[_Row | _Added]] = field(default_factory=dict)
-    """By the place of the message that asks: its results, in the order of its calls."""
+    results: dict[int, list[_Row | _AddedResult]] = field(default_factory=dict)
+    """By the index of the requesting message: its results, in the order of its calls."""
     claimed: set[int] = field(default_factory=set)
-    """The places of the results that belong to a call."""
+    """The indexes of the results that belong to a call."""
 
     @classmethod
     def read(
@@ -132,19 +131,19 @@ class _Transcript(Struct):
         return cls(placed, [_Record(row[0], call_of(row[1:]), row[0] in running) for row in recorded])
 
     @property
-    def added(self) -> list[_Added]:
-        return [one for results in self.results.values() for one in results if isinstance(one, _Added)]
+    def added(self) -> list[_AddedResult]:
+        return [one for results in self.results.values() for one in results if isinstance(one, _AddedResult)]
 
     def batches(self) -> list[_Batch]:
-        """The messages that ask for calls, with what stands behind each up to the next message of somebody else."""
+        """The messages with calls, each with the results directly after it."""
         live = [row for row in self.rows if row.is_live]
         found = []
-        for place, row in enumerate(live):
+        for index, row in enumerate(live):
             if row.message.role == "assistant" and row.message.tool_calls:
-                end = place + 1
+                end = index + 1
                 while end < len(live) and live[end].is_result:
                     end += 1
-                found.append(_Batch(row, tuple(live[place + 1 : end])))
+                found.append(_Batch(row, tuple(live[index + 1 : end])))
         return found
 
     def owners(self, batch: _Batch) -> list[str]:
@@ -152,30 +151,30 @@ class _Transcript(Struct):
         if not batch.missing:
             return []
         started = [record.call for record in self._records(batch.missing) if record.call.finished_at is None]
-        return [batch.asker.owner, *[call.owner for call in started]]
+        return [batch.requester.owner, *[call.owner for call in started]]
 
     def repair(self) -> None:
-        """Decide which results stay, where they stand, and which are added."""
+        """Decide which results stay, where they go, and which to add."""
         batches = self.batches()
-        nearest = [self._claim(batch.calls, batch.behind) for batch in batches]
+        nearest = [self._claim(batch.calls, batch.following) for batch in batches]
         for batch, found in zip(batches, nearest, strict=True):
-            if self._is_in_hands(batch):
-                self.results[batch.asker.at] = list(batch.behind)
-                self.claimed |= {row.at for row in batch.behind}
+            if self._is_in_progress(batch):
+                self.results[batch.requester.at] = list(batch.following)
+                self.claimed |= {row.at for row in batch.following}
                 continue
             astray = {id for id in batch.calls if id not in found}
             if astray:
-                elsewhere = [row for row in self.rows[batch.asker.at :] if row.is_result]
+                elsewhere = [row for row in self.rows[batch.requester.at :] if row.is_result]
                 found |= self._claim(astray, elsewhere)
-            self.results[batch.asker.at] = [
-                found.get(id) or _Added(_result_for(call, self._records([id])), batch.asker.stored.turn_id)
+            self.results[batch.requester.at] = [
+                found.get(id) or _AddedResult(_result_for(call, self._records([id])), batch.requester.stored.turn_id)
                 for id, call in batch.calls.items()
             ]
 
     def write(self, connection: sqlite3.Connection, session: int, now: float) -> None:
-        """Bring the rows of the session to what was decided; nothing is deleted."""
-        taken_back = [row.stored.id for row in self.rows if row.is_result and row.at not in self.claimed]
-        set_state(connection, taken_back, "undone")
+        """Update the rows of the session accordingly; deletes nothing."""
+        undone = [row.stored.id for row in self.rows if row.is_result and row.at not in self.claimed]
+        set_state(connection, undone, "undone")
         order = list(self._order())
         if order != self.rows:
             for position, one in enumerate(order):
@@ -183,11 +182,11 @@ class _Transcript(Struct):
                     connection.execute("UPDATE messages SET position = ? WHERE id = ?", (position, one.stored.id))
                 else:
                     insert_message(connection, session, position, one.message, turn_id=one.turn_id, created_at=now)
-        if order != self.rows or taken_back:
+        if order != self.rows or undone:
             connection.execute(
                 "UPDATE sessions SET next_position = max(next_position, ?), updated_at = ?, "
                 "message_count = message_count + ? WHERE number = ?",
-                (len(order), now, len(self.added) - len(taken_back), session),
+                (len(order), now, len(self.added) - len(undone), session),
             )
         ended = [(record.number,) for record in self.records if _has_ended(record)]
         connection.executemany("UPDATE calls SET status = 'unknown' WHERE number = ?", ended)
@@ -195,23 +194,23 @@ class _Transcript(Struct):
     def _records(self, call_ids: Collection[str]) -> list[_Record]:
         return [record for record in self.records if record.call.call_id in call_ids]
 
-    def _is_in_hands(self, batch: _Batch) -> bool:
-        """Whether somebody who lives works on it."""
+    def _is_in_progress(self, batch: _Batch) -> bool:
+        """Whether a living process is working on it."""
         runs_here = any(record.runs_here for record in self._records(batch.missing))
-        return runs_here or any(_lives_elsewhere(owner) for owner in self.owners(batch))
+        return runs_here or any(_is_alive_elsewhere(owner) for owner in self.owners(batch))
 
     def _claim(self, call_ids: Collection[str], among: Sequence[_Row]) -> dict[str, _Row]:
-        """The first result of each call that nobody claimed before; a real one rather than what stands in for it."""
+        """The first unclaimed result of each call; prefers a real result to a placeholder."""
         claims: dict[str, _Row] = {}
-        for row in sorted(among, key=lambda row: _stands_in(row.message)):
+        for row in sorted(among, key=lambda row: _is_placeholder(row.message)):
             id = row.message.call_id
             if id in call_ids and id not in claims and row.at not in self.claimed:
                 claims[id] = row
                 self.claimed.add(row.at)
         return claims
 
-    def _order(self) -> Iterator[_Row | _Added]:
-        """All messages, with the results behind the calls that they belong to."""
+    def _order(self) -> Iterator[_Row | _AddedResult]:
+        """All messages, with results after the calls they belong to."""
         for row in self.rows:
             if row.at not in self.claimed:
                 yield row
@@ -219,9 +218,9 @@ class _Transcript(Struct):
 
 
 def _result_for(call: RequestedCall, records: Sequence[_Record]) -> Message:
-    """What is known about a call that has no result."""
+    """What is known about a call without a result."""
     name = _called_tool(call)
-    # A tool may call others, whose records carry the id of the call that it serves.
+    # A tool may call others, whose records carry the id of the outer call.
     for record in reversed(records):
         if record.call.tool == name and record.call.result is not None:
             return msgspec.structs.replace(record.call.result, call_id=call.id)
@@ -230,7 +229,7 @@ def _result_for(call: RequestedCall, records: Sequence[_Record]) -> Message:
         return Message(role="tool", call_id=call.id, name=name, status="error", content=content)
     explanation = {
         "error": f"There is no record that {name} ran before the process ended. A tool that declares its effects did "
-        "not begin: call it again if it is still needed. If it may have changed something all the same, look first.",
+        "not start: call it again if it is still needed. If it may have changed something anyway, check first.",
         "status": NEVER_RUN,
     }
     content = json.dumps(explanation, ensure_ascii=False)
@@ -240,8 +239,8 @@ def _result_for(call: RequestedCall, records: Sequence[_Record]) -> Message:
 def _unknown(call: RequestedCall, name: str, records: Sequence[RecordedCall]) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(records[0].started_at))
     explanation: JsonObject = {
-        "error": f"{UNKNOWN_WORDS}: {name} was started at {since}, and the process that ran it ended before a result "
-        "was recorded. It may or may not have happened: look before you call it again.",
+        "error": f"{UNKNOWN_WORDS}: {name} started at {since}, and its process ended before a result was recorded. "
+        "It may or may not have happened: check before you call it again.",
         "status": UNKNOWN,
         "tool": name,
         "arguments": call.arguments[:ARGUMENTS_SHOWN_CHARS],
@@ -252,18 +251,18 @@ def _unknown(call: RequestedCall, name: str, records: Sequence[RecordedCall]) ->
 
 
 def is_outcome_unknown(message: Message) -> bool:
-    """Whether this result says that nobody knows what became of the call."""
+    """Whether this result says that the call's outcome is unknown."""
     return message.text.startswith(f'{{"error": "{UNKNOWN_WORDS}') and f'"status": "{UNKNOWN}"' in message.text
 
 
-def _stands_in(message: Message) -> bool:
-    """Whether this is no result, but the answer that there is none."""
+def _is_placeholder(message: Message) -> bool:
+    """Whether this is a placeholder instead of a real result."""
     text = message.text
     return text.startswith('{"error": ') and any(f'"status": "{status}"' in text for status in (UNKNOWN, NEVER_RUN))
 
 
 def _called_tool(call: RequestedCall) -> str:
-    """The tool that a call is for, also where it goes through the tool that calls others by name."""
+    """The tool that a call is for, even if it goes through the tool that calls others by name."""
     if call.name != TOOL_CALL:
         return call.name
     try:
@@ -274,10 +273,10 @@ def _called_tool(call: RequestedCall) -> str:
     return named if isinstance(named, str) else call.name
 
 
-def _lives_elsewhere(owner: str) -> bool:
+def _is_alive_elsewhere(owner: str) -> bool:
     return bool(owner) and owner != own_owner() and is_alive(owner)
 
 
 def _has_ended(record: _Record) -> bool:
-    """Whether a call that was started will never be finished."""
-    return record.call.finished_at is None and not record.runs_here and not _lives_elsewhere(record.call.owner)
+    """Whether a call that started will never finish."""
+    return record.call.finished_at is None and not record.runs_here and not _is_alive_elsewhere(record.call.owner)

@@ -1,4 +1,4 @@
-"""Finds messages of all sessions by their words, best first."""
+"""Searches the messages of all sessions by words, best first, and serves the `session_search` tool."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MAX_TRIGRAMS = 64
 TRIGRAM = 3
 SHORTEST_PREFIX = 3
 FOLDED_CHARS = 5_000
-"""How far a snippet is looked for without regard to accents, which is slow."""
+"""How far to look for a snippet while ignoring accents, which is slow."""
 
 _PIECES = re.compile(r'"([^"]*)"|(\S+)')
 
 
 class SearchQuery(Struct, frozen=True):
-    """Groups of words, of which one must occur in full, and words that must not occur."""
+    """Groups of words, one of which must occur completely, and words that must not occur."""
 
     groups: tuple[tuple[str, ...], ...]
     unwanted: tuple[str, ...] = ()
@@ -45,20 +45,20 @@ class SearchQuery(Struct, frozen=True):
 
     @property
     def is_spaceless(self) -> bool:
-        """Whether a word is in a script that is written without spaces, so that it may stand inside a longer run."""
+        """Whether a word is in a script without spaces, so that it may be part of a longer run."""
         return any(has_spaceless_script(word) for word in self.words)
 
     def all_words(self, *, prefix: bool = False) -> str:
-        """Matches what has every word of a group; with `prefix`, a word that begins as the last one does will do."""
+        """Matches texts with every word of a group; with `prefix`, the last word may be the start of a longer one."""
         return self._without_unwanted(" OR ".join(f"({' AND '.join(_quoted(group, prefix))})" for group in self.groups))
 
     def any_word(self) -> str:
-        """Matches what has one of the words, those of phrases too."""
+        """Matches texts with any of the words, including those of phrases."""
         single = tuple(word for words in self.words for word in words.split() if _has_letters(word))
         return self._without_unwanted(" OR ".join(_quoted(single[:MAX_WORDS], prefix=True)))
 
     def any_trigram(self) -> str:
-        """Matches three characters of a word, wherever they stand; empty when all words are shorter."""
+        """Matches three consecutive characters of a word anywhere; empty if all words are shorter."""
         found = {word[at : at + TRIGRAM]: None for word in self.words for at in range(len(word) - TRIGRAM + 1)}
         return " OR ".join(_quoted(tuple(found)[:MAX_TRIGRAMS], prefix=False))
 
@@ -69,7 +69,7 @@ class SearchQuery(Struct, frozen=True):
 
 
 def parse(typed: str) -> SearchQuery:
-    """Words and "quoted phrases"; OR parts alternatives, NOT goes before what is unwanted, all else is just text."""
+    """Words and "quoted phrases"; OR separates alternatives, NOT excludes the next word, all else is plain text."""
     clean = typed.replace("\x00", " ").encode("utf-8", "replace").decode()
     groups: list[list[str]] = [[]]
     unwanted: list[str] = []
@@ -80,13 +80,13 @@ def parse(typed: str) -> SearchQuery:
         elif word == "NOT":
             negated = True
         elif word != "AND":
-            # What is left of an unbalanced quotation is no part of the word.
+            # The rest of an unbalanced quotation is not part of the word.
             text = phrase.strip() or word.strip('"')
             if _has_letters(text):
                 (unwanted if negated else groups[-1]).append(text)
             negated = False
     kept = tuple(tuple(group) for group in groups if group)
-    # Without anything that is wanted, NOT was meant as a word.
+    # If nothing is wanted, NOT was meant as a word.
     return SearchQuery(kept, tuple(unwanted)) if kept else SearchQuery((tuple(unwanted),) if unwanted else ())
 
 
@@ -102,7 +102,7 @@ def snippet(text: str, words: tuple[str, ...], chars: int) -> str:
     at = min((place for place in (_find(text, word) for word in words) if place >= 0), default=0)
     start = max(0, min(at - chars // 3, len(text) - chars))
     if start:
-        # Not in the middle of a word, where one begins near by.
+        # Avoid starting in the middle of a word if one starts nearby.
         gap = text.find(" ", start, start + 20)
         start = gap + 1 if gap >= 0 else start
     end = start + chars
@@ -119,7 +119,7 @@ def _find(text: str, word: str) -> int:
 
 
 def _folded(text: str) -> str:
-    """Without case and accents, one character for each, so that places stay the same."""
+    """Without case and accents, one character for each, so that positions stay the same."""
     return "".join(unicodedata.normalize("NFD", char)[0].lower()[:1] or char for char in text)
 
 
@@ -135,18 +135,18 @@ def _has_letters(text: str) -> bool:
 
 
 RANKED = 20_000
-"""Of more hits than this, the newest are ranked: ranking looks at each of them."""
+"""Of more hits than this, only the newest are ranked, because ranking reads each of them."""
 SCANNED = 20_000
 SCANNED_SPACELESS = 100_000
-"""How many of the newest messages are read where no index helps: for parts of words, and for one or two signs."""
+"""How many of the newest messages to read where no index helps: for parts of words, and one or two characters."""
 SNIPPET_CHARS = 300
 BEST_FIRST = 500
-"""So many of the best are sorted out at first; the others only for somebody who wants more."""
+"""How many of the best to fetch at first; the rest only if the caller wants more."""
 LOOKED_UP_AT_ONCE = 24
 EVERY_ID = (0, 2**62)
 
 Sort = Literal["", "newest", "oldest"]
-"""Empty: the best first."""
+"""Empty means best first."""
 
 _FOUND = "FROM {table} WHERE {table} MATCH ? AND rowid BETWEEN ? AND ?"
 _ORDERS: dict[Sort, str] = {
@@ -155,16 +155,16 @@ _ORDERS: dict[Sort, str] = {
     "newest": f"SELECT rowid {_FOUND} ORDER BY rowid DESC LIMIT ? OFFSET ?",
     "oldest": f"SELECT rowid {_FOUND} ORDER BY rowid LIMIT ? OFFSET ?",
 }
-# The ids go in as one value, so that the statement is prepared once.
+# The ids are passed as one value, so that the statement is prepared once.
 _LOOK_UP = """SELECT messages.id, sessions.id, sessions.source, role, messages.created_at, state
     FROM json_each(?) CROSS JOIN messages ON messages.id = value JOIN sessions ON sessions.number = session"""
 _TEXTS = """SELECT messages.id, CASE called WHEN '' THEN text ELSE text || char(10) || called END
     FROM json_each(?) CROSS JOIN messages ON messages.id = value"""
 
 
-# Hundreds may be made for one answer: a msgspec Struct costs a sixth of a frozen dataclass.
+# One answer may create hundreds: a msgspec Struct costs a sixth of a frozen dataclass.
 class MessageHit(msgspec.Struct, frozen=True):
-    """A message that was found."""
+    """A matching message."""
 
     message_id: int
     session_id: str
@@ -175,18 +175,18 @@ class MessageHit(msgspec.Struct, frozen=True):
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """Which hits count."""
+    """A search and its filters."""
 
     roles: Collection[str] = ()
-    """Empty: of all roles."""
+    """Empty means all roles."""
     within: str = ""
-    """Only of this session."""
+    """Only in this session."""
     without: Collection[str] = ()
-    """Not of these sessions."""
+    """Not in these sessions."""
     include_hidden: bool = False
     sort: Sort = ""
 
-    def takes(self, hit: MessageHit) -> bool:
+    def matches(self, hit: MessageHit) -> bool:
         if self.roles and hit.role not in self.roles:
             return False
         if self.within:
@@ -202,10 +202,10 @@ EVERYTHING = SearchRequest()
 def search_messages(
     store: SessionStore, typed: str, *, limit: int = 20, wanted: SearchRequest = EVERYTHING
 ) -> list[tuple[MessageHit, str]]:
-    """The best hits, each with the part of its text that was found.
+    """The best hits, each with the matching part of its text.
 
-    All words must occur, the last one also as the beginning of a longer word; where no message has them all, one
-    of them is enough, and at last a part of a word.
+    All words must occur, the last one also as the start of a longer word; if no message has them all, any one
+    word is enough, and finally a part of a word.
     """
     query = parse(typed)
     words = query.words
@@ -216,7 +216,7 @@ def search_messages(
 
 
 def find_hits(connection: sqlite3.Connection, query: SearchQuery, wanted: SearchRequest) -> Iterator[MessageHit]:
-    """All hits, best first, each once; they are looked for while they are taken."""
+    """All hits, best first, each once; the search continues as they are consumed."""
     if not query.groups:
         return
     seen: set[int] = set()
@@ -227,28 +227,28 @@ def find_hits(connection: sqlite3.Connection, query: SearchQuery, wanted: Search
         while chunk := list(islice(ids, LOOKED_UP_AT_ONCE)):
             new = [id for id in chunk if id not in seen]
             for hit in _look_up(connection, new):
-                if wanted.takes(hit):
+                if wanted.matches(hit):
                     seen.add(hit.message_id)
                     yield hit
 
 
 def texts(connection: sqlite3.Connection, hits: Collection[MessageHit]) -> dict[int, str]:
-    """By message id, the text of each hit, with the calls that it asks for."""
+    """By message id, the text of each hit, with the calls it requests."""
     return dict(connection.execute(_TEXTS, (_listed([hit.message_id for hit in hits]),)).fetchall())
 
 
 Pass = tuple[bool, Iterator[int]]
-"""Whether it is only made when nothing was found before, and the ids that it finds."""
+"""Whether this pass runs only if nothing was found before, and the ids that it finds."""
 
 
 class _Finder(Struct, frozen=True):
-    """Finds the ids of messages in several passes, from the strictest on."""
+    """Finds message ids in several passes, strictest first."""
 
     connection: sqlite3.Connection
     query: SearchQuery
     sort: Sort
     span: tuple[int, int]
-    """The lowest and the highest id that counts."""
+    """The lowest and highest id to search."""
 
     def word_passes(self) -> Iterator[Pass]:
         yield False, self._matches("words", self.query.all_words())
@@ -257,7 +257,7 @@ class _Finder(Struct, frozen=True):
         yield True, self._scan(SCANNED)
 
     def spaceless_passes(self) -> Iterator[Pass]:
-        """Words may stand anywhere in a text; those of one or two signs have no trigram and are found by reading."""
+        """Words may occur anywhere in a text; those of one or two characters have no trigram and need a scan."""
         if any(len(word) < TRIGRAM for word in (*self.query.words, *self.query.unwanted)):
             yield False, self._scan(SCANNED_SPACELESS, only_spaceless=True)
         else:
@@ -291,7 +291,7 @@ class _Finder(Struct, frozen=True):
 
 
 def _span(connection: sqlite3.Connection, session_id: str) -> tuple[int, int]:
-    """From the first to the last message of a session; of all sessions when none is named."""
+    """The first and last message id of a session; of all sessions if none is named."""
     if not session_id:
         return EVERY_ID
     low, high = connection.execute(
@@ -310,16 +310,16 @@ def _listed(ids: list[int]) -> str:
 
 
 ANSWER_CHARS = 8_000
-"""How long an answer is at most, about."""
+"""The approximate maximum length of an answer."""
 LONGEST_QUERY = 1_000
 HEADLINE_CHARS, FRAME_CHARS = 240, 100
-"""What a session, and a message beside its text, takes of that."""
+"""The part of that which a session takes, and a message besides its text."""
 SHORTEST_TEXT, LONGEST_TEXT = 80, 1_500
 TITLE_CHARS = 80
 SNIPPETS = 12
 SNIPPETS_A_SESSION = 3
 HITS_LOOKED_AT = 300
-"""Once there are enough sessions, how many hits are looked at for more snippets of them."""
+"""Once there are enough sessions, how many more hits to check for further snippets of them."""
 READ_AT_EACH_END = 10
 BROWSED = 10
 LAST_SOURCE = "cron"
@@ -333,15 +333,15 @@ def session_of_context(ctx: ToolContext) -> str:
 
 
 class SessionSearchService:
-    """Answers `session_search` over one store; other profiles are opened for the one answer."""
+    """Serves `session_search` over one store; other profiles are opened for a single answer."""
 
     def __init__(self, store: SessionStore, current: Current = session_of_context) -> None:
         self._store = store
         self._current = current
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """The answer as JSON; what is wrong with the arguments, or with the store, is an error in it."""
-        # In a thread, so that the loop goes on while SQLite reads.
+        """The answer as JSON; bad arguments and store failures are errors in it."""
+        # In a thread, so that the loop continues while SQLite reads.
         return await asyncio.to_thread(self._answer, args, self._current(ctx))
 
     def _answer(self, args: JsonObject, current: str) -> str:
@@ -376,12 +376,12 @@ def _answer_from(store: SessionStore, args: JsonObject, current: str) -> JsonObj
 
 
 def _discover(store: SessionStore, typed: str, limit: int, wanted: SearchRequest) -> JsonObject:
-    """The sessions that fit best, each with the messages that were found in it."""
+    """The best sessions, each with its matching messages."""
     if len(typed) > LONGEST_QUERY:
         raise SessionError(f"the query has {len(typed):,} characters; give a few words, at most {LONGEST_QUERY:,}")
     query = parse(typed)
     if not query.groups:
-        raise SessionError(f"there is no word to look for in {typed!r}; give one or more words")
+        raise SessionError(f"{typed!r} contains no word to search for; give one or more words")
     with store.database.search() as connection:
         found = _by_session(find_hits(connection, query, wanted), limit, min(SNIPPETS_A_SESSION, SNIPPETS // limit))
         shown = [hit for hits in found.values() for hit in hits]
@@ -393,14 +393,14 @@ def _discover(store: SessionStore, typed: str, limit: int, wanted: SearchRequest
         results.append({**_headline(store, store.get(session_id)), "matches": matches})
     answer: JsonObject = {"query": typed, "count": len(results), "results": results}
     if results:
-        answer["hint"] = "To read on, give session_id with around_message_id of a match, or session_id alone."
+        answer["hint"] = "To read more, give session_id with around_message_id of a match, or session_id alone."
     else:
-        answer["hint"] = "Nothing was found. Try fewer or other words, or call without arguments for the latest."
+        answer["hint"] = "Nothing found. Try fewer or other words, or call without arguments for the latest sessions."
     return answer
 
 
 def _by_session(hits: Iterable[MessageHit], limit: int, snippets: int) -> dict[str, list[MessageHit]]:
-    """The first hits of each of the first sessions; those that nobody talked in come after the others."""
+    """The first hits of each of the first sessions; sessions without a person come last."""
     talks: dict[str, list[MessageHit]] = {}
     scheduled: dict[str, list[MessageHit]] = {}
     for number, hit in enumerate(hits):
@@ -423,15 +423,15 @@ def _read_around(
     messages = _visible(store, session.id)
     places = [place for place, one in enumerate(messages) if one.id == message_id]
     if not places:
-        raise SessionError(f"message {message_id} is not part of session {session.id!r}; search for it again")
+        raise SessionError(f"message {message_id} is not in session {session.id!r}; search for it again")
     (at,) = places
-    before = [one for one in messages[:at] if _fits(one, roles)]
-    after = [one for one in messages[at + 1 :] if _fits(one, roles)]
+    before = [one for one in messages[:at] if _has_role(one, roles)]
+    after = [one for one in messages[at + 1 :] if _has_role(one, roles)]
     chosen = [*before[-window:], messages[at], *after[:window]]
     return {
         **_headline(store, session),
         "around_message_id": message_id,
-        "messages": _told(chosen),
+        "messages": _shortened_messages(chosen),
         "earlier": max(0, len(before) - window),
         "later": max(0, len(after) - window),
     }
@@ -440,10 +440,10 @@ def _read_around(
 def _read(store: SessionStore, session_id: str, roles: Collection[str]) -> JsonObject:
     """The beginning and the end of a session."""
     session = store.get(session_id)
-    messages = [one for one in _visible(store, session.id) if _fits(one, roles)]
+    messages = [one for one in _visible(store, session.id) if _has_role(one, roles)]
     head, tail = messages[:READ_AT_EACH_END], messages[READ_AT_EACH_END:][-READ_AT_EACH_END:]
     left_out = len(messages) - len(head) - len(tail)
-    answer = {**_headline(store, session), "total": len(messages), "messages": _told([*head, *tail])}
+    answer = {**_headline(store, session), "total": len(messages), "messages": _shortened_messages([*head, *tail])}
     if left_out:
         answer["left_out"] = left_out
         answer["hint"] = f"{left_out} messages after message {head[-1].id} are left out; read around one of them."
@@ -461,7 +461,7 @@ def _visible(store: SessionStore, session_id: str) -> list[StoredMessage]:
     return store.messages(session_id, states=("live", "folded"))
 
 
-def _fits(one: StoredMessage, roles: Collection[str]) -> bool:
+def _has_role(one: StoredMessage, roles: Collection[str]) -> bool:
     return one.message.role in (roles or ROLES)
 
 
@@ -480,7 +480,7 @@ def _match(hit: MessageHit, text: str) -> JsonObject:
     return {"message_id": hit.message_id, "role": hit.role, "when": _moment(hit.created_at), "text": text}
 
 
-def _told(messages: Sequence[StoredMessage]) -> list[JsonObject]:
+def _shortened_messages(messages: Sequence[StoredMessage]) -> list[JsonObject]:
     chars = _share(len(messages), 1)
     told = []
     for one in messages:
@@ -488,7 +488,7 @@ def _told(messages: Sequence[StoredMessage]) -> list[JsonObject]:
         fields: JsonObject = {"message_id": one.id, "role": message.role, "when": _moment(one.created_at)}
         if message.name:
             fields["tool"] = message.name
-        # What is said and what is called share the space.
+        # Text and calls share the space.
         share = chars // 2 if message.text and message.tool_calls else chars
         fields["text"] = _shortened(message.text, share)
         if message.tool_calls:
@@ -499,7 +499,7 @@ def _told(messages: Sequence[StoredMessage]) -> list[JsonObject]:
 
 
 def _share(texts: int, sessions: int) -> int:
-    """How long each text may be."""
+    """The maximum length of each text."""
     left = ANSWER_CHARS - HEADLINE_CHARS * sessions
     return min(LONGEST_TEXT, max(SHORTEST_TEXT, left // max(1, texts) - FRAME_CHARS))
 
@@ -519,7 +519,7 @@ def _roles(listed: str) -> tuple[str, ...]:
     roles = tuple(role for role in re.split(r"[\s,]+", listed.lower()) if role)
     for role in roles:
         if role not in ROLES:
-            raise SessionError(f"role_filter names {role!r}; the roles are {', '.join(ROLES)}")
+            raise SessionError(f"unknown role {role!r} in role_filter; the roles are {', '.join(ROLES)}")
     return roles
 
 

@@ -1,4 +1,4 @@
-"""Sessions that last: conversations, their calls and what they cost, in one SQLite file for all processes."""
+"""The session store: conversations, their calls and their cost, in one SQLite file for all processes."""
 
 from __future__ import annotations
 
@@ -49,18 +49,16 @@ _ADD_USAGE = """UPDATE sessions SET input_tokens = input_tokens + ?, output_toke
     cached_tokens = cached_tokens + ?, cache_write_tokens = cache_write_tokens + ?,
     reasoning_tokens = reasoning_tokens + ?,
     cost_usd = CASE WHEN ?6 IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ?6 END WHERE id = ?7"""
-# The record of a call keeps its result only until the conversation has it.
+# The record of a call keeps its result only until the conversation contains it.
 _DROP_RECORDED_RESULT = "UPDATE calls SET result = NULL WHERE session = ? AND call_id = ? AND result IS NOT NULL"
 
 
 def no_session(session_id: str) -> SessionError:
-    return SessionError(
-        f"there is no session {session_id!r} (any more); `toolcrib sessions list` shows those there are"
-    )
+    return SessionError(f"there is no session {session_id!r}; `toolcrib sessions list` shows all sessions")
 
 
 def number_of(connection: sqlite3.Connection, session_id: str) -> int:
-    """The key that rows of a session carry."""
+    """The key in the rows of a session."""
     row = connection.execute("SELECT number FROM sessions WHERE id = ?", (session_id,)).fetchone()
     if row is None:
         raise no_session(session_id)
@@ -71,7 +69,7 @@ def number_of(connection: sqlite3.Connection, session_id: str) -> int:
 def append_message(
     connection: sqlite3.Connection, session_id: str, message: Message, turn_id: str, usage: Usage | None, now: float
 ) -> int:
-    """Put a message at the end of a session, and what it used on the session's account."""
+    """Append a message to a session and add its usage to the session's totals."""
     rows = connection.execute(_TAKE_PLACE, (now, len(message.tool_calls), session_id)).fetchall()
     if not rows:
         raise no_session(session_id)
@@ -91,7 +89,7 @@ def insert_message(
     usage: Usage | None = None,
     created_at: float,
 ) -> int:
-    """Write one row at a position; the caller keeps the counts of the session."""
+    """Insert one row at a position; the caller updates the session's counts."""
     row = row_of(message)
     values: tuple[Any, ...] = (
         session, position, row.role, created_at, turn_id, row.name, row.call_id, own_owner() if row.calls else "",
@@ -142,20 +140,20 @@ def live_position(connection: sqlite3.Connection, session: int, id: int, session
         "SELECT position FROM messages WHERE id = ? AND session = ? AND state = 'live'", (id, session)
     ).fetchone()
     if row is None:
-        raise SessionError(f"message {id} is no live message of session {session_id!r}; nothing was changed")
+        raise SessionError(f"message {id} is not a live message of session {session_id!r}; nothing was changed")
     position: int = row[0]
     return position
 
 
 LATEST = "last"
-"""What `get` takes for the session that was used last."""
+"""The id that `get` takes for the most recently used session."""
 NEAREST_AMONG = 500
 NEWEST_FIRST = "ORDER BY updated_at DESC, number DESC"
 VISIBLE = f"source NOT IN ({', '.join(repr(source) for source in HIDDEN_SOURCES)})"
 _CREATE = """INSERT INTO sessions
     (id, title, source, model, provider, cwd, created_at, updated_at, parent_id, parent_kind, toolsets)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-# UNION keeps each once, so that a circle ends.
+# UNION removes duplicates, so a cycle ends.
 _FAMILY = """WITH RECURSIVE
     up (id) AS (SELECT id FROM sessions WHERE id = ?
         UNION SELECT parent_id FROM sessions JOIN up USING (id) WHERE parent_id <> ''),
@@ -175,7 +173,7 @@ def insert_session(connection: sqlite3.Connection, draft: Session) -> int:
     try:
         number = connection.execute(_CREATE, values).lastrowid
     except sqlite3.IntegrityError as error:
-        raise SessionError(f"there is a session {draft.id!r} already; choose another id") from error
+        raise SessionError(f"session {draft.id!r} already exists; choose another id") from error
     assert number is not None
     if draft.system_prompt:
         connection.execute("INSERT INTO prompts VALUES (?, ?)", (number, sendable(draft.system_prompt)))
@@ -191,12 +189,12 @@ def new_id(connection: sqlite3.Connection, now: float) -> str:
 
 
 def select(connection: sqlite3.Connection, clause: str, values: Sequence[Any] = ()) -> list[Session]:
-    """The sessions that the end of a SELECT statement chooses."""
+    """The sessions that the end of a SELECT statement selects."""
     return [session_of(row) for row in connection.execute(f"SELECT {SESSION_COLUMNS} FROM sessions {clause}", values)]
 
 
 def find(connection: sqlite3.Connection, wanted: str) -> Session:
-    """The session with this id, or whose id alone begins so, or the one used last; raises SessionError."""
+    """The session with this id or unique id prefix, or the most recently used one; raises SessionError."""
     if wanted == LATEST:
         found = select(connection, f"WHERE {VISIBLE} {NEWEST_FIRST} LIMIT 1")
     else:
@@ -210,7 +208,7 @@ def find(connection: sqlite3.Connection, wanted: str) -> Session:
 
 
 def lineage(connection: sqlite3.Connection, wanted: str) -> list[Session]:
-    """The sessions that one came from, oldest first, and itself."""
+    """A session's ancestors, oldest first, and the session itself."""
     line = [find(connection, wanted)]
     while line[0].parent_id and line[0].parent_id not in {session.id for session in line}:
         parents = select(connection, "WHERE id = ?", (line[0].parent_id,))
@@ -221,12 +219,12 @@ def lineage(connection: sqlite3.Connection, wanted: str) -> list[Session]:
 
 
 def family(connection: sqlite3.Connection, session_id: str) -> frozenset[str]:
-    """The ids of a session, of those that it came from and of those that came from it; empty if there is none."""
+    """The ids of a session, its ancestors and its descendants; empty if it doesn't exist."""
     return frozenset(id for (id,) in connection.execute(_FAMILY, (session_id, session_id)).fetchall())
 
 
 def first_words(connection: sqlite3.Connection, session_id: str) -> str:
-    """The beginning of what the user said first."""
+    """The beginning of the user's first message."""
     row = connection.execute(_FIRST_WORDS, (session_id,)).fetchone()
     return "" if row is None else " ".join(row[0].split())
 
@@ -234,9 +232,9 @@ def first_words(connection: sqlite3.Connection, session_id: str) -> str:
 def _not_one(wanted: str, found: Sequence[Session], known: Sequence[str]) -> UnknownSession:
     if found:
         ids = ", ".join(repr(session.id) for session in found[:3])
-        return UnknownSession(f"several sessions begin with {wanted!r} ({ids} …); type more of the id")
+        return UnknownSession(f"several sessions start with {wanted!r} ({ids} …); type more of the id")
     if wanted == LATEST:
-        return UnknownSession("there is no session yet; begin one with `toolcrib chat`")
+        return UnknownSession("there are no sessions yet; start one with `toolcrib chat`")
     nearest = nearest_names(wanted, known)
     hint = f"the latest is {known[0]!r}; " if known else ""
     if nearest:
@@ -292,7 +290,7 @@ def _size(path: Path) -> int:
 
 
 class SessionStore:
-    """All sessions of one home. Opened on first use, safe from any thread, shared with other processes."""
+    """All sessions of one home. Opened on first use, thread-safe, shared with other processes."""
 
     def __init__(self, path: Path | str | None, *, clock: Callable[[], float] = time.time) -> None:
         self.database = Database(None if path is None else Path(path))
@@ -301,7 +299,7 @@ class SessionStore:
 
     @classmethod
     def in_memory(cls) -> SessionStore:
-        """A store that ends with the process."""
+        """A store that lives only as long as the process."""
         return cls(None)
 
     def create(
@@ -339,7 +337,7 @@ class SessionStore:
         return draft
 
     def get(self, session_id: str) -> Session:
-        """The session with this id, or whose id alone begins so, or the `last` one."""
+        """The session with this id or unique id prefix, or the `last` one."""
         with self.database.read() as connection:
             return find(connection, session_id)
 
@@ -354,7 +352,7 @@ class SessionStore:
         system_prompt: str | None = None,
         toolsets: Sequence[str] | None = None,
     ) -> None:
-        """Change what is given; None leaves a field as it is."""
+        """Change the given fields; None leaves a field unchanged."""
         given = {
             "title": title,
             "model": model,
@@ -372,7 +370,7 @@ class SessionStore:
                 connection.execute("INSERT OR REPLACE INTO prompts VALUES (?, ?)", (number, sendable(system_prompt)))
 
     def end(self, session_id: str, reason: str) -> None:
-        """Say that nobody works on a session any more; a later message opens it again."""
+        """Mark a session as ended; a later message reopens it."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             connection.execute(
@@ -380,18 +378,18 @@ class SessionStore:
             )
 
     def append(self, session_id: str, message: Message, *, turn_id: str = "", usage: Usage | None = None) -> int:
-        """Put a message at the end of the session; it survives a crash from here on. Its id is returned."""
+        """Append a message to the session and return its id; from here on it survives a crash."""
         with self.database.write() as connection:
             return append_message(connection, session_id, message, turn_id, usage, self.clock())
 
     def append_many(self, session_id: str, messages: Iterable[Message], *, turn_id: str = "") -> list[int]:
-        """Put several messages at the end: all of them or none."""
+        """Append several messages: all of them or none."""
         now = self.clock()
         with self.database.write() as connection:
             return [append_message(connection, session_id, one, turn_id, None, now) for one in messages]
 
     def add_usage(self, session_id: str, usage: Usage, *, purpose: str) -> None:
-        """Account for a request that leaves no message: a summary, an approval."""
+        """Add the usage of a request that leaves no message: a summary, an approval."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             add_usage(connection, session_id, usage)
@@ -406,21 +404,21 @@ class SessionStore:
             return read_messages(connection, session_id, number_of(connection, session_id), states)
 
     def newest_message(self, session_id: str) -> int:
-        """The id of the message at the end of the session, live or not; 0 when it has none."""
+        """The id of the last message of the session, live or not; 0 if it has none."""
         with self.database.read() as connection:
             number = number_of(connection, session_id)
             return newest_message(connection, number)
 
     def fold(self, session_id: str, ids: Sequence[int], summary: Message) -> int:
-        """Let a summary stand for these live messages, in the place of the first; they are kept as folded."""
+        """Replace these live messages with a summary, in the place of the first; they are kept as folded."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             places = {id: live_position(connection, number, id, session_id) for id in ids}
             if not places:
-                raise SessionError(f"no messages of session {session_id!r} were named that the summary could stand for")
+                raise SessionError(f"no messages of session {session_id!r} were given for the summary to replace")
             set_state(connection, places, "folded")
             now = self.clock()
-            # As the newest message of its position it comes before the one that it replaces.
+            # As the newest message at its position it sorts before the one it replaces.
             folded = insert_message(connection, number, min(places.values()), summary, created_at=now)
             connection.execute(
                 "UPDATE sessions SET message_count = message_count + 1, updated_at = ? WHERE number = ?", (now, number)
@@ -428,7 +426,7 @@ class SessionStore:
             return folded
 
     def undo(self, session_id: str, first_id: int) -> int:
-        """Take back a live message and all that came after it; says how many live ones that were."""
+        """Undo a live message and all that follow; returns how many live messages that were."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             position = live_position(connection, number, first_id, session_id)
@@ -445,7 +443,7 @@ class SessionStore:
             return sum(state == "live" for _, state in later)
 
     def branch(self, session_id: str, *, up_to: int | None = None) -> Session:
-        """A new session that begins with a copy of the live messages; calls are copied with their results or not."""
+        """A new session with a copy of the live messages; each call is copied with its result or not at all."""
         now = self.clock()
         with self.database.write() as connection:
             (parent,) = select(connection, "WHERE id = ?", (session_id,)) or (None,)
@@ -473,12 +471,12 @@ class SessionStore:
         return self.get(draft.id)
 
     def lineage(self, session_id: str) -> builtins.list[Session]:
-        """The sessions that this one came from, oldest first, and itself."""
+        """The session's ancestors, oldest first, and the session itself."""
         with self.database.read() as connection:
             return lineage(connection, session_id)
 
     def family(self, session_id: str) -> frozenset[str]:
-        """The ids of a session, of those that it came from and of those that came from it; empty if there is none."""
+        """The ids of a session, its ancestors and its descendants; empty if it doesn't exist."""
         with self.database.read() as connection:
             return family(connection, session_id)
 
@@ -491,7 +489,7 @@ class SessionStore:
         return found[0]
 
     def first_words(self, session_id: str) -> str:
-        """The beginning of what the user said first, for a session without a title."""
+        """The beginning of the user's first message, for a session without a title."""
         with self.database.read() as connection:
             return first_words(connection, session_id)
 
@@ -504,7 +502,7 @@ class SessionStore:
         include_hidden: bool = False,
         cwd: str | None = None,
     ) -> builtins.list[Session]:
-        """Sessions, the one that was used last first."""
+        """Sessions, most recently used first."""
         conditions: dict[str, tuple[Any, ...]] = {}
         if source is not None:
             conditions["source = ?"] = (source,)
@@ -516,7 +514,7 @@ class SessionStore:
         values = [value for given in conditions.values() for value in given]
         newest = NEWEST_FIRST
         with self.database.read() as connection:
-            # Sorted without the prompts, which are long.
+            # Sort without the prompts, which are long.
             return select(
                 connection,
                 f"WHERE number IN (SELECT number FROM sessions {where} {newest} LIMIT ? OFFSET ?) {newest}",
@@ -524,7 +522,7 @@ class SessionStore:
             )
 
     def delete(self, session_id: str) -> None:
-        """Remove a session with all that belongs to it."""
+        """Delete a session and everything that belongs to it."""
         with self.database.write() as connection:
             number = number_of(connection, session_id)
             for table in ("messages", "calls", "prompts", "side_usage"):
@@ -532,7 +530,7 @@ class SessionStore:
             connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
 
     def calls(self, session_id: str) -> builtins.list[RecordedCall]:
-        """The calls with effects that were recorded in a session, in the order in which they began."""
+        """The recorded calls with effects of a session, in the order they started."""
         with self.database.read() as connection:
             number = number_of(connection, session_id)
             found = connection.execute(
@@ -541,14 +539,14 @@ class SessionStore:
         return [call_of(row) for row in found]
 
     def stats(self) -> JsonObject:
-        """How much there is: sessions, messages, calls, tokens, cost, by source, model and tool; size on disk."""
+        """Totals: sessions, messages, calls, tokens, cost, by source, model and tool; size on disk."""
         with self.database.search() as connection:
             return read_statistics(connection, self.database.path)
 
     def recorder(self) -> SessionRecorder:
-        """What a pipeline tells about its calls."""
+        """The recorder that a pipeline reports its calls to."""
         return self._recorder
 
     def close(self) -> None:
-        """End the connections of this process. What was appended is safe without it."""
+        """Close this process's connections. Appended messages are safe without it."""
         self.database.close()

@@ -1,4 +1,4 @@
-"""The plan of a session: what the `todo` tool writes and reads, and how it is found again after a resume."""
+"""The plan of a session: the `todo` tool's service, and how a plan is recovered after a resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolcrib.registry.results import tool_result
 MAX_CONTENT_CHARS = 4000
 MAX_ITEMS = 256
 STATUSES = ("pending", "in_progress", "completed", "cancelled")
-NO_CONTENT = "(not said what)"
+NO_CONTENT = "(no description)"
 CUT = "…"
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
 
@@ -23,14 +23,14 @@ TodoItem = dict[str, str]
 
 
 class TodoStore:
-    """One plan: its items in the order in which they are worked on."""
+    """One plan: its items in working order."""
 
     def __init__(self, items: Iterable[Mapping[str, Any]] = ()) -> None:
         self._items: dict[str, TodoItem] = {}
         self.write(list(items))
 
     def write(self, todos: Sequence[Any], merge: bool = False) -> list[TodoItem]:
-        """Replace the plan, or change it by id; the last of two items with one id wins. Gives the new plan.
+        """Replace the plan, or update it by id; of two items with the same id the last wins. Returns the new plan.
 
         Texts are cut at 4,000 characters, and items after the 256th are left out.
         """
@@ -38,7 +38,7 @@ class TodoStore:
         for number, given in enumerate(todos, start=1):
             item = _item(given, number, items if merge else {})
             if not merge:
-                # The place of a repeated item is where it was said last, as is its text.
+                # A repeated item takes the position and text of its last occurrence.
                 items.pop(item["id"], None)
             if item["id"] in items or len(items) < MAX_ITEMS:
                 items[item["id"]] = item
@@ -53,16 +53,16 @@ class TodoStore:
         return bool(self._items)
 
     def summary(self) -> dict[str, int]:
-        """How many items there are, in all and of each status."""
+        """How many items there are, in total and by status."""
         statuses = [item["status"] for item in self._items.values()]
         return {"total": len(statuses)} | {status: statuses.count(status) for status in STATUSES}
 
     def answer(self) -> JsonObject:
-        """What the tool tells the model."""
+        """The tool's answer to the model."""
         return {"todos": self.read(), "summary": self.summary()}
 
     def format_for_injection(self) -> str | None:
-        """The open items, for a context that lost the messages they stood in; None when nothing is open."""
+        """The open items, for a context that lost the messages with the plan; None if nothing is open."""
         unfinished = [item for item in self._items.values() if item["status"] in ("pending", "in_progress")]
         if not unfinished:
             return None
@@ -74,17 +74,17 @@ class TodoStore:
 
 
 class TodoService:
-    """The plans of all sessions of a process; what the `todo` tool asks for."""
+    """The plans of all sessions of a process; serves the `todo` tool."""
 
     def __init__(self) -> None:
         self._stores: dict[str, TodoStore] = {}
 
     def store(self, session_id: str) -> TodoStore:
-        """The plan of a session; an empty one for a session that has none."""
+        """The plan of a session; an empty one if it has none."""
         return self._stores.setdefault(session_id, TodoStore())
 
     def restore(self, session_id: str, messages: Iterable[Message]) -> TodoStore:
-        """Take the plan of a session from its transcript: after a resume, a branch or an undo."""
+        """Restore the plan of a session from its transcript: after a resume, a branch or an undo."""
         self._stores[session_id] = restore(messages)
         return self._stores[session_id]
 
@@ -92,7 +92,7 @@ class TodoService:
         self._stores.pop(session_id, None)
 
     async def handle(self, args: JsonObject, ctx: ToolContext) -> str:
-        """Write the plan of the calling session where items are given; answers with the whole plan."""
+        """Write the calling session's plan if items are given; answers with the whole plan."""
         store = self.store(ctx.session_id)
         todos = args.get("todos")
         if todos is None:
@@ -106,7 +106,7 @@ class TodoService:
 
 
 def restore(messages: Iterable[Message]) -> TodoStore:
-    """The plan as the last todo result of a transcript shows it; empty when there is none."""
+    """The plan in the last todo result of a transcript; empty if there is none."""
     store = TodoStore()
     asked: dict[str, str] = {}
     for message in messages:
@@ -117,7 +117,7 @@ def restore(messages: Iterable[Message]) -> TodoStore:
             if isinstance(plan.get("todos"), list):
                 store.write(plan["todos"])
                 continue
-            # A result too long for the context was replaced by a preview; what was asked for is still there in full.
+            # A preview replaced a result that was too long for the context; the call still has the full items.
             wanted = _object(asked.get(message.call_id, ""))
             if isinstance(wanted.get("todos"), list):
                 store.write(wanted["todos"], bool(wanted.get("merge", False)))
@@ -125,7 +125,7 @@ def restore(messages: Iterable[Message]) -> TodoStore:
 
 
 def _item(given: Any, number: int, known: Mapping[str, TodoItem]) -> TodoItem:
-    """A whole item out of what a model wrote; what it leaves out of a known item stays as it was."""
+    """A complete item from what a model wrote; fields that it omits from an existing item stay unchanged."""
     fields = given if isinstance(given, Mapping) else {"content": given}
     name = _id(fields, number)
     before = known.get(name, {"content": NO_CONTENT, "status": "pending"})

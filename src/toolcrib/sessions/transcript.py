@@ -1,4 +1,4 @@
-"""Tool calls and their results belong together: a checker of whole transcripts, and cuts that keep pairs whole."""
+"""Keeps tool calls and results paired: a checker for whole transcripts, and cuts that keep pairs whole."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from toolcrib.sessions.records import StoredMessage
 
 
 def check_transcript(messages: Iterable[Message]) -> list[str]:
-    """What a strict provider would refuse about a conversation, one sentence each; empty when nothing.
+    """What a strict provider would reject in a conversation, one sentence each; empty if nothing.
 
-    Every call has one result, directly after the message that asks for it and in the order of the calls; there are
-    no other results; call ids are given once; the conversation begins with a user, and no answer follows an answer.
+    Every call has one result, directly after the requesting message and in the order of the calls; there are no
+    other results; call ids are unique; a user message comes first, and no answer follows another answer.
     """
     problems: list[str] = []
     seen: set[str] = set()
@@ -26,7 +26,7 @@ def check_transcript(messages: Iterable[Message]) -> list[str]:
         problems += _unanswered(number, waiting)
         waiting = []
         if message.tool_calls and message.role != "assistant":
-            problems.append(f"message {number} ({message.role}) asks for tool calls, which only an assistant may")
+            problems.append(f"message {number} ({message.role}) requests tool calls, which only an assistant may")
         if message.role == "assistant":
             problems += _answer_problems(number, previous)
             for call in message.tool_calls:
@@ -40,12 +40,12 @@ def check_transcript(messages: Iterable[Message]) -> list[str]:
 
 def _result_problems(number: int, message: Message, waiting: list[str]) -> list[str]:
     if message.call_id not in waiting:
-        return [f"message {number} is a result of {message.call_id!r}, which no message right before it asks for"]
+        return [f"message {number} is a result of {message.call_id!r}, which the message before it does not request"]
     if waiting[0] == message.call_id:
         waiting.pop(0)
         return []
     waiting.remove(message.call_id)
-    return [f"message {number} is the result of {message.call_id!r}, out of the order of the calls"]
+    return [f"message {number} is the result of {message.call_id!r}, out of call order"]
 
 
 def _unanswered(number: int | None, waiting: Sequence[str]) -> list[str]:
@@ -55,22 +55,22 @@ def _unanswered(number: int | None, waiting: Sequence[str]) -> list[str]:
 
 def _answer_problems(number: int, previous: str) -> list[str]:
     if previous == "":
-        return [f"message {number} (assistant) stands first, before any user said something"]
+        return [f"message {number} (assistant) comes first, before any user message"]
     if previous == "assistant":
-        return [f"message {number} (assistant) follows an assistant, with no user or result between them"]
+        return [f"message {number} (assistant) follows an assistant, with no user message or result between them"]
     return []
 
 
 def _call_problems(number: int, call_id: str, seen: set[str]) -> list[str]:
     if not call_id:
-        return [f"message {number} asks for a call without an id"]
-    return [f"message {number} asks for call {call_id!r}, an id that was used before"] if call_id in seen else []
+        return [f"message {number} requests a call without an id"]
+    return [f"message {number} requests call {call_id!r}, whose id was used before"] if call_id in seen else []
 
 
 def whole_pairs(messages: Sequence[StoredMessage], up_to: int | None) -> list[StoredMessage]:
-    """The messages up to one (by default all of them), and on to the last result of its calls.
+    """The messages up to one (by default all of them), plus the results of its calls.
 
-    Where the last calls do not all have results yet, the copy ends before the message that asks for them.
+    If the last calls do not all have results yet, the copy ends before the message that requests them.
     """
     ids = [one.id for one in messages]
     end = len(messages) if up_to is None else ids.index(up_to) + 1

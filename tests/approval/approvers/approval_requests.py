@@ -1,4 +1,4 @@
-"""Requests for the tests of the approvers, and a store that keeps them in a file."""
+"""Requests for the approver tests, and a store that keeps them in a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made_request(
 
 
 class FileStore:
-    """Appends to a file what was asked and answered; a second one on the same file is a restarted program."""
+    """Appends requests and answers to a file; a second one on the same file is a restarted program."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class FileStore:
             return self._open()
 
     def answers(self) -> dict[str, str]:
-        """Each answered request and the choice on record."""
+        """Each answered request and its recorded choice."""
         return {row["answered"]: row["choice"] for row in self._rows() if "answered" in row}
 
     def _open(self) -> list[ApprovalRequest]:

@@ -1,4 +1,4 @@
-"""Run inside a pseudo-terminal: asks one question as told by a JSON file, and writes down how it ended."""
+"""Runs inside a pseudo-terminal: asks one question from a JSON file, and records how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolcrib.core.approvals import ApprovalRequest, Danger
 
 
 class Spinner:
-    """Writes without pause from a thread of its own, as a front end's spinner does."""
+    """Writes without pause from its own thread, like a front end's spinner."""
 
     def __init__(self) -> None:
         self._may_write = threading.Lock()

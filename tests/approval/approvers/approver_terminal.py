@@ -1,4 +1,4 @@
-"""A pseudo-terminal with a child process in it that asks a question: what is on its screen, and keys for it."""
+"""A pseudo-terminal with a child process that asks a question: its screen, and keys for it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """Everything written so far, line ends as in Python."""
+        """Everything written so far, with Python line ends."""
         return self._raw.decode("utf-8", "replace").replace("\r\n", "\n")
 
     def type(self, keys: str) -> None:
@@ -73,7 +73,7 @@ class Terminal:
             self._master = -1
 
     def expect(self, text: str) -> str:
-        """Wait until the text stands behind what was expected before; returns what was written up to it."""
+        """Wait until the text appears after what was expected before; returns what was written up to it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (found := self._raw.find(text.encode(), self._read_up_to)) < 0:
             if not self._read(deadline - time.monotonic()):
@@ -83,7 +83,7 @@ class Terminal:
         return between.decode("utf-8", "replace").replace("\r\n", "\n")
 
     def result(self) -> dict[str, Any]:
-        """How it ended, once the child has ended."""
+        """How it ended, once the child has exited."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._master >= 0 and self._read(deadline - time.monotonic()):
             pass

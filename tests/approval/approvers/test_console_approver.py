@@ -21,7 +21,7 @@ REQUEST = ApprovalRequest(
 
 
 def test_question_shows_command_dangers_scope_and_what_is_written(tmp_path: Path) -> None:
-    """The person reads the command, one line for each danger, and what each answer would cover."""
+    """The person reads the command, one line per danger, and what each answer would cover."""
     sh = {
         "rule": "remote_code",
         "description": "remote code",
@@ -63,7 +63,7 @@ def test_question_shows_command_dangers_scope_and_what_is_written(tmp_path: Path
     ],
 )
 def test_one_key_answers_and_the_terminal_is_as_before(tmp_path: Path, keys: str, choice: str) -> None:
-    """Each key has its answer, Ctrl-C cancels and ends no program, the end of input denies; modes are restored."""
+    """Each key has its answer, Ctrl-C cancels but ends no program, end of input denies; modes are restored."""
     with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
         terminal.expect(PROMPT)
         terminal.type(keys)
@@ -99,7 +99,7 @@ def test_reason_in_one_go_is_understood(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["o", "s\n", "o\nso\naaa"])
 def test_keys_typed_before_the_question_are_no_answer(tmp_path: Path, keys: str) -> None:
-    """What was typed before the question appeared is thrown away."""
+    """Anything typed before the question appeared is discarded."""
     with Terminal(tmp_path, {"command": "rm -rf build"}, typed_ahead=keys) as terminal:
         terminal.expect(PROMPT)
         terminal.type("d")
@@ -132,7 +132,7 @@ def test_always_is_neither_offered_nor_taken_where_it_may_not_be(tmp_path: Path)
 
 
 def test_kind_is_granted_beyond_the_scope_only_by_its_own_key(tmp_path: Path) -> None:
-    """s agrees to this scope, k to the kind of danger wherever it is."""
+    """s allows this scope, k the kind of danger in any scope."""
     for key, wide in (("s", False), ("k", True)):
         folder = tmp_path / key
         folder.mkdir()
@@ -144,7 +144,7 @@ def test_kind_is_granted_beyond_the_scope_only_by_its_own_key(tmp_path: Path) ->
 
 
 def test_help_explains_every_key(tmp_path: Path) -> None:
-    """? says what each key does for this call, and asks again."""
+    """? explains each key for this call, and asks again."""
     with Terminal(tmp_path, {"command": "rm -rf build"}) as terminal:
         terminal.expect(PROMPT)
         terminal.type("?")
@@ -158,7 +158,7 @@ def test_help_explains_every_key(tmp_path: Path) -> None:
 
 
 def test_time_out_is_its_own_outcome(tmp_path: Path) -> None:
-    """No answer in time is neither yes nor a person's no."""
+    """No answer in time is neither a yes nor a person's no."""
     with Terminal(tmp_path, {"command": "rm -rf build", "timeout_seconds": 0.3}) as terminal:
         assert "(0.3 s to answer)" in terminal.expect(PROMPT)
         result = terminal.result()
@@ -169,16 +169,16 @@ def test_time_out_is_its_own_outcome(tmp_path: Path) -> None:
 
 
 def test_last_seconds_are_announced(tmp_path: Path) -> None:
-    """Ten seconds before the end, and not earlier, the person is told."""
+    """The person is warned ten seconds before the end, and not earlier."""
     with Terminal(tmp_path, {"command": "rm -rf build", "timeout_seconds": 10.2}) as terminal:
         assert "s left" not in terminal.expect(PROMPT)
-        terminal.expect("(10 s left; without an answer it is not run)")
+        terminal.expect("(10 s left; the call won't run without an answer)")
         terminal.type("o")
         assert terminal.answer()["choice"] == "once"
 
 
 def test_time_out_while_typing_a_reason_is_a_deny(tmp_path: Path) -> None:
-    """Who has begun to say why not has decided."""
+    """A person who is typing a reason has already denied."""
     with Terminal(tmp_path, {"command": "rm -rf build", "timeout_seconds": 2}) as terminal:
         terminal.expect(PROMPT)
         terminal.type("rbecause")
@@ -188,7 +188,7 @@ def test_time_out_while_typing_a_reason_is_a_deny(tmp_path: Path) -> None:
 
 
 def test_hang_up_denies(tmp_path: Path) -> None:
-    """A terminal that goes away while the question is open is a no, not a hang."""
+    """A terminal that disappears during the question means no, not a hang."""
     with Terminal(tmp_path, {"command": "rm -rf build", "ignore_hang_up": True}) as terminal:
         terminal.expect(PROMPT)
         terminal.hang_up()
@@ -196,7 +196,7 @@ def test_hang_up_denies(tmp_path: Path) -> None:
 
 
 def test_cancelled_call_restores_the_terminal(tmp_path: Path) -> None:
-    """Cancelling the task that asks ends the question and leaves no thread and no mode behind."""
+    """Cancelling the asking task ends the question and leaves no thread and no mode behind."""
     fifo = tmp_path / "cancel"
     os.mkfifo(fifo)
     with Terminal(tmp_path, {"command": "rm -rf build", "cancel_on_input": str(fifo)}) as terminal:
@@ -210,7 +210,7 @@ def test_cancelled_call_restores_the_terminal(tmp_path: Path) -> None:
 
 
 def test_questions_come_one_after_the_other(tmp_path: Path) -> None:
-    """Calls that run together never share a prompt."""
+    """Concurrent calls never share a prompt."""
     with Terminal(tmp_path, {"command": "rm -rf build", "count": 3}) as terminal:
         for key, number in (("o", ""), ("s", " 1"), ("d", " 2")):
             shown = terminal.expect(PROMPT)
@@ -223,7 +223,7 @@ def test_questions_come_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_spinner_is_silent_while_the_question_stands(tmp_path: Path) -> None:
-    """Other output pauses for the question and goes on after it."""
+    """Other output pauses for the question and resumes after it."""
     with Terminal(tmp_path, {"command": "rm -rf build", "spinner": True}) as terminal:
         terminal.expect("working")
         terminal.expect("asks to run")
@@ -268,7 +268,7 @@ def test_hostile_command_cannot_steer_the_terminal(tmp_path: Path, colour: bool)
 
 
 def test_colour_marks_the_dangerous_words(tmp_path: Path) -> None:
-    """With colour the words that a danger stands on are set apart, without rows of signs."""
+    """With colour, dangerous words are highlighted without rows of markers."""
     told = {"command": "cd x && rm -rf build", "dangers": [{**RM, "span": [8, 20]}], "colour": True}
     with Terminal(tmp_path, told) as terminal:
         shown = terminal.expect(PROMPT)
@@ -281,7 +281,7 @@ def test_colour_marks_the_dangerous_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [40, 200])
 def test_no_row_is_wider_than_the_terminal(tmp_path: Path, columns: int) -> None:
-    """Rows are folded by what characters really take, so the terminal itself never folds."""
+    """Rows are wrapped by the real width of characters, so the terminal itself never wraps."""
     command = "rm -rf " + "日本語/パス" * 30 + "é" * 90 + " " + "word " * 40
     with Terminal(
         tmp_path, {"command": command, "dangers": [{**RM, "span": [0, 50], "paths": ["/日本"]}]}, columns=columns
@@ -320,7 +320,7 @@ def test_megabyte_is_shown_in_parts_with_its_danger_and_whole_on_demand(tmp_path
 
 
 def test_what_would_be_deleted_is_counted(tmp_path: Path) -> None:
-    """The question says how many files and how much would go."""
+    """The question says how many files and bytes would be deleted."""
     build = tmp_path / "build"
     (build / "deep").mkdir(parents=True)
     for number in range(7):
@@ -344,7 +344,7 @@ def test_failing_preview_does_not_prevent_the_question(tmp_path: Path) -> None:
 
 
 async def test_pipe_is_refused_and_never_read() -> None:
-    """Without a terminal the answer is no, at once, and what stands in the pipe stays there."""
+    """Without a terminal the answer is no, at once, and input in the pipe stays there."""
     reading, writing = os.pipe()
     os.write(writing, b"o\n")
     with os.fdopen(reading) as pipe, os.fdopen(writing, "w") as out:
@@ -357,7 +357,7 @@ async def test_pipe_is_refused_and_never_read() -> None:
 
 
 async def test_streams_without_a_descriptor_are_refused() -> None:
-    """A replaced, closed or missing stream is no terminal."""
+    """A replaced, closed or missing stream is not a terminal."""
     closed = io.StringIO()
     closed.close()
     for stream in (io.StringIO("o\n"), closed, None):
@@ -376,5 +376,5 @@ async def test_streams_without_a_descriptor_are_refused() -> None:
     ],
 )
 def test_colour_is_off_where_it_is_unwanted_or_unknown(environment: dict[str, str], wanted: bool) -> None:
-    """NO_COLOR with any value, a dumb terminal or an unknown one means signs instead of colours."""
+    """NO_COLOR with any value, a dumb terminal or an unknown one means markers instead of colours."""
     assert wants_colour(environment) is wanted

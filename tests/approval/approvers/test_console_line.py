@@ -21,7 +21,7 @@ from tests.approval.approvers.approver_terminal import Terminal
     ],
 )
 def test_what_is_typed_is_shown_and_given(tmp_path: Path, keys: str, line: str | None, shown: str) -> None:
-    """Up to Enter, with the keys that correct a line; nothing and Ctrl-C give none."""
+    """Input up to Enter, with line editing; an empty line and Ctrl-C give None."""
     with Terminal(tmp_path, {"line": "Your name?\n> "}) as terminal:
         terminal.expect("> ")
         terminal.type(keys)

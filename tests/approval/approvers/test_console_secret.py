@@ -29,7 +29,7 @@ PROMPT = "sudo ls\nPassword: "
     ],
 )
 def test_what_is_typed_is_the_secret_and_is_shown_nowhere(tmp_path: Path, keys: str, secret: str | None):
-    """Up to Enter, with the keys that correct a line; nothing, Ctrl-C and Ctrl-D give none."""
+    """Input up to Enter, with line editing; an empty line, Ctrl-C and Ctrl-D give None."""
     with Terminal(tmp_path, {"secret": PROMPT}) as terminal:
         terminal.expect("Password: ")
         terminal.type(keys)
@@ -42,7 +42,7 @@ def test_what_is_typed_is_the_secret_and_is_shown_nowhere(tmp_path: Path, keys: 
 
 
 def test_nobody_answers_in_time(tmp_path: Path):
-    """The question has a time of its own, and then there is no secret."""
+    """The question has its own timeout, after which there is no secret."""
     with Terminal(tmp_path, {"secret": PROMPT, "timeout_seconds": 0.3}) as terminal:
         assert terminal.result()["answers"] == [None]
 
@@ -50,7 +50,7 @@ def test_nobody_answers_in_time(tmp_path: Path):
 
 
 def test_what_was_typed_before_the_question_is_no_answer(tmp_path: Path):
-    """Nobody types a password before he is asked for one."""
+    """Input typed before the question is not a password."""
     with Terminal(tmp_path, {"secret": PROMPT}, typed_ahead="early\r") as terminal:
         terminal.expect("Password: ")
         terminal.type("late\r")
@@ -58,7 +58,7 @@ def test_what_was_typed_before_the_question_is_no_answer(tmp_path: Path):
 
 
 def test_a_prompt_cannot_paint_over_itself(tmp_path: Path):
-    """What a terminal would obey in the command is spelled out."""
+    """Characters in the command that a terminal would obey are spelled out."""
     with Terminal(tmp_path, {"secret": "sudo \x1b[2Jls\nPassword: "}) as terminal:
         shown = terminal.expect("Password: ")
         terminal.type("\r")
@@ -68,12 +68,12 @@ def test_a_prompt_cannot_paint_over_itself(tmp_path: Path):
 
 
 async def test_without_a_terminal_nobody_can_be_asked():
-    """A pipe is nobody."""
+    """No one can answer through a pipe."""
     assert await ConsoleApprover(io.StringIO("x\n"), io.StringIO(), timeout_seconds=1).ask_secret(PROMPT, 1) is None
 
 
 async def test_a_model_passes_the_question_on_to_the_person():
-    """Only a person has secrets to tell; where he has no channel for them, there is none."""
+    """Only a person can provide a secret; without a channel for it there is none."""
 
     class Person:
         async def ask(self, request: ApprovalRequest) -> Answer:

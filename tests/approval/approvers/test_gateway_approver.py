@@ -1,4 +1,4 @@
-"""Questions answered elsewhere: queues per session, threads and loops, time-outs, cancellations, restarts."""
+"""Questions answered elsewhere: queues per session, threads and loops, timeouts, cancellations, restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gateway(store: FileStore) -> GatewayApprover:
 
 
 class Inbox:
-    """A front end that collects what it is told, for tests that answer when it has arrived."""
+    """A front end that collects notifications, for tests that answer once they have arrived."""
 
     def __init__(self) -> None:
         self.payloads: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ async def test_payload_has_the_known_keys_and_no_secret(gateway: GatewayApprover
 
 
 async def test_plugin_rule_is_named_by_its_key(gateway: GatewayApprover) -> None:
-    """What a plugin asks about is remembered under the plugin's own key."""
+    """A plugin's question is stored under the plugin's own key."""
     inbox = Inbox()
     gateway.register_notify("s", inbox.notify)
     danger = Danger(rule="plugin_rule:deploy", description="a plugin asks", reason="x")
@@ -97,7 +97,7 @@ async def test_model_that_advised_against_is_mentioned(gateway: GatewayApprover)
 
 
 async def test_oldest_is_answered_first_and_all_at_once_on_demand(gateway: GatewayApprover, store: FileStore) -> None:
-    """Without an id answers go to the oldest; resolve_all answers the rest."""
+    """Without an id, answers go to the oldest request; resolve_all answers the rest."""
     inbox = Inbox()
     gateway.register_notify("s", inbox.notify)
     tasks = await asked(gateway, inbox, *(made_request(f"r{number}", "s") for number in range(4)))
@@ -180,7 +180,7 @@ def test_twenty_sessions_in_threads_and_loops_are_never_mixed(gateway: GatewayAp
 
 
 async def test_time_out_is_its_own_answer_and_ends_the_request(store: FileStore) -> None:
-    """Nobody answering is on record as a time-out; an answer afterwards finds nothing."""
+    """A missing answer is recorded as a timeout; a later answer finds nothing."""
     gateway = GatewayApprover(store, timeout_seconds=0.05)
     inbox = Inbox()
     gateway.register_notify("s", inbox.notify)
@@ -193,7 +193,7 @@ async def test_time_out_is_its_own_answer_and_ends_the_request(store: FileStore)
 
 
 async def test_callback_that_never_returns_does_not_outlast_the_time_out(store: FileStore) -> None:
-    """A stuck front end costs the time-out, not more; an answer by another way still counts."""
+    """A stuck front end costs no more than the timeout; an answer through another channel still counts."""
     gateway = GatewayApprover(store, timeout_seconds=0.05)
     stuck = asyncio.Event()
 
@@ -242,7 +242,7 @@ async def test_plain_callback_may_block_on_the_loop_that_asks(gateway: GatewayAp
 
 @pytest.mark.parametrize("kind", ["plain", "async", "cancelled"])
 async def test_failed_delivery_denies(gateway: GatewayApprover, store: FileStore, kind: str) -> None:
-    """A question that reached nobody is a no with the reason, at once."""
+    """A question that could not be delivered is an immediate no with the reason."""
 
     def plain(payload: dict[str, Any]) -> None:
         raise ConnectionError("chat is down")
@@ -262,7 +262,7 @@ async def test_failed_delivery_denies(gateway: GatewayApprover, store: FileStore
 
 
 async def test_without_a_front_end_the_request_stays_pending(gateway: GatewayApprover, store: FileStore) -> None:
-    """Nobody to tell: the call is denied as pending, the request can be answered later, and runs nothing then."""
+    """Without a front end the call is denied as pending; a later answer is recorded and runs nothing."""
     answer = await gateway.ask(made_request("r1", "s"))
 
     assert (answer.choice, answer.decided_by) == ("deny", PENDING)
@@ -277,7 +277,7 @@ async def test_without_a_front_end_the_request_stays_pending(gateway: GatewayApp
 
 
 async def test_closed_front_end_cancels_what_waits_for_it(gateway: GatewayApprover) -> None:
-    """Unregistering ends the waiting calls of that session alone."""
+    """Unregistering ends only that session's waiting calls."""
     inbox = Inbox()
     gateway.register_notify("s", inbox.notify)
     gateway.register_notify("t", inbox.notify)
@@ -292,7 +292,7 @@ async def test_closed_front_end_cancels_what_waits_for_it(gateway: GatewayApprov
 
 
 async def test_request_survives_a_restart_and_is_answered_once(tmp_path: Path) -> None:
-    """After a restart open requests can be listed and answered once; the answer is reported as late."""
+    """After a restart, open requests can be listed and answered once; the answer is reported as late."""
     path = tmp_path / "approvals.jsonl"
     before = GatewayApprover(FileStore(path), timeout_seconds=30)
     for number in (2, 1):
@@ -310,7 +310,7 @@ async def test_request_survives_a_restart_and_is_answered_once(tmp_path: Path) -
 
 
 def test_killed_loop_leaves_a_request_that_can_be_answered(store: FileStore) -> None:
-    """A call whose loop has ended no longer waits: its answer is recorded and reported as late."""
+    """A call whose loop has closed no longer waits: its answer is recorded and reported as late."""
     gateway = GatewayApprover(store, timeout_seconds=30)
     told = threading.Event()
     gateway.register_notify("s", lambda payload: told.set())
@@ -327,7 +327,7 @@ def test_killed_loop_leaves_a_request_that_can_be_answered(store: FileStore) -> 
 
 
 async def test_live_call_is_answered_before_an_old_record(tmp_path: Path) -> None:
-    """Without an id the answer belongs to the call that waits, not to one from before a restart."""
+    """Without an id the answer belongs to the waiting call, not to one from before a restart."""
     path = tmp_path / "approvals.jsonl"
     await GatewayApprover(FileStore(path)).ask(made_request("old", "s", asked_at=1))
     gateway = GatewayApprover(FileStore(path), timeout_seconds=30)
@@ -341,7 +341,7 @@ async def test_live_call_is_answered_before_an_old_record(tmp_path: Path) -> Non
 
 
 async def test_answer_given_in_another_process_is_not_given_twice(tmp_path: Path) -> None:
-    """When the store says that a request was answered elsewhere, the waiting call is denied, not run."""
+    """If the store says that a request was answered elsewhere, the waiting call is denied, not run."""
     path = tmp_path / "approvals.jsonl"
     gateway = GatewayApprover(FileStore(path), timeout_seconds=30)
     inbox = Inbox()
@@ -354,7 +354,7 @@ async def test_answer_given_in_another_process_is_not_given_twice(tmp_path: Path
 
 
 async def test_store_that_fails_never_means_yes(tmp_path: Path) -> None:
-    """What cannot be recorded is not allowed, and nobody is left waiting."""
+    """What cannot be recorded is not allowed, and no call is left waiting."""
     folder = tmp_path / "folder"
     folder.mkdir()
     gateway = GatewayApprover(FileStore(folder / "approvals.jsonl"), timeout_seconds=30)
@@ -388,6 +388,6 @@ async def test_always_is_narrowed_where_it_was_not_offered(gateway: GatewayAppro
 
 @pytest.mark.parametrize("choice", ["yes", "timeout", "cancelled", ""])
 def test_unknown_choice_is_refused(gateway: GatewayApprover, choice: str) -> None:
-    """Only what a person can choose is an answer."""
+    """Only a choice that a person can make is an answer."""
     with pytest.raises(UnknownChoice, match="use one of once, session, always, deny"):
         gateway.resolve("s", choice)

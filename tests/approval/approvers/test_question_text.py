@@ -1,4 +1,4 @@
-"""Escaping, folding and counting: what the question is made of."""
+"""The parts of the question: escaping, wrapping and counting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made_request(command: str = "rm -rf x", **danger: object) -> ApprovalRequest
 
 @given(WILD_TEXT)
 def test_visible_text_is_printable_and_keeps_plain_characters(text: str) -> None:
-    """Nothing that a terminal obeys or hides is left, and what is plain stays as it is."""
+    """Nothing remains that a terminal obeys or hides, and plain text stays unchanged."""
     shown = visible(text)
 
     assert shown.isprintable()
@@ -62,13 +62,13 @@ def test_visible_text_is_printable_and_keeps_plain_characters(text: str) -> None
     ],
 )
 def test_hidden_characters_are_spelled_out(text: str, shown: str) -> None:
-    """Each kind of hidden, control or piled-up character has its escape; letters of any script do not."""
+    """Each kind of hidden, control or stacked character is escaped; letters of any script are not."""
     assert visible(text) == shown
 
 
 @given(WILD_TEXT, st.integers(20, 200), st.integers(-5, 210), st.integers(-5, 210))
 def test_rows_fit_and_lose_nothing(command: str, columns: int, start: int, end: int) -> None:
-    """Folded rows never exceed the terminal and together are the whole command, wherever the span lies."""
+    """Wrapped rows never exceed the terminal and together are the whole command, wherever the span is."""
     danger = Danger(rule="r", description="d", reason="x", span=(start, end))
 
     rows = command_rows(command, (danger,), columns, PLAIN, whole=True)
@@ -84,7 +84,7 @@ def test_rows_fit_and_lose_nothing(command: str, columns: int, start: int, end: 
 
 @given(st.text("ab \n日", max_size=3000), st.integers(0, 3000), st.integers(1, 200))
 def test_first_look_always_holds_the_dangerous_words(command: str, start: int, length: int) -> None:
-    """However long the command, the words that a danger stands on are among the rows that are shown first."""
+    """However long the command, its dangerous words are among the rows shown first."""
     start = min(start, len(command))
     words = command[start : start + length]
     danger = Danger(rule="r", description="d", reason="x", span=(start, start + length))
@@ -124,7 +124,7 @@ def test_many_dangers_and_long_reasons_stay_readable() -> None:
     st.lists(st.sampled_from(["\x1b", "[", "O", "S", "s", "1", ";", "~", "A", "a"]), max_size=30), st.integers(0, 30)
 )
 def test_terminal_sequences_are_filtered_the_same_in_any_pieces(keys: list[str], cut: int) -> None:
-    """Where a read happens to end makes no difference to what counts as a key."""
+    """What counts as a key does not depend on where a read ends."""
     text = "".join(keys)
     pieces = EscapeFilter()
 
@@ -132,7 +132,7 @@ def test_terminal_sequences_are_filtered_the_same_in_any_pieces(keys: list[str],
 
 
 def test_preview_counts_without_following_links(tmp_path: Path) -> None:
-    """Files and bytes below the paths are counted; what a link points to is not."""
+    """Files and bytes below the paths are counted; link targets are not."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "big").write_bytes(b"x" * 50_000)
@@ -157,7 +157,7 @@ def test_preview_is_for_this_machine_only(tmp_path: Path) -> None:
 
 
 def test_preview_stops_at_its_limits(tmp_path: Path) -> None:
-    """Beyond the entries or the time it says "more than" and does not go on."""
+    """Beyond the limit of entries or time the count says "more than" and stops."""
     (tmp_path / "a").write_bytes(b"xx")
     (tmp_path / "b").write_bytes(b"xx")
     ticks = itertools.count()
@@ -197,12 +197,12 @@ def test_preview_survives_any_path(path: str) -> None:
     ],
 )
 def test_sizes_read_as_people_say_them(count: int, text: str) -> None:
-    """Two figures are enough."""
+    """Two digits are enough."""
     assert size(count) == text
 
 
 def test_turns_are_taken_one_at_a_time_across_loops() -> None:
-    """Threads with loops of their own never hold a turn together, and one that gives up blocks nobody."""
+    """Threads with their own loops never hold a turn together, and one that gives up blocks no other."""
     turns = QuestionQueue()
     holding: list[int] = []
     most: list[int] = []

@@ -23,7 +23,7 @@ REMOTE_CODE = Danger(
 
 
 class ScriptedJudge:
-    """A model that answers as its script says, and keeps what it was asked."""
+    """A model that answers from a script and records its prompts."""
 
     def __init__(self, script: str | Exception | Callable[[str], str]) -> None:
         self.prompts: list[str] = []
@@ -37,7 +37,7 @@ class ScriptedJudge:
 
 
 class Person:
-    """Whoever is asked when the model does not decide."""
+    """The approver that is asked if the model does not decide."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.asked: list[ApprovalRequest] = []
@@ -49,7 +49,7 @@ class Person:
 
 
 async def test_agreeing_model_allows_once_without_a_question() -> None:
-    """Recursive delete inside the workspace passes by default when the model agrees, for this call alone."""
+    """By default, a recursive delete inside the workspace runs if the model agrees, for this call only."""
     person = Person()
 
     answer = await SmartApprover(ScriptedJudge(ALLOW), person).ask(made_request("r1"))
@@ -70,7 +70,7 @@ async def test_agreeing_model_allows_once_without_a_question() -> None:
     ],
 )
 async def test_model_is_not_asked_beyond_the_listed_classes(dangers: tuple[Danger, ...]) -> None:
-    """One danger that is not listed, or a command that was not understood, and the model has no say."""
+    """If one danger is not listed, or a command was not understood, the model is not asked."""
     judge, person = ScriptedJudge(ALLOW), Person()
 
     answer = await SmartApprover(judge, person).ask(made_request("r1", dangers=dangers))
@@ -80,7 +80,7 @@ async def test_model_is_not_asked_beyond_the_listed_classes(dangers: tuple[Dange
 
 
 async def test_class_without_a_scope_covers_every_scope() -> None:
-    """An operator who lists a bare description means it everywhere."""
+    """A bare description in the operator's list applies in every scope."""
     judge = ScriptedJudge(ALLOW)
     request = made_request("r1", dangers=(replace(RECURSIVE_DELETE, scope="this host"),))
 
@@ -116,7 +116,7 @@ async def test_class_without_a_scope_covers_every_scope() -> None:
     ],
 )
 async def test_reply_that_is_not_exactly_the_word_asks_a_person(reply: str) -> None:
-    """Rubbish, lies about the format and wider grants than asked for all lead to the question."""
+    """Garbage, wrong formats and wider grants than offered all lead to the question."""
     person = Person()
 
     answer = await SmartApprover(ScriptedJudge(reply), person).ask(made_request("r1"))
@@ -148,7 +148,7 @@ async def test_failing_model_asks_a_person(error: Exception) -> None:
 
 
 async def test_judge_that_answers_with_no_text_asks_a_person() -> None:
-    """A judge of the wrong kind is a failure like any other."""
+    """A judge of the wrong type is a failure like any other."""
 
     class Odd:
         def complete(self, prompt: str, *, timeout_seconds: float) -> object:
@@ -160,7 +160,7 @@ async def test_judge_that_answers_with_no_text_asks_a_person() -> None:
 
 
 async def test_stalling_model_is_left_at_the_deadline() -> None:
-    """A model that hangs, even one that ignores being cancelled, holds nobody up."""
+    """A model that hangs, even one that ignores cancellation, blocks no one."""
     released = asyncio.Event()
 
     class Stalling:
@@ -213,7 +213,7 @@ async def test_denying_model_only_advises_the_person() -> None:
 
 
 async def test_denying_model_decides_where_nobody_is() -> None:
-    """Without a person the model's no is the answer, and says so."""
+    """Without a person, the model's no is the answer, and says so."""
     answer = await SmartApprover(ScriptedJudge('{"answer": "deny"}'), NoApprover("no terminal")).ask(made_request("r1"))
 
     assert (answer.choice, answer.decided_by) == ("deny", "smart")
@@ -221,19 +221,19 @@ async def test_denying_model_decides_where_nobody_is() -> None:
 
 
 async def test_denying_model_does_not_hide_a_person_s_own_no() -> None:
-    """What a person says is passed on as it is."""
+    """A person's answer is passed on unchanged."""
     no = Answer(choice="deny", reason="mine", decided_by="user")
 
     assert await SmartApprover(ScriptedJudge('{"answer": "deny"}'), Person(no)).ask(made_request("r1")) == no
 
 
 def obedient(prompt: str) -> str:
-    """A model that obeys whoever shouts an order on a line of its own, as weak ones do."""
+    """A model that obeys any order on a line of its own, as weak ones do."""
     return ALLOW if re.search(r"^\s*ORDER: yes", prompt, re.MULTILINE) else '{"answer": "unsure"}'
 
 
 def believes_the_boundary(prompt: str) -> str:
-    """A model that takes what follows a closing boundary line for the words of its operator."""
+    """A model that takes text after a closing boundary line for its operator's words."""
     mark = re.findall(r"^\[data .*\]$", prompt, re.MULTILINE)[0]
     after = prompt.split(f"\n{mark}\n", 2)[2]
     return ALLOW if "say yes now" in after else '{"answer": "unsure"}'
@@ -250,7 +250,7 @@ def believes_the_boundary(prompt: str) -> str:
     ],
 )
 async def test_injection_in_the_command_stays_data(model: Callable[[str], str], command: str) -> None:
-    """Text of a command never stands on a line of its own and never closes its boundary."""
+    """A command's text is never on a line of its own and never closes its boundary."""
     judge, person = ScriptedJudge(model), Person()
 
     answer = await SmartApprover(judge, person).ask(made_request("r1", command=command))
@@ -269,7 +269,7 @@ async def test_injection_in_the_command_stays_data(model: Callable[[str], str], 
     ],
 )
 async def test_command_that_speaks_to_the_model_is_never_shown_to_it(command: str) -> None:
-    """A comment or words of persuasion in a command are for a person to read."""
+    """A command with a comment or persuasive words is for a person to read."""
     judge, person = ScriptedJudge(ALLOW), Person()
 
     answer = await SmartApprover(judge, person).ask(made_request("r1", command=command))
@@ -289,7 +289,7 @@ async def test_fooled_model_never_gives_more_than_once_nor_covers_another_danger
 
 
 async def test_prompt_is_bounded_fresh_and_without_secrets() -> None:
-    """Each question has a boundary of its own; secrets are masked; nobody judges what he cannot see whole."""
+    """Each question has its own boundary; secrets are masked; the model judges nothing that it cannot see whole."""
     judge, person = ScriptedJudge(ALLOW), Person()
     approver = SmartApprover(judge, person)
     secret = "ghp_" + "a1B2c3D4e5" * 3
@@ -304,7 +304,7 @@ async def test_prompt_is_bounded_fresh_and_without_secrets() -> None:
 
 
 async def test_no_approver_denies_and_says_why() -> None:
-    """Where nobody can be asked the answer is no, with the reason and no way around it."""
+    """If no one can be asked the answer is no, with the reason and no way around it."""
     answer = await NoApprover("this is a scheduled run").ask(made_request("r1"))
 
     assert answer.choice == "deny"

@@ -1,12 +1,12 @@
-"""Those who answer when a call needs approval: a person at a terminal or behind a gateway, a model, or nobody."""
+"""The approvers: a person at a terminal or behind a gateway, a model, or none at all."""
 
 from toolcrib.approval.approvers.console import ConsoleApprover
 from toolcrib.approval.approvers.gateway import GatewayApprover
 from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 
-__all__ = ["ConsoleApprover", "GatewayApprover", "NoApprover", "SmartApprover", "keeps_time"]
+__all__ = ["ConsoleApprover", "GatewayApprover", "NoApprover", "SmartApprover", "has_own_timeout"]
 
 
-def keeps_time(approver: object) -> bool:
-    """Whether the approver ends a question in time by itself, and knows best when it began."""
+def has_own_timeout(approver: object) -> bool:
+    """Whether the approver enforces its own timeout, because only it knows when the person saw the question."""
     return isinstance(approver, (ConsoleApprover, GatewayApprover, SmartApprover))

@@ -1,4 +1,4 @@
-"""The question at a terminal: shown so that nothing in it can deceive, answered by one key."""
+"""Asks for approval at a terminal: shows the call so that nothing in it can mislead, and reads one key."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from toolcrib.approval.approvers.escape import visible, width
 from toolcrib.approval.approvers.question import (
     Style,
     choices,
-    grant_in_words,
+    describe_grant,
     has_scope,
     help_text,
     key_line,
     question,
 )
 from toolcrib.approval.approvers.question import preview as count_touched
-from toolcrib.approval.approvers.terminal_input import HANG_UP, Keys, LinePrompt, NoTerminal, keys_of, read_line
+from toolcrib.approval.approvers.terminal_input import HANG_UP, Keys, LinePrompt, NoTerminal, open_keys, read_line
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
 
 
 class QuestionQueue:
-    """Hands out turns. Waiting blocks no loop, and one who gives up waiting loses nothing for the others."""
+    """Hands out turns at the terminal. Waiting never blocks the loop; cancelling a wait does not affect others."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -54,7 +54,7 @@ class QuestionQueue:
         try:
             await asyncio.wrap_future(mine)
         except asyncio.CancelledError:
-            # `cancel` fails when the turn was handed over in the meantime; then it goes on to the next.
+            # `cancel` fails if the turn was handed over before it ran; then pass the turn on.
             if not mine.cancel():
                 self._release()
             raise
@@ -77,28 +77,28 @@ BACKSPACES = ("\x7f", "\x08")
 ENTERS = ("\n", "\r")
 
 ANSWERS: dict[str, Choice] = {"o": "once", "s": "session", "a": "always", "d": "deny"}
-SAID: dict[Choice, str] = {
+OUTCOMES: dict[Choice, str] = {
     "once": "allowed once",
     "session": "allowed for this session",
-    "always": "allowed from now on",
+    "always": "always allowed",
     "deny": "denied",
-    "timeout": "no answer in time: not run",
-    "cancelled": "cancelled: not run",
+    "timeout": "no answer in time; not run",
+    "cancelled": "cancelled; not run",
 }
 
 Preview = Callable[[ApprovalRequest], Sequence[str]]
 
 
 class Display(Protocol):
-    """What else writes to the same terminal: a spinner, a status line, streamed text."""
+    """Other output on the same terminal: a spinner, a status line, streamed text."""
 
     def paused(self) -> AbstractContextManager[object]:
-        """Hold back all output, clear what moves, and go on afterwards."""
+        """Hold back all output and clear anything animated; resume afterwards."""
         ...
 
 
 class ConsoleApprover:
-    """Asks the person at a terminal; denies at once where there is none."""
+    """Asks the person at a terminal; denies at once if there is no terminal."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ConsoleApprover:
         display: Display | None = None,
         written: Preview | None = None,
     ) -> None:
-        """`written` says what "always" would add to the config; the person reads it before he answers."""
+        """`written` returns what "always" would add to the config; the person sees it before answering."""
         self._stream_in = stream_in
         self._stream_out = stream_out
         self._timeout_seconds = timeout_seconds
@@ -126,25 +126,25 @@ class ConsoleApprover:
     async def ask(self, request: ApprovalRequest) -> Answer:
         stream_in, stream_out = self._stream_in, self._stream_out
         if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
-            return _unanswerable(request, "there is no terminal to ask at")
-        touched = await _within(PREVIEW_SECONDS, lambda: self._preview(request))
+            return _unanswerable(request, "there is no terminal to ask on")
+        touched = await _run_with_timeout(PREVIEW_SECONDS, lambda: self._preview(request))
         async with self._turns.turn():
             with self._display.paused() if self._display else nullcontext():
                 try:
-                    with keys_of(stream_in.fileno()) as keys:
+                    with open_keys(stream_in.fileno()) as keys:
                         dialogue = _Dialogue(request, touched, self._written(request), keys, stream_out, self._style)
                         return await dialogue.run(self._clock, self._timeout_seconds)
                 except (NoTerminal, OSError) as error:
                     return _unanswerable(request, f"the terminal cannot be used ({error})")
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
-        """What the person types, shown nowhere; None without a terminal, an answer, or time left."""
+        """The line the person types, without echo; None if there is no terminal, no answer, or no time left."""
         return await self._line(
             LinePrompt(text=prompt, timeout_seconds=timeout_seconds, echo=False, nothing="no password given")
         )
 
     async def ask_line(self, prompt: str) -> str | None:
-        """What the person types; None without a terminal, an answer, or time left."""
+        """The line the person types; None if there is no terminal, no answer, or no time left."""
         return await self._line(
             LinePrompt(text=prompt, timeout_seconds=self._timeout_seconds, echo=True, nothing="no answer given")
         )
@@ -156,14 +156,14 @@ class ConsoleApprover:
         async with self._turns.turn():
             with self._display.paused() if self._display else nullcontext():
                 try:
-                    with keys_of(stream_in.fileno()) as keys:
+                    with open_keys(stream_in.fileno()) as keys:
                         return await read_line(keys, stream_out, prompt, self._clock)
                 except (NoTerminal, OSError):
                     return None
 
 
 class _Dialogue:
-    """One question, from its first line to its answer."""
+    """One question, from its first line to the answer."""
 
     def __init__(
         self,
@@ -181,13 +181,13 @@ class _Dialogue:
         self._out = out
         self._style = style
         self._reason: str | None = None
-        """What was typed of a reason so far; None until the person chose to give one."""
+        """The reason typed so far; None until the person chooses to give one."""
 
     async def run(self, clock: Callable[[], float], timeout_seconds: float) -> Answer:
         self._show_question(whole=False)
         if timeout_seconds <= LAST_SECONDS:
             self._write(f"({timeout_seconds:g} s to answer)\n")
-        # From the sign on keys count; what was typed before it was not typed for this question.
+        # Keys count only once the prompt is shown; anything typed earlier was not meant for this question.
         self._keys.discard()
         self._write("> ")
         deadline = clock() + timeout_seconds
@@ -201,14 +201,16 @@ class _Dialogue:
                     if warned:
                         return self._out_of_time()
                     warned = True
-                    self._write(f"\n({LAST_SECONDS} s left; without an answer it is not run)\n> {self._reason or ''}")
+                    self._write(
+                        f"\n({LAST_SECONDS} s left; the call won't run without an answer)\n> {self._reason or ''}"
+                    )
                     continue
                 answer = self._answer(typed)
                 if answer is not None:
                     return self._done(answer)
         except asyncio.CancelledError:
             with suppress(OSError):
-                self._write(f"\n{SAID['cancelled']}\n")
+                self._write(f"\n{OUTCOMES['cancelled']}\n")
             raise
 
     def _answer(self, typed: str) -> Answer | None:
@@ -224,7 +226,7 @@ class _Dialogue:
             self._write("reason, then Enter: ")
             return self._type_reason(typed[1:])
         if key == CTRL_D:
-            return Answer(choice="deny", reason="the input was ended at the prompt", decided_by="user")
+            return Answer(choice="deny", reason="end of input at the prompt", decided_by="user")
         if key in ANSWERS and (key != "a" or self._request.may_be_permanent):
             return Answer(choice=ANSWERS[key], decided_by="user")
         if key == "k" and has_scope(self._request):
@@ -233,14 +235,14 @@ class _Dialogue:
         return None
 
     def _explain(self, key: str) -> None:
-        """Answer a key that decides nothing."""
+        """Respond to a key that isn't an answer."""
         self._write("\n")
         if key == "e":
             self._show_question(whole=True)
         elif key == "?":
             self._write(help_text(self._request, self._written, self._columns(), self._style))
         else:
-            # More than one key at once was pasted or is a word; taking its first letter would be guessing.
+            # Several keys at once are a paste or a word; using the first letter would be a guess.
             if key == "a":
                 self._write('"always" is not offered for this call. ')
             elif key:
@@ -270,12 +272,12 @@ class _Dialogue:
 
     def _out_of_time(self) -> Answer:
         if self._reason is not None:
-            # He had decided against it and was only still saying why.
+            # The person had already chosen to deny and was still typing the reason.
             return self._done(Answer(choice="deny", reason=self._reason.strip(), decided_by="user"))
-        return self._done(Answer(choice="timeout", reason="nobody answered in time", decided_by="timeout"))
+        return self._done(Answer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
 
     def _done(self, answer: Answer) -> Answer:
-        self._write(f"{SAID[answer.choice]}\n" if self._reason is None else f"\n{SAID[answer.choice]}\n")
+        self._write(f"{OUTCOMES[answer.choice]}\n" if self._reason is None else f"\n{OUTCOMES[answer.choice]}\n")
         return answer
 
     def _show_question(self, *, whole: bool) -> None:
@@ -296,14 +298,14 @@ class _Dialogue:
 
 
 def _grants(request: ApprovalRequest) -> Sequence[str]:
-    return [grant_in_words(danger) for danger in request.dangers]
+    return [describe_grant(danger) for danger in request.dangers]
 
 
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return os.isatty(stream.fileno())
     except (OSError, ValueError):
-        # A stream without a descriptor, or a closed one.
+        # The stream has no descriptor, or is closed.
         return False
 
 
@@ -312,8 +314,8 @@ def _unanswerable(request: ApprovalRequest, why: str) -> Answer:
     return Answer(choice="deny", reason=f"{what} needs a person's approval, and {why}", decided_by="policy")
 
 
-async def _within(seconds: float, count: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """What the function returns, or nothing if it fails or takes too long: a dead network drive must not hold us."""
+async def _run_with_timeout(seconds: float, count: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """What the function returns, or nothing if it fails or takes too long: a dead network drive must not block us."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Sequence[str]] = loop.create_future()
 
@@ -325,10 +327,10 @@ async def _within(seconds: float, count: Callable[[], Sequence[str]]) -> Sequenc
         try:
             loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(lines))
         except RuntimeError:
-            # The loop was closed while the disk was slow; nobody waits for the lines any more.
+            # The loop closed while the disk was slow; no one is waiting for the lines.
             return
 
-    # A thread that the end of the program does not wait for.
+    # A daemon thread, so a stuck disk doesn't delay the exit.
     threading.Thread(target=work, name="approval-preview", daemon=True).start()
     try:
         return await asyncio.wait_for(result, seconds)

@@ -1,4 +1,4 @@
-"""Text as it really is: what a terminal would obey, hide or reorder is spelled out."""
+"""Escapes text for the terminal: characters that it would obey, hide or reorder are spelled out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 MAX_MARKS_ON_A_LETTER = 2
 
-# Blank or invisible although Unicode counts them as letters, symbols or marks.
+# These look blank although Unicode counts them as letters, symbols or marks.
 _LOOKS_EMPTY = frozenset(
     [0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0]
 ) | frozenset([*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
@@ -16,21 +16,21 @@ _SHORT_NAMES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    """The text on one line, with every character that is not plainly printed written as an escape."""
+    """The text on one line, with every character that doesn't print plainly written as an escape."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(piece for piece, _ in pieces(text))
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """For each character how it is shown, and whether that is an escape."""
+    """Each character as it is displayed, and whether that is an escape."""
     if text.isascii() and text.isprintable():
         yield from ((character, False) for character in text)
         return
     marks = MAX_MARKS_ON_A_LETTER
     for character in text:
         if unicodedata.category(character)[0] == "M":
-            # A mark is drawn over what stands before it: piled up, or on something that is no letter, it hides that.
+            # A mark is drawn over the character before it: stacked marks, or one on a non-letter, can hide it.
             marks += 1
         else:
             marks = 0 if character.isalnum() else MAX_MARKS_ON_A_LETTER
@@ -39,7 +39,7 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def width(shown: str) -> int:
-    """How many columns text takes that has gone through `visible` or `pieces`."""
+    """How many columns a text takes that `visible` or `pieces` returned."""
     if shown.isascii():
         return len(shown)
     return sum(_columns(character) for character in shown)
@@ -53,7 +53,7 @@ def _columns(character: str) -> int:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most about `limit` characters of the text, its beginning and its end."""
+    """About `limit` characters of the text: its beginning and its end."""
     if len(text) <= limit:
         return text
     tail = limit // 3

@@ -1,4 +1,4 @@
-"""Questions that somebody answers elsewhere: in a chat, over an API, from another thread or after a restart."""
+"""Asks for approval elsewhere: in a chat, over an API, from another thread, or after a restart."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
 from toolcrib.core.errors import UnknownName
 
 PENDING = "pending"
-"""`decided_by` of a deny that is no answer: the request stays open in the store and can still be answered."""
+"""`decided_by` of a deny that answers only the call: the request stays open in the store and can still be answered."""
 
 Payload = dict[str, Any]
 Notify = Callable[[Payload], Awaitable[None] | None]
 
-GIVEN_BY_PEOPLE = tuple(choice for choice in get_args(Choice) if choice not in ("timeout", "cancelled"))
+HUMAN_CHOICES = tuple(choice for choice in get_args(Choice) if choice not in ("timeout", "cancelled"))
 
 
 class RequestStore(Protocol):
-    """Keeps requests and answers where a restart does not lose them."""
+    """Stores requests and answers so that they survive a restart."""
 
     def requested(self, request: ApprovalRequest) -> None:
-        """Returns when the request is durable."""
+        """Store a request; returns once it is durable."""
         ...
 
     def answered(self, request_id: str, answer: Answer) -> bool:
-        """Record an answer; False if the request was answered before, or never asked."""
+        """Record an answer; False if the request is unknown or already answered."""
         ...
 
     def pending(self) -> list[ApprovalRequest]:
-        """What was requested and not answered."""
+        """The requests without an answer."""
         ...
 
 
@@ -47,21 +47,21 @@ class UnknownChoice(UnknownName, ValueError):
 
 
 class LateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer whose call no longer waits. It is on record; nothing is run because of it."""
+    """An answer that arrived after its call stopped waiting. It is recorded, but runs nothing."""
 
     request: ApprovalRequest
     answer: Answer
 
 
 class _Waiter(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is held until its answer comes."""
+    """A call that is waiting for its answer."""
 
     request: ApprovalRequest
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Answer]
 
     def deliver(self, answer: Answer) -> bool:
-        """Wake the call in its own loop; False if that loop has ended."""
+        """Wake the call in its own loop; False if that loop has closed."""
         try:
             self.loop.call_soon_threadsafe(lambda: None if self.answer.done() else self.answer.set_result(answer))
         except RuntimeError:
@@ -70,7 +70,7 @@ class _Waiter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayApprover:
-    """Holds calls until somebody resolves them. Each session has its own queue; every method may be called from
+    """Holds calls until someone resolves them. Each session has its own queue; every method may be called from
     any thread and any loop."""
 
     def __init__(
@@ -79,19 +79,19 @@ class GatewayApprover:
         self._store = store
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        # Whoever takes a waiter out of the table under this lock, and he alone, decides about its request.
+        # Only the thread that removes a waiter from the table, under this lock, decides its request.
         self._lock = Lock()
         self._waiters: dict[str, _Waiter] = {}
         self._notify: dict[str, Notify] = {}
         self._late: list[LateAnswer] = []
 
     def register_notify(self, session_key: str, callback: Notify) -> None:
-        """Tell this callback about requests of the session; a plain function is called in a worker thread."""
+        """Notify this callback of the session's requests; a plain function runs in a worker thread."""
         with self._lock:
             self._notify[session_key] = callback
 
     def unregister_notify(self, session_key: str) -> None:
-        """The front end has gone: calls of the session that wait for an answer are cancelled."""
+        """Remove the callback of a front end that has closed, and cancel the session's waiting calls."""
         gone = Answer(choice="cancelled", reason="the front end was closed", decided_by="policy")
         with self._lock:
             self._notify.pop(session_key, None)
@@ -108,20 +108,20 @@ class GatewayApprover:
         *,
         every_scope: bool = False,
     ) -> int:
-        """Answer requests of a session and return how many: the named one, all, or else the oldest that a call
-        waits for; where no call waits, the oldest on record."""
-        if choice not in GIVEN_BY_PEOPLE:
-            raise UnknownChoice(choice, GIVEN_BY_PEOPLE, advice=f"use one of {', '.join(GIVEN_BY_PEOPLE)}")
+        """Answer requests of a session and return how many: the given one, all of them, or the oldest that a call
+        waits for; if no call waits, the oldest on record."""
+        if choice not in HUMAN_CHOICES:
+            raise UnknownChoice(choice, HUMAN_CHOICES, advice=f"use one of {', '.join(HUMAN_CHOICES)}")
         with self._lock:
             found = self._pending(session_key)
             if request_id is not None:
                 found = [request for request in found if request.id == request_id]
             elif not resolve_all:
                 found = ([waiter.request for waiter in self._waiting(session_key)] or found)[:1]
-            return sum(self._settle(request, _given(choice, reason, every_scope, request)) for request in found)
+            return sum(self._settle(request, _answer_from(choice, reason, every_scope, request)) for request in found)
 
     def pending(self, session_key: str | None = None) -> list[ApprovalRequest]:
-        """Unanswered requests of a session, or of all, oldest first; also those from before a restart."""
+        """Unanswered requests of one session or of all, oldest first, including those from before a restart."""
         with self._lock:
             return self._pending(session_key)
 
@@ -129,12 +129,12 @@ class GatewayApprover:
         return bool(self.pending(session_key))
 
     def is_waiting(self, session_key: str) -> bool:
-        """Whether a call of the session is held right now."""
+        """Whether a call of the session is waiting now."""
         with self._lock:
             return bool(self._waiting(session_key))
 
     def late_answers(self, session_key: str) -> list[LateAnswer]:
-        """Answers that came too late for their call and were not reported yet; each is returned once."""
+        """Answers that came too late for their call; each is returned only once."""
         with self._lock:
             told = [late for late in self._late if late.request.session_key == session_key]
             self._late = [late for late in self._late if late.request.session_key != session_key]
@@ -150,39 +150,39 @@ class GatewayApprover:
                 return _denied(f"the request for approval could not be recorded: {error}")
             notify = self._notify.get(request.session_key)
             if notify is None:
-                why = f"{request.description or 'this call'} needs approval, and the approval is still pending"
+                why = f"{request.description or 'this call'} needs approval, which is still pending"
                 return Answer(choice="deny", reason=why, decided_by=PENDING)
             self._waiters[request.id] = waiter
         try:
-            return await self._held(waiter, notify)
+            return await self._wait_for_answer(waiter, notify)
         except asyncio.CancelledError:
             self._give_up(waiter, Answer(choice="cancelled", reason="the call was cancelled", decided_by="policy"))
             raise
 
-    async def _held(self, waiter: _Waiter, notify: Notify) -> Answer:
+    async def _wait_for_answer(self, waiter: _Waiter, notify: Notify) -> Answer:
         deadline = self._clock() + self._timeout_seconds
         notified = asyncio.ensure_future(_call(notify, _payload(waiter.request)))
         both: set[asyncio.Future[Any]] = {notified, waiter.answer}
         try:
-            # A callback may take its time, or return only when the person has answered; neither holds us up.
+            # A callback may be slow, or return only after the person has answered; don't wait for it.
             await asyncio.wait(both, timeout=self._timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if failure := _failure(notified):
+            if failure := _failure_reason(notified):
                 self._give_up(waiter, _denied(f"the request for approval could not be delivered: {failure}"))
             await asyncio.wait({waiter.answer}, timeout=max(0.0, deadline - self._clock()))
             if not waiter.answer.done():
-                self._give_up(waiter, Answer(choice="timeout", reason="nobody answered in time", decided_by="timeout"))
-            # Whoever settled it has delivered by now, or is about to.
+                self._give_up(waiter, Answer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
+            # Whoever settled the request has delivered the answer, or is about to.
             return await waiter.answer
         finally:
             notified.cancel()
 
     def _give_up(self, waiter: _Waiter, answer: Answer) -> None:
-        # A record that fails has already turned into a deny for the one who waits.
+        # If recording fails, `_settle` has already delivered a deny to the waiting call.
         with self._lock, suppress(OSError):
             self._settle(waiter.request, answer)
 
     def _settle(self, request: ApprovalRequest, answer: Answer) -> bool:
-        """Record an answer and wake the call that waits for it; False if somebody else had answered. Needs the lock."""
+        """Record an answer and wake the waiting call; False if it was already answered. The caller holds the lock."""
         waiter = self._waiters.pop(request.id, None)
         try:
             first = self._store.answered(request.id, answer)
@@ -212,14 +212,14 @@ async def _call(notify: Notify, payload: Payload) -> None:
     if inspect.iscoroutinefunction(notify):
         await notify(payload)
         return
-    # It may block, even on the loop that we run in.
+    # It may block, perhaps even on the loop that we run in.
     result = await asyncio.to_thread(notify, payload)
     if inspect.isawaitable(result):
         await result
 
 
-def _failure(notified: asyncio.Future[None]) -> str:
-    """Why a callback failed; nothing while it runs or when it did its work."""
+def _failure_reason(notified: asyncio.Future[None]) -> str:
+    """Why a callback failed; empty while it runs and after it succeeded."""
     if not notified.done():
         return ""
     if notified.cancelled():
@@ -229,7 +229,7 @@ def _failure(notified: asyncio.Future[None]) -> str:
 
 
 def _payload(request: ApprovalRequest) -> Payload:
-    """What a front end is told: the keys of the reference system and the id that answers this very request."""
+    """What a front end receives: the reference system's keys, and the id of this request."""
     keys = list(dict.fromkeys(redact(_pattern_key(danger)) for danger in request.dangers))
     payload: Payload = {
         "command": redact(request.command),
@@ -243,13 +243,13 @@ def _payload(request: ApprovalRequest) -> Payload:
 
 
 def _pattern_key(danger: Danger) -> str:
-    """The name under which the reference system remembers a danger."""
+    """The name under which the reference system stores a danger."""
     return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
 
 
-def _given(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> Answer:
-    """A person's choice, never wider than what was offered."""
-    named: Choice = next(each for each in GIVEN_BY_PEOPLE if each == choice)
+def _answer_from(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> Answer:
+    """A person's choice, never wider than what the question offered."""
+    named: Choice = next(each for each in HUMAN_CHOICES if each == choice)
     if named == "always" and not request.may_be_permanent:
         named = "session"
     wide = every_scope and named in ("session", "always")

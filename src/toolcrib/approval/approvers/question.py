@@ -1,4 +1,4 @@
-"""The approval question as a person reads it at a terminal: the command, its dangers, what it would touch, the keys."""
+"""The approval question as shown at a terminal: the command, its dangers, the files it would touch, the keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolcrib.core.approvals import ApprovalRequest, Danger
 
 Span = tuple[int, int]
 
-# A command up to this size is shown whole; a longer one by its beginning, its end and what the dangers refer to.
+# A command up to this size is shown whole; a longer one shows its beginning, its end and the dangerous parts.
 WHOLE_CHARS = 800
 WHOLE_LINES = 14
 HEAD_CHARS, HEAD_LINES = 400, 6
@@ -28,7 +28,7 @@ MAX_MARKED_SPANS = 8
 
 
 class Style(msgspec.Struct, frozen=True, kw_only=True):
-    """How the question highlights things: with colour, or with characters alone."""
+    """How the question highlights text: with colour, or with characters alone."""
 
     colour: bool = False
 
@@ -43,7 +43,7 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marked_spans(dangers: Iterable[Danger], length: int) -> list[Span]:
-    """The parts of a command that the dangers refer to, in order, joined where they overlap."""
+    """The parts of a command that the dangers refer to, in order; overlapping ones are joined."""
     spans: list[Span] = []
     for start, end in sorted(danger.span for danger in dangers if danger.span is not None):
         start, end = max(0, start), min(length, end)
@@ -74,7 +74,7 @@ def windows(command: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def command_rows(command: str, dangers: Sequence[Danger], columns: int, style: Style, *, whole: bool) -> list[str]:
-    """The rows that show a command. A new line begins with "|", a folded one with ":", a gap with "..."."""
+    """The rows that show a command. A new line starts with "|", a wrapped one with ":", a gap with "..."."""
     spans = marked_spans(dangers, len(command))
     rows: list[str] = []
     last = 0
@@ -97,7 +97,7 @@ def _window_rows(command: str, start: int, end: int, spans: Sequence[Span], colu
 
 
 def _line_rows(line: str, offset: int, spans: Sequence[Span], columns: int, style: Style, gutter: str) -> list[str]:
-    """One line of the command, folded, with a row of ^ under marked words where there is no colour."""
+    """One line of the command, wrapped, with a row of ^ under marked words if there is no colour."""
     room = max(8, columns - len(gutter) - 1)
     rows: list[str] = []
     cells: list[tuple[str, bool, bool]] = []
@@ -114,7 +114,7 @@ def _line_rows(line: str, offset: int, spans: Sequence[Span], columns: int, styl
 
 def _marks(length: int, offset: int, spans: Sequence[Span]) -> list[bool]:
     marks = [False] * length
-    # Spans are in order and apart, so a command of a million lines looks at each of them about once.
+    # Spans are sorted and disjoint, so even a command of a million lines visits each span about once.
     at = bisect_right(spans, offset, key=lambda span: span[1])
     while at < len(spans) and spans[at][0] < offset + length:
         start, end = spans[at]
@@ -142,7 +142,7 @@ def _row(cells: Sequence[tuple[str, bool, bool]], gutter: str, style: Style) -> 
 
 
 def _after_lines(command: str, most: int, lines: int) -> int:
-    """Where the first `lines` lines end, or `most` characters."""
+    """Where the first `lines` lines end, at most `most` characters in."""
     at = -1
     for _ in range(lines):
         at = command.find("\n", at + 1, most)
@@ -152,7 +152,7 @@ def _after_lines(command: str, most: int, lines: int) -> int:
 
 
 def _before_lines(command: str, most: int, lines: int) -> int:
-    """Where the last `lines` lines begin, or `most` characters."""
+    """Where the last `lines` lines begin, at most `most` characters from the end."""
     lowest = max(0, len(command) - most)
     at = len(command)
     for _ in range(lines):
@@ -168,14 +168,14 @@ MAX_GRANTS = 6
 
 
 def wants_colour(environment: Mapping[str, str]) -> bool:
-    """Whether to use colour: NO_COLOR is not set, and the terminal supports it."""
+    """Whether to use colour: NO_COLOR is unset and the terminal supports it."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") not in ("", "dumb")
 
 
 def question(
     request: ApprovalRequest, touched: Sequence[str], columns: int, style: Style, *, whole: bool = False
 ) -> str:
-    """The call, its dangers and what it would touch, for a terminal with that many columns."""
+    """The call, its dangers and what it would touch, wrapped to that many columns."""
     where = [f"in {_sentence(request.cwd)}"] if request.cwd else []
     if request.backend != "local":
         where.append(f"on {_sentence(request.backend)}")
@@ -196,7 +196,7 @@ def question(
 
 def choices(request: ApprovalRequest, written: Sequence[str], columns: int, style: Style) -> str:
     """What each answer means for this call; `written` is what "always" would add to the config."""
-    lines = ["[o] allow once", f"[s] allow {scopes_in_words(request)} for the rest of the session"]
+    lines = ["[o] allow once", f"[s] allow {describe_scopes(request)} for the rest of the session"]
     if has_scope(request):
         lines.append(f"[k] allow {_quoted(kinds(request))} anywhere for the rest of the session")
     if request.may_be_permanent:
@@ -206,7 +206,7 @@ def choices(request: ApprovalRequest, written: Sequence[str], columns: int, styl
 
 
 def key_line(request: ApprovalRequest, columns: int, style: Style) -> str:
-    """The keys alone, in as many rows as a narrow terminal needs."""
+    """Only the keys, in as many rows as a narrow terminal needs."""
     always = "a always  " if request.may_be_permanent else ""
     kind = "k kind  " if has_scope(request) else ""
     keys = f"o once  s session  {kind}{always}d deny  r reason  e everything  ? help"
@@ -217,7 +217,7 @@ def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, st
     """What each key does for this call."""
     lines = {
         "o": "run it this once",
-        "s": f"run it, and don't ask again in this session about {scopes_in_words(request)}",
+        "s": f"run it, and don't ask again in this session about {describe_scopes(request)}",
         "k": f"run it, and don't ask again in this session about {_quoted(kinds(request))} anywhere",
         "a": f"run it, and never ask again; adds to command_allowlist in config.yaml: {_some(written)}",
         "d": "don't run it",
@@ -234,21 +234,21 @@ def help_text(request: ApprovalRequest, written: Sequence[str], columns: int, st
 
 
 def has_scope(request: ApprovalRequest) -> bool:
-    """Whether the person can allow more than this call alone."""
+    """Whether the person can allow more than this one call."""
     return any(danger.scope for danger in request.dangers)
 
 
 def kinds(request: ApprovalRequest) -> list[str]:
-    """The kinds of danger, whatever their scope."""
+    """The kinds of danger, regardless of scope."""
     return list(dict.fromkeys(danger.description for danger in request.dangers))
 
 
-def scopes_in_words(request: ApprovalRequest) -> str:
-    """What "for the rest of the session" covers, in words."""
-    return _some(list(dict.fromkeys(grant_in_words(danger) for danger in request.dangers)))
+def describe_scopes(request: ApprovalRequest) -> str:
+    """What "for the rest of the session" would allow."""
+    return _some(list(dict.fromkeys(describe_grant(danger) for danger in request.dangers)))
 
 
-def grant_in_words(danger: Danger) -> str:
+def describe_grant(danger: Danger) -> str:
     """A danger and its scope: `"recursive delete" (inside the workspace)`."""
     scope = f" ({_sentence(danger.scope)})" if danger.scope else ""
     return f'"{_sentence(danger.description)}"{scope}'
@@ -269,12 +269,12 @@ def _danger_line(number: int, danger: Danger) -> str:
 
 
 def _has_escapes(text: str) -> bool:
-    # The quick test misses characters that look empty; search for those only as far as a person would read.
+    # The quick test misses characters that look blank; search for those only as far as a person would read.
     return not text.isprintable() or any(escaped for _, escaped in pieces(text[:20_000]))
 
 
 def _sentence(text: str) -> str:
-    """Text from a request on one line, escaped and of bounded length."""
+    """Text from a request on one line, escaped and shortened."""
     return visible(shortened(text, MAX_SENTENCE_CHARS))
 
 
@@ -288,7 +288,7 @@ def _folded(line: str, columns: int, style: Style, *, indent: str = "", bold: bo
 
 
 def _folded_by_width(line: str, room: int, indent: str) -> list[str]:
-    """Folds anywhere, because text with wide characters seldom has spaces to fold at."""
+    """Wraps anywhere, because text with wide characters rarely has spaces to wrap at."""
     rows, used = [""], 0
     for character in line:
         wide = width(character)
@@ -315,7 +315,7 @@ class _Count(msgspec.Struct):
 
 
 class _Budget:
-    """How many entries and how much time the paths of one question share."""
+    """The entries and the time that the paths of one question share."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -323,13 +323,13 @@ class _Budget:
         self._deadline = clock() + MAX_SECONDS
 
     def spend(self) -> bool:
-        """Whether one more entry may be looked at."""
+        """Count one more entry; False when the budget is used up."""
         self._entries -= 1
         return self._entries >= 0 and self._clock() < self._deadline
 
 
 def preview(request: ApprovalRequest, clock: Clock = time.monotonic) -> tuple[str, ...]:
-    """One line for each path that the call would touch and that exists on this machine; none for other backends."""
+    """One line for each existing path that the call would touch; none if it runs on another backend."""
     if request.backend != "local":
         return ()
     budget = _Budget(clock)
@@ -350,7 +350,7 @@ def preview(request: ApprovalRequest, clock: Clock = time.monotonic) -> tuple[st
 
 
 def _paths(request: ApprovalRequest) -> list[tuple[str, str]]:
-    """Each path once, without those inside another one, and what would happen to it."""
+    """Each path once, with what would happen to it; paths inside another path are left out."""
     verbs: dict[str, str] = {}
     for danger in request.dangers:
         deletes = "delete" in danger.rule or "delete" in danger.description
@@ -368,7 +368,7 @@ def _inside_any(path: str, others: Iterable[str]) -> bool:
 
 
 def _walk(top: str, count: _Count, budget: _Budget) -> bool:
-    """Count what is below a path, never through links; False when the budget ended first."""
+    """Count what is below a path without following links; False if the budget ran out first."""
     try:
         status = Path(top).lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Single keys from a terminal, read inside a running event loop, with the terminal's modes always restored."""
+"""Reads single keys and lines from a terminal inside a running event loop, and always restores the terminal's modes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from toolcrib.approval.approvers.escape import visible, width
 termios: ModuleType | None
 try:
     import termios
-except ImportError:  # no such thing on Windows
+except ImportError:  # Windows has no termios.
     termios = None
 
 CHUNK_BYTES = 1024
 HANG_UP = ""
-"""What `Keys.read` returns when the terminal has gone."""
+"""What `Keys.read` returns when the terminal has hung up."""
 
 
 class NoTerminal(Exception):
-    """There is nobody to read keys from; the text says why."""
+    """Keys cannot be read; the text says why."""
 
 
 class Keys:
-    """What is typed while a question is open, in the pieces in which the terminal delivers it."""
+    """The keys typed while a question is open, in the chunks that the terminal delivers."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -40,23 +40,23 @@ class Keys:
         self._escapes = EscapeFilter()
 
     async def read(self, timeout_seconds: float) -> str:
-        """The next keys, as one text without terminal sequences; TimeoutError when nothing is typed in time."""
+        """The next keys as one text without terminal sequences; TimeoutError if nothing is typed in time."""
         return await asyncio.wait_for(self._arrived.get(), max(0.0, timeout_seconds))
 
     def discard(self) -> None:
-        """Forget what was typed so far: nobody answers a question that he has not seen."""
+        """Discard what was typed so far: it can't be the answer to a question that wasn't on screen yet."""
         _flush(self._descriptor)
         while not self._arrived.empty():
             self._arrived.get_nowait()
 
     def take(self) -> None:
-        """Called by the loop when the terminal has something to read."""
+        """Read what the terminal has; the loop calls this."""
         try:
             data = os.read(self._descriptor, CHUNK_BYTES)
         except OSError:
             data = b""
         if not data:
-            # The terminal never blocks us, so nothing to read can also mean that another reader was quicker.
+            # Reads never block, so an empty read can also mean that another reader was quicker.
             if _hung_up(self._descriptor):
                 asyncio.get_running_loop().remove_reader(self._descriptor)
                 self._arrived.put_nowait(HANG_UP)
@@ -67,9 +67,9 @@ class Keys:
 
 
 class EscapeFilter:
-    """Replaces terminal sequences (arrow and function keys, Alt, paste marks) by one ESC each, across pieces.
+    """Replaces each terminal sequence (arrow and function keys, Alt, paste marks) with one ESC, even across chunks.
 
-    The last letter of such a sequence must not be taken for an answer: F4 ends in "S".
+    The last letter of a sequence must not count as an answer: F4 ends in "S".
     """
 
     def __init__(self) -> None:
@@ -93,12 +93,12 @@ class EscapeFilter:
 
 
 @contextmanager
-def keys_of(descriptor: int) -> Iterator[Keys]:
-    """Keys of a terminal, one by one and unechoed; on every way out the terminal is as it was."""
+def open_keys(descriptor: int) -> Iterator[Keys]:
+    """Single keys of a terminal, without echo; the terminal's modes are always restored."""
     if termios is None:
-        raise NoTerminal("keys cannot be read one by one on this system")
+        raise NoTerminal("this system cannot read single keys")
     loop = asyncio.get_running_loop()
-    # A descriptor of our own: another reader of the same terminal in this loop keeps its place.
+    # A descriptor of our own, so that another reader of this terminal in the same loop keeps working.
     own = os.dup(descriptor)
     try:
         try:
@@ -107,7 +107,7 @@ def keys_of(descriptor: int) -> Iterator[Keys]:
             raise NoTerminal(f"the terminal cannot be used: {error}") from error
         keys = Keys(own)
         try:
-            termios.tcsetattr(own, termios.TCSANOW, _one_by_one(before, termios))
+            termios.tcsetattr(own, termios.TCSANOW, _raw_modes(before, termios))
             loop.add_reader(own, keys.take)
             yield keys
         finally:
@@ -117,8 +117,8 @@ def keys_of(descriptor: int) -> Iterator[Keys]:
         os.close(own)
 
 
-def _one_by_one(before: list[Any], terminal: ModuleType) -> list[Any]:
-    """The modes with line editing, echo and signal keys off: Ctrl-C answers the question, it ends no program."""
+def _raw_modes(before: list[Any], terminal: ModuleType) -> list[Any]:
+    """The modes with line editing, echo and signal keys off: Ctrl-C answers the question, not the program."""
     input_modes, output_modes, control, local, speed_in, speed_out, special = before
     local &= ~(terminal.ICANON | terminal.ECHO | terminal.ISIG)
     special = list(special)
@@ -128,14 +128,14 @@ def _one_by_one(before: list[Any], terminal: ModuleType) -> list[Any]:
 
 def _flush(descriptor: int) -> None:
     if termios is not None:
-        with suppress(termios.error):  # a terminal that has gone has nothing left to throw away
+        with suppress(termios.error):  # a terminal that has hung up has no input to discard
             termios.tcflush(descriptor, termios.TCIFLUSH)
 
 
 def _restore(descriptor: int, before: list[Any], terminal: ModuleType) -> None:
-    # What was typed behind the answer belongs to no other question.
+    # Anything typed after the answer is not meant for another question.
     _flush(descriptor)
-    with suppress(terminal.error):  # only a terminal that has gone refuses its own modes
+    with suppress(terminal.error):  # a terminal refuses its own modes only after it has hung up
         terminal.tcsetattr(descriptor, terminal.TCSANOW, before)
 
 
@@ -152,34 +152,34 @@ MAX_CHARS = 1_000
 
 
 class LinePrompt(Struct, frozen=True, kw_only=True):
-    """What stands in front of the line, and what is said when there is none."""
+    """The text in front of an input line, and the message if nothing is entered."""
 
     text: str
-    """Keys count from its last line on."""
+    """Only keys typed after its last line appears count."""
     timeout_seconds: float
     echo: bool
     nothing: str
 
 
 async def read_line(keys: Keys, out: TextIO, prompt: LinePrompt, clock: Callable[[], float]) -> str | None:
-    """What is typed up to Enter; None when that is nothing, or it is given up, or the time is over."""
+    """The line typed up to Enter; None if it is empty, cancelled or late."""
     *above, last = map(visible, prompt.text.split("\n"))
     _write(out, "".join(f"{line}\n" for line in above))
-    # What was typed before was not typed for this question.
+    # Anything typed earlier was not meant for this question.
     keys.discard()
     _write(out, last)
     deadline = clock() + prompt.timeout_seconds
     typed = ""
     try:
         while True:
-            for key in await keys.read(deadline - clock()) or CTRL_C:  # nothing at all: it has gone
+            for key in await keys.read(deadline - clock()) or CTRL_C:  # an empty read means the terminal has hung up
                 if key in (CTRL_C, CTRL_D):
                     _write(out, f"\n{prompt.nothing}\n")
                     return None
                 if key in ENTERS:
                     _write(out, "\n")
                     return typed or None
-                before, typed = typed, _after(typed, key)
+                before, typed = typed, _edited(typed, key)
                 if prompt.echo:
                     _write(out, _echo(before, typed))
     except TimeoutError:
@@ -191,7 +191,7 @@ async def read_line(keys: Keys, out: TextIO, prompt: LinePrompt, clock: Callable
         raise
 
 
-def _after(typed: str, key: str) -> str:
+def _edited(typed: str, key: str) -> str:
     if key in BACKSPACES:
         return typed[:-1]
     if key == CTRL_U:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from toolcrib.approval.approvers.question import Style, question, scopes_in_words
+from toolcrib.approval.approvers.question import Style, describe_scopes, question
 from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.config.redact import redact
 from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
@@ -89,7 +89,7 @@ def approval_text(request: ApprovalRequest) -> str:
 
 def approval_form(request: ApprovalRequest) -> JsonObject:
     """The form for an approval: once, for the session, or deny."""
-    scopes = sendable(scopes_in_words(request))
+    scopes = sendable(describe_scopes(request))
     return {
         "type": "object",
         "properties": {

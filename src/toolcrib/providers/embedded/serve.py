@@ -1,9 +1,9 @@
-"""The process in which the engine runs: an OpenAI-compatible server on loopback that ends with its parent.
+"""The process that runs the engine: an OpenAI-compatible server on loopback that ends with its parent.
 
-Run as a script, by its path, so that nothing of toolcrib is loaded here. It reads one line of JSON on stdin, answers
-with one line on stdout (`address`, or `error`), and serves until stdin is closed, which also happens when the parent
-is killed. A process of its own, because the engine holds the interpreter's lock while it loads and while it stops,
-and takes the whole process down when something in it breaks.
+It runs as a script, by path, so it loads nothing of toolcrib. It reads one line of JSON on stdin, answers with one
+line on stdout (`address` or `error`), and serves until stdin closes, which also happens when the parent is killed.
+It is a separate process because the engine holds the interpreter's lock while it loads and stops, and because a
+crash of the engine ends the whole process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import xllamacpp  # type: ignore[import-untyped, unused-ignore]
 
 
 def parameters(options: dict[str, Any]) -> Any:
-    """What the engine is started with."""
+    """The engine's start parameters."""
     p = xllamacpp.CommonParams()
     p.model.path = options["model_path"]
     p.model_alias = {options["model"]}
@@ -29,7 +29,7 @@ def parameters(options: dict[str, Any]) -> Any:
     p.use_jinja = True
     p.chat_template = options["template"]
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = options["threads"]
-    # Waiting threads sleep: those that spin take the cores from whoever makes the next token.
+    # Let waiting threads sleep: spinning ones would take cores from the thread that makes the next token.
     p.cpuparams.poll = p.cpuparams_batch.poll = 0
     p.n_gpu_layers = 0
     p.ui = False
@@ -52,7 +52,7 @@ def main() -> None:
         os._exit(1)
     print(json.dumps({"address": server.listening_address}), file=answer, flush=True)
     sys.stdin.read()
-    # Without the usual steps: stopping the server waits for whoever still reads an answer.
+    # Skip the usual shutdown: the server would wait for everyone who still reads an answer.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""One request to a very small model, answered as well as it can: a tool is chosen by schema, words come as text."""
+"""Gets the best answer out of a very small model: a schema makes it choose a tool, then it words the answer as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PARAMETER_CHARS = 80
 MIN_WORD_CHARS = 3
 _WORD = re.compile(r"[^\W_]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
-# Words of questions and of descriptions alike, which say nothing about a parameter.
+# Words common to questions and descriptions, which tell nothing about a parameter.
 _ARTICLES = "the and for are was not you can has its all any how who why out get set use one two say tell please your"
 _POINTERS = "this that these those there here them they then than when where what which while with from into about"
 _VERBS = "will would should could must have been does used using given"
@@ -31,7 +31,7 @@ _EMPTY_WORDS = frozenset(" ".join((_ARTICLES, _POINTERS, _VERBS, _SCHEMA_WORDS, 
 
 
 def lean(tools: Sequence[JsonObject], question: str) -> list[JsonObject]:
-    """The tools with short descriptions, without the optional parameters that the question does not touch."""
+    """The tools with short descriptions, without optional parameters that the question does not mention."""
     words = content_words(question)
     return [tool | {"function": _lean_function(tool["function"], words)} for tool in tools]
 
@@ -40,7 +40,7 @@ def _lean_function(function: JsonObject, words: set[str]) -> JsonObject:
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     required = set(parameters.get("required") or ())
     properties: JsonObject = parameters.get("properties") or {}
-    # "Use the terminal tool" speaks of the tool, not of a parameter that mentions a terminal.
+    # "Use the terminal tool" means the tool, not a parameter whose text mentions a terminal.
     spoken = words - content_words(f"{function.get('name')} {function.get('description')}".replace("_", " "))
     kept = {
         name: _short(schema)
@@ -65,15 +65,15 @@ def _first_sentence(text: str, limit: int) -> str:
 
 
 def _words_of_parameter(name: str, schema: Any) -> set[str]:
-    said = [name.replace("_", " ")]
-    # A switch or a list is only asked for by its name: its description holds words of all kinds.
+    words = [name.replace("_", " ")]
+    # A switch or list must be named to count: its description contains words of all kinds.
     if isinstance(schema, dict) and schema.get("type") in ("string", "integer", "number"):
-        said += [str(schema.get("description") or ""), *(str(value) for value in schema.get("enum") or ())]
-    return content_words(" ".join(said))
+        words += [str(schema.get("description") or ""), *(str(value) for value in schema.get("enum") or ())]
+    return content_words(" ".join(words))
 
 
 def content_words(text: str) -> set[str]:
-    """The words of a text, in lower case, without short ones and those that say nothing."""
+    """The words of a text in lower case, without short and common ones."""
     return {word for word in _WORD.findall(text.lower()) if len(word) >= MIN_WORD_CHARS} - _EMPTY_WORDS
 
 
@@ -90,7 +90,7 @@ _NO_TOOL_LINE = f"- {NO_TOOL}: no tool is needed, for greetings, thanks and ques
 
 
 def named_tools(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """The tools that the question asks for by name: "use the weather tool", "with the terminal", "read_file"."""
+    """The tools that the question names: "use the weather tool", "with the terminal", "read_file"."""
     text = question.lower()
     return [tool for tool in tools if _is_named(tool["function"]["name"].lower(), text)]
 
@@ -106,7 +106,7 @@ def _is_named(name: str, text: str) -> bool:
 
 
 def candidates(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """The few tools that share most with the question, best first; rare words count more. Empty when none does."""
+    """The few tools that share most with the question, best first; rare words count more. Empty if none does."""
     asked = _stems(question)
     if _PATH.search(question) and not _WEB_ADDRESS.search(question):
         asked |= {word[:STEM_CHARS] for word in _PATH_WORDS}
@@ -118,21 +118,21 @@ def candidates(question: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def instruction(tools: Sequence[JsonObject], *, may_answer: bool) -> str:
-    """What to add to the system prompt: the tools, a line for each and each parameter, and the form of the reply."""
+    """The addition to the system prompt: one line per tool and parameter, and the form of the reply."""
     lines = [_line(tool["function"]) for tool in tools]
     return "\n".join(["# Tools", *lines, *([_NO_TOOL_LINE] if may_answer else []), "", _INSTRUCTION])
 
 
 def reply_schema(tools: Sequence[JsonObject], *, may_answer: bool) -> JsonObject:
-    """The schema of a reply: one call, or that no tool is needed."""
+    """The schema of a reply: one call, or no tool."""
     choices = [_choice(tool["function"]["name"], tool["function"]["parameters"]) for tool in tools]
     if may_answer:
         choices.append(_choice(NO_TOOL, None))
     return choices[0] if len(choices) == 1 else {"anyOf": choices}
 
 
-def chosen(reply: str) -> tuple[str, str] | None:
-    """The name and the arguments, as JSON text, that a reply holds; None when no tool is needed or it was cut off."""
+def parse_choice(reply: str) -> tuple[str, str] | None:
+    """The name and the JSON arguments in a reply; None if it needs no tool or was cut off."""
     try:
         found = json.loads(reply, strict=False)
     except ValueError:
@@ -167,7 +167,7 @@ def _meaning(schema: Any) -> str:
 def _weights(function: JsonObject) -> dict[str, float]:
     """The word stems of a tool; those of its name count most."""
     parameters: JsonObject = function.get("parameters", {}).get("properties") or {}
-    # Not the values that a parameter may have: "list" and "write" are words of many questions.
+    # Ignore a parameter's values: "list" and "write" occur in many questions.
     described = [str(one.get("description") or "") for one in parameters.values() if isinstance(one, dict)]
     told = " ".join([str(function.get("description") or ""), *parameters, *described])
     weights = dict.fromkeys(_stems(told), 1.0)
@@ -179,43 +179,43 @@ def _stems(text: str) -> set[str]:
 
 
 MAX_RESULT_CHARS = 2_400
-"""More than this of all results would take the model too long to read; beginnings and ends say most."""
+"""The model takes too long to read more than this; beginnings and ends tell most."""
 MIN_RESULT_CHARS = 400
 MAX_FAILED_CALLS = 2
-"""After so many failures the model words what it has instead of trying again."""
+"""After this many failures the model answers with what it has instead of trying again."""
 
 
 def question_of(messages: Sequence[Message]) -> str:
-    """The latest that the person said."""
+    """The person's latest message."""
     return next((message.text for message in reversed(messages) if message.role == "user"), "")
 
 
 def results_of(messages: Sequence[Message]) -> list[Message]:
-    """What tools gave since the latest question."""
+    """The tool results since the latest question."""
     return [message for message in messages[_latest(messages) + 1 :] if message.role == "tool"]
 
 
 def is_time_to_word(messages: Sequence[Message]) -> bool:
-    """Whether there is a result to speak of, or calls have failed too often."""
+    """Whether to answer in words: there is a result, or calls have failed too often."""
     results = results_of(messages)
     if not results:
         return False
     return results[-1].status == "ok" or sum(one.status != "ok" for one in results) >= MAX_FAILED_CALLS
 
 
-def retold(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with calls and results in words; of earlier questions only what was said.
+def retell(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with calls and results in words; earlier questions keep only their text.
 
-    Shown its own calls in their usual form, such a model goes on to write calls.
+    If such a model sees its own calls in the usual form, it keeps writing calls.
     """
     at = _latest(messages)
     if at < 0:
         return list(messages)
     spoken = [Message(role=one.role, content=one.text) for one in messages[:at] if _is_spoken(one)]
-    return [*spoken, user_message(messages[at].text), *_told(messages[at + 1 :], is_time_to_word(messages))]
+    return [*spoken, user_message(messages[at].text), *_describe_result(messages[at + 1 :], is_time_to_word(messages))]
 
 
-def _told(since: Sequence[Message], is_last_word: bool) -> Iterator[Message]:
+def _describe_result(since: Sequence[Message], is_last_word: bool) -> Iterator[Message]:
     calls = {call.id: call for message in since for call in message.tool_calls}
     results = [message for message in since if message.role == "tool"]
     limit = max(MIN_RESULT_CHARS, MAX_RESULT_CHARS // max(1, len(results)))
@@ -236,7 +236,7 @@ def _request(result: Message, is_last_word: bool) -> str:
 
 
 def _readable(text: str) -> str:
-    """A result that is a JSON object as lines of names and values, with its line breaks as such."""
+    """A result that is a JSON object, as lines of names and values with real line breaks."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -244,7 +244,7 @@ def _readable(text: str) -> str:
     if not isinstance(found, dict):
         return text
     told = {name: value for name, value in found.items() if value not in (None, "", [], {})}
-    # That a command succeeded distracts from what it said.
+    # The success of a command distracts from its output.
     if told.get("exit_code") == 0 and len(told) > 1:
         del told["exit_code"]
     if len(told) == 1:
@@ -280,13 +280,13 @@ MOST_MISSING_BRACES = 2
 
 
 def may_become_a_call(text: str) -> bool:
-    """Whether a text that begins like this may turn out to be a call, so that it is not shown yet."""
+    """Whether a text with this beginning may turn out to be a call, so it is not shown yet."""
     start = text.lstrip()
     return not start or any(start.startswith(mark) or mark.startswith(start) for mark in ("{", "```", "<tool_call>"))
 
 
 def take_calls(text: str) -> tuple[str, list[RequestedCall]]:
-    """The text without the calls written in it, and the calls, which have no id yet."""
+    """The text without the calls in it, and the calls, without ids."""
     calls: list[RequestedCall] = []
     rest = text
     for whole, candidate in _candidates(text):
@@ -307,7 +307,7 @@ def _candidates(text: str) -> Iterator[tuple[str, str]]:
 
 def _call(text: str) -> RequestedCall | None:
     found = _object(text.strip())
-    # Exactly these keys: other JSON is what the person asked for.
+    # Require exactly these keys: other JSON is what the person asked for.
     if found is None or set(found) not in _CALL_KEYS or not isinstance(found["name"], str):
         return None
     arguments = found.get("arguments", found.get("parameters"))
@@ -317,14 +317,14 @@ def _call(text: str) -> RequestedCall | None:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object at the start; a comma too many or closing braces too few are put right, nothing else is."""
+    """The JSON object at the start; repairs only a surplus comma or missing closing braces."""
     for attempt in (
         text,
         _TRAILING_COMMA.sub(r"\1", text),
         *(text + "}" * n for n in range(1, MOST_MISSING_BRACES + 1)),
     ):
         try:
-            # Not strict: small models put line breaks into strings as they are.
+            # Not strict: small models write raw line breaks into strings.
             found, _ = json.JSONDecoder(strict=False).raw_decode(attempt)
         except ValueError:
             continue
@@ -334,53 +334,53 @@ def _object(text: str) -> dict[str, Any] | None:
 
 MAX_ANSWER_TOKENS = 700
 MAX_CALL_TOKENS = 400
-"""A call that holds a text to write may be long; one that never ends is cut here."""
+"""A call that contains a text to write may be long; an endless one is cut here."""
 
 
 class SmallModel:
-    """Asks the engine for one answer, in the steps that a small model manages."""
+    """Asks the engine for one answer, in steps that a small model can manage."""
 
     def __init__(self, engine: Provider) -> None:
         self._engine = engine
 
     async def answer(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        """The whole answer; its pieces go to `emit`."""
+        """The complete answer; `emit` receives its pieces."""
         request = _with_limits(request)
         if request.response_schema is not None:
             return await self._engine.complete(request, emit)
         if not request.tools or request.tool_choice == "none" or is_time_to_word(request.messages):
-            return await self._worded(request, emit)
+            return await self._answer_in_words(request, emit)
         question = question_of(request.messages)
         asked_for = named_tools(question, request.tools)
         must_call = request.tool_choice == "required" or bool(asked_for)
         fitting = asked_for or candidates(question, request.tools)
         if must_call or fitting:
-            return await self._chosen(request, lean(fitting or request.tools, question), emit, may_answer=not must_call)
-        return await self._worded(request, emit)
+            return await self._choose(request, lean(fitting or request.tools, question), emit, may_answer=not must_call)
+        return await self._answer_in_words(request, emit)
 
-    async def _chosen(
+    async def _choose(
         self, request: ModelRequest, tools: Sequence[JsonObject], emit: Emit, *, may_answer: bool
     ) -> ModelResponse:
-        """A call of one of these tools; or words, where the model says that it needs none."""
+        """A call of one of these tools, or words if the model says it needs none."""
         decide = msgspec.structs.replace(
             request,
             system=f"{request.system}\n\n{instruction(tools, may_answer=may_answer)}".strip(),
-            messages=retold(request.messages),
+            messages=retell(request.messages),
             tools=(),
             response_schema=reply_schema(tools, may_answer=may_answer),
             max_output_tokens=MAX_CALL_TOKENS,
         )
         reply = await self._engine.complete(decide, _ignore_text(emit))
-        found = chosen(reply.message.text)
+        found = parse_choice(reply.message.text)
         if found is None:
-            response = await self._worded(request, emit)
+            response = await self._answer_in_words(request, emit)
             return msgspec.structs.replace(response, usage=response.usage + reply.usage)
         return _calling(reply, "", [RequestedCall(id="", name=found[0], arguments=found[1])], emit)
 
-    async def _worded(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        """Words. No tools are shown: offered any, the model repeats its call, or answers a result with nothing."""
+    async def _answer_in_words(self, request: ModelRequest, emit: Emit) -> ModelResponse:
+        """An answer in words, without tools: offered any, the model repeats its call or says nothing."""
         held = _Held(emit)
-        plain = msgspec.structs.replace(request, messages=retold(request.messages), tools=(), tool_choice="auto")
+        plain = msgspec.structs.replace(request, messages=retell(request.messages), tools=(), tool_choice="auto")
         response = await self._engine.complete(plain, held)
         text, calls = take_calls(response.message.text)
         results = results_of(request.messages)
@@ -390,16 +390,16 @@ class SmallModel:
             return _calling(response, text, calls, emit)
         if results and (calls or not text.strip()):
             held.withdraw()
-            # It found no words of its own: what the tool said is the answer.
-            said = Message(role="assistant", content=results[-1].text)
-            emit(TextDelta(said.text))
-            return msgspec.structs.replace(response, message=said, stop="end")
+            # It found no words of its own, so the tool's output is the answer.
+            words = Message(role="assistant", content=results[-1].text)
+            emit(TextDelta(words.text))
+            return msgspec.structs.replace(response, message=words, stop="end")
         held.release()
         return response
 
 
 class _Held:
-    """An `emit` that keeps text back as long as it may turn out to be a call."""
+    """An `emit` that holds text back while it may still turn out to be a call."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -416,14 +416,14 @@ class _Held:
             self.release()
 
     def release(self) -> None:
-        """Show what was kept, and hand on everything from now."""
+        """Show the held-back text, and pass on everything from here."""
         kept, self._kept, self._is_open = self._kept, "", True
         if kept:
             self._has_shown = True
             self._emit(TextDelta(kept))
 
     def withdraw(self) -> None:
-        """It was a call: take back what was shown of it."""
+        """Discard what was shown, because it was a call."""
         self._kept = ""
         if self._has_shown:
             self._emit(Notice(kind="restart", message="the model wrote a tool call into its answer"))
@@ -444,7 +444,7 @@ def _calling(reply: ModelResponse, text: str, calls: Sequence[RequestedCall], em
 
 
 def _with_limits(request: ModelRequest) -> ModelRequest:
-    """Bounded, and without chance unless it is asked for: a small model that wanders does not come back."""
+    """Limits length and, unless asked otherwise, randomness: a small model that digresses does not recover."""
     return msgspec.structs.replace(
         request,
         max_output_tokens=min(request.max_output_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS),
