@@ -4,7 +4,7 @@ import asyncio
 
 from toolcrib import Agent, Effect, tool
 from toolcrib.agent.events import CallFinished, RunEnded
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing import ScriptedProvider, calls
 
@@ -35,9 +35,9 @@ def order(article: str) -> str:
 class Boss:
     """Agrees, and says what to."""
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         print("approved:", request.command)
-        return Answer(choice="once")
+        return ApprovalAnswer(choice="once")
 
 
 async def main() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from toolcrib import Effect, Runtime, ToolContext, tool
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.types import ToolCall
 
 running: set[str] = set()
@@ -33,8 +33,8 @@ async def append_line(path: str, line: str) -> str:
 class YesToEverything:
     """An approver: a tool that writes outside the workspace is asked about, and somebody must answer."""
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
-        return Answer(choice="once")
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        return ApprovalAnswer(choice="once")
 
 
 async def main() -> None:

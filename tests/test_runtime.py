@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolcrib import Runtime
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.errors import ConfigError, UsageError
 from toolcrib.core.types import Effect, ToolResult
 from toolcrib.registry.registry import ToolRegistry
@@ -67,7 +67,7 @@ async def test_two_runtimes_do_not_see_each_other(tmp_path):
 
     class Yes:
         async def ask(self, request):
-            return Answer(choice="once")
+            return ApprovalAnswer(choice="once")
 
     async with (
         Runtime(home=make_home(tmp_path / "a", "a"), approver=Yes()) as first,

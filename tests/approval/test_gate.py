@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from toolcrib.approval.gate import TIMEOUT_GRACE_SECONDS
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.context import CancelToken
 from toolcrib.core.types import Effect, ToolCall
 from toolcrib.hooks.specs import HOOKS
@@ -88,7 +88,7 @@ async def test_session_covers_the_same_danger_in_the_same_scope_and_nothing_else
 
 async def test_the_whole_kind_can_be_granted_for_the_session(make_runtime):
     """The wider key covers every scope of the kind."""
-    runtime = make_runtime(approver=ScriptedApprover(Answer(choice="session", every_scope=True)))
+    runtime = make_runtime(approver=ScriptedApprover(ApprovalAnswer(choice="session", every_scope=True)))
     for command in ("rm -rf build", "rm -rf /data/x"):
         assert (await call(runtime, command)).content == "ran"
     assert (await call(runtime, "pkill node")).error_type == "denied"
@@ -119,7 +119,7 @@ async def test_always_is_for_this_session_where_it_cannot_be_for_good(make_runti
 
 async def test_a_denial_tells_the_model_what_and_why(make_runtime):
     """The person's reason reaches the model; no switch is named."""
-    person = ScriptedApprover(Answer(choice="deny", reason="the data is needed", decided_by="user"), "deny")
+    person = ScriptedApprover(ApprovalAnswer(choice="deny", reason="the data is needed", decided_by="user"), "deny")
     runtime = make_runtime(approver=person)
     for expected in ("the data is needed", "the user denied it"):
         result = await call(runtime, "rm -rf dist")
@@ -184,7 +184,7 @@ async def test_several_questions_of_one_batch_wait_at_once(make_runtime):
             if len(waiting) == 3:
                 release.set()
             await release.wait()
-            return Answer(choice="deny" if "/b/" in request.command else "once")
+            return ApprovalAnswer(choice="deny" if "/b/" in request.command else "once")
 
     runtime = make_runtime(approver=Together())
     paths = ["/a/x", "/b/x", "/c/x"]
@@ -282,7 +282,7 @@ async def test_an_answer_that_cannot_be_recorded_is_no_yes(make_runtime):
             log = runtime.settings.home.approvals_file
             log.rename(log.with_name("moved"))
             log.mkdir()
-            return Answer(choice="once")
+            return ApprovalAnswer(choice="once")
 
     runtime = make_runtime(approver=Saboteur())
     assert (await call(runtime, "rm -rf dist")).status == "blocked"
@@ -331,8 +331,8 @@ async def test_a_plugin_s_question_is_asked_once_a_session(make_runtime):
 
 
 async def test_an_approver_that_fails_or_talks_nonsense_allows_nothing(make_runtime):
-    """Only an Answer that allows lets a call run; the question gets an outcome anyway."""
-    for wrong in (RuntimeError("no line"), Answer(choice="cancelled")):
+    """Only an ApprovalAnswer that allows lets a call run; the question gets an outcome anyway."""
+    for wrong in (RuntimeError("no line"), ApprovalAnswer(choice="cancelled")):
         runtime = make_runtime(approver=ScriptedApprover(wrong))
         assert (await call(runtime, "rm -rf dist")).is_error
         assert runtime.ran == []

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.approval.audit_log import MAX_COMMAND_CHARS, ApprovalLog
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 
 DANGER = Danger(rule="kill", description="process kill", reason="kills", scope="this host", span=(0, 5), paths=("/a",))
 
@@ -37,10 +37,10 @@ def test_a_request_and_its_answer_are_read_back(log, path):
     asked = request(session_key="s", call_id="c", turn_id="t", cwd="/w", backend="docker", entry_point="gateway")
     log.requested(asked)
     assert ApprovalLog(path).pending() == [asked]
-    assert log.answered("id1", Answer(choice="deny", reason="no", decided_by="user", every_scope=True))
+    assert log.answered("id1", ApprovalAnswer(choice="deny", reason="no", decided_by="user", every_scope=True))
     (record,) = ApprovalLog(path).records()
     assert record.request == asked
-    assert record.answer == Answer(choice="deny", reason="no", decided_by="user", every_scope=True)
+    assert record.answer == ApprovalAnswer(choice="deny", reason="no", decided_by="user", every_scope=True)
     assert record.answered_at > 0
     assert len(record.digest) == 64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -49,7 +49,7 @@ def test_a_request_and_its_answer_are_read_back(log, path):
 
 def test_a_decision_without_a_question_is_one_record(log):
     """Automatic decisions say who decided, and are not pending."""
-    log.decided(request(), Answer(choice="deny", decided_by="block"))
+    log.decided(request(), ApprovalAnswer(choice="deny", decided_by="block"))
     assert [record.answer.decided_by for record in log.records()] == ["block"]
     assert log.pending() == []
 
@@ -59,9 +59,9 @@ def test_a_request_is_answered_once(log, path):
     other = ApprovalLog(path)
     log.requested(request())
     log.requested(request())
-    assert other.answered("id1", Answer(choice="once"))
-    assert not log.answered("id1", Answer(choice="deny"))
-    assert not log.answered("unknown", Answer(choice="once"))
+    assert other.answered("id1", ApprovalAnswer(choice="once"))
+    assert not log.answered("id1", ApprovalAnswer(choice="deny"))
+    assert not log.answered("unknown", ApprovalAnswer(choice="once"))
     assert [record.answer.choice for record in log.records()] == ["once"]
 
 
@@ -74,7 +74,7 @@ def test_many_writers_at_once_lose_nothing_and_one_answer_wins(path):
     def write(number):
         for step in range(10):
             logs[number].requested(request(f"{number}-{step}", command="x" * 2000))
-        if logs[number].answered("id0", Answer(choice="once", decided_by=str(number))):
+        if logs[number].answered("id0", ApprovalAnswer(choice="once", decided_by=str(number))):
             won.append(number)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
@@ -99,7 +99,7 @@ def test_secrets_are_masked_and_long_texts_are_cut(log, path):
     key = "sk-abcdefghijklmnop1234567890"
     log.requested(request(1, command=f"curl -H 'x: {key}' a"))
     log.requested(request(2, command="y" * 1_000_000))
-    log.answered("id1", Answer(choice="deny", reason=f"you used {key}"))
+    log.answered("id1", ApprovalAnswer(choice="deny", reason=f"you used {key}"))
     text = path.read_text()
     assert key not in text
     first, second = log.records()
@@ -119,7 +119,7 @@ def test_a_line_that_was_left_half_costs_nothing_else(log, path, torn):
     with path.open("ab") as stream:
         stream.write(torn)
     log.requested(request(2))
-    log.answered("id1", Answer(choice="once"))
+    log.answered("id1", ApprovalAnswer(choice="once"))
     assert [record.id for record in ApprovalLog(path).records()] == ["id1", "id2"]
     assert [asked.id for asked in ApprovalLog(path).pending()] == ["id2"]
 
@@ -191,7 +191,7 @@ def test_what_is_no_file_is_no_log(tmp_path, make):
     make(tmp_path / "odd")
     for act in (
         lambda log: log.requested(request()),
-        lambda log: log.decided(request(), Answer(choice="once")),
+        lambda log: log.decided(request(), ApprovalAnswer(choice="once")),
         lambda log: log.records(),
     ):
         with pytest.raises(OSError):
@@ -205,7 +205,7 @@ def test_a_link_in_its_place_is_not_followed(tmp_path, path):
     path.parent.mkdir()
     path.symlink_to(victim)
     with pytest.raises(OSError):
-        ApprovalLog(path).decided(request(), Answer(choice="once"))
+        ApprovalLog(path).decided(request(), ApprovalAnswer(choice="once"))
     assert victim.read_text() == ""
 
 
@@ -221,7 +221,7 @@ def test_a_log_that_was_removed_starts_anew(log, path):
 
 def test_lines_are_plain_json(log, path):
     """Other programs can read the file."""
-    log.decided(request(), Answer(choice="once", decided_by="grant"))
+    log.decided(request(), ApprovalAnswer(choice="once", decided_by="grant"))
     fields = json.loads(path.read_text())
     assert (fields["event"], fields["tool"], fields["choice"], fields["decided_by"]) == (
         "decided",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.builtin_tools.edit_calls import EditCalls, edit_calls
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 
 Edit = Callable[[EditCalls, str], dict[str, Any]]
 
@@ -112,10 +112,10 @@ class Swap:
     def __init__(self, place: Path, target: Path) -> None:
         self.place, self.target = place, target
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         self.place.rename(f"{self.place}.old")
         self.place.symlink_to(self.target)
-        return Answer(choice="once", decided_by="user")
+        return ApprovalAnswer(choice="once", decided_by="user")
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.cli_program import Program
 from toolcrib.approval.audit_log import ApprovalLog
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 
 DELETE = Danger(
     rule="recursive_delete",
@@ -139,7 +139,7 @@ def test_the_list_shows_grants_and_the_newest_requests_first(toolcrib: Program, 
     """What is allowed for good, and what was asked with its outcome."""
     toolcrib.write("config.yaml", f"command_allowlist: [{GRANT}]\n")
     log.requested(request("aa11", DELETE))
-    log.answered("aa11", Answer(choice="deny", decided_by="user", reason="not today"))
+    log.answered("aa11", ApprovalAnswer(choice="deny", decided_by="user", reason="not today"))
     log.requested(request("bb22", DELETE))
 
     text = toolcrib("approvals", "list").stdout
@@ -186,15 +186,20 @@ def test_secrets_stay_out_of_what_is_shown(toolcrib: Program, log: ApprovalLog) 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(choice="deny", decided_by="user", reason="not today"), ["denied: a person answered", "not today"]),
-        (Answer(choice="deny", decided_by="block"), ["blocked: it is catastrophic"]),
-        (Answer(choice="deny", decided_by="nobody"), ["denied: nobody could be asked"]),
-        (Answer(choice="timeout", decided_by="timeout"), ["not answered in time"]),
-        (Answer(choice="once", decided_by="grant"), ["allowed once: you allowed this kind"]),
+        (
+            ApprovalAnswer(choice="deny", decided_by="user", reason="not today"),
+            ["denied: a person answered", "not today"],
+        ),
+        (ApprovalAnswer(choice="deny", decided_by="block"), ["blocked: it is catastrophic"]),
+        (ApprovalAnswer(choice="deny", decided_by="nobody"), ["denied: nobody could be asked"]),
+        (ApprovalAnswer(choice="timeout", decided_by="timeout"), ["not answered in time"]),
+        (ApprovalAnswer(choice="once", decided_by="grant"), ["allowed once: you allowed this kind"]),
         (None, ["waiting for your approval"]),
     ],
 )
-def test_it_is_explained_why(toolcrib: Program, log: ApprovalLog, answer: Answer | None, said: list[str]) -> None:
+def test_it_is_explained_why(
+    toolcrib: Program, log: ApprovalLog, answer: ApprovalAnswer | None, said: list[str]
+) -> None:
     """What it was, what became of it and who decided, in sentences."""
     log.requested(request("aa11", DELETE))
     if answer is not None:
@@ -229,13 +234,13 @@ def test_a_suggestion_can_be_added_and_taken_back(toolcrib: Program, log: Approv
 @pytest.mark.parametrize(
     ("danger", "answer"),
     [
-        (DELETE, Answer(choice="deny", decided_by="block")),
-        (DELETE, Answer(choice="deny", decided_by="user_rule")),
-        (UNKNOWN, Answer(choice="deny", decided_by="user")),
+        (DELETE, ApprovalAnswer(choice="deny", decided_by="block")),
+        (DELETE, ApprovalAnswer(choice="deny", decided_by="user_rule")),
+        (UNKNOWN, ApprovalAnswer(choice="deny", decided_by="user")),
     ],
 )
 def test_what_cannot_be_allowed_for_good_is_not_suggested(
-    toolcrib: Program, log: ApprovalLog, danger: Danger, answer: Answer
+    toolcrib: Program, log: ApprovalLog, danger: Danger, answer: ApprovalAnswer
 ) -> None:
     """A block, a deny rule, and what may mean something else tomorrow; `--add` writes nothing."""
     log.requested(request("aa11", danger))

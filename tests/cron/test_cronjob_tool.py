@@ -11,7 +11,7 @@ import pytest
 
 from tests.cron.cron_jobs import make_job
 from toolcrib.approval.paths import PathScope, SensitivePaths
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.cron.jobs import RunOutcome
 from toolcrib.cron.store import JobStore
 from toolcrib.registry.default import registry as default_registry
@@ -25,7 +25,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture
 def approver() -> ScriptedApprover:
-    return ScriptedApprover(*[Answer(choice="once", decided_by="user")] * 20)
+    return ScriptedApprover(*[ApprovalAnswer(choice="once", decided_by="user")] * 20)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.types import SEARCH_TOOLS, Effect, ToolCall
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.registry import ToolRegistry
@@ -145,7 +145,7 @@ async def test_batches_plan_by_the_effects_of_the_inner_call(crowded, add_tool):
 
     class Yes:
         async def ask(self, request):
-            return Answer(choice="once")
+            return ApprovalAnswer(choice="once")
 
     runtime = crowded(approver=Yes())
     add_tool(runtime, "writer", handler, effects=(Effect("write", "/x"),))

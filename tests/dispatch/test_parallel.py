@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.context import CancelToken
 from toolcrib.core.types import Effect, ToolCall
 
 
 class Yes:
     async def ask(self, request):
-        return Answer(choice="once")
+        return ApprovalAnswer(choice="once")
 
 
 class Watch:

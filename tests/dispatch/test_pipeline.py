@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.context import CancelToken, current_context
 from toolcrib.core.types import Effect, Source
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import BLOCKING_HANDLERS_AT_ONCE
 
-YES = Answer(choice="once")
+YES = ApprovalAnswer(choice="once")
 WRITE = (Effect("write", "/somewhere/file"),)
 MULTIMODAL = {"_multimodal": True, "content": [{"type": "text", "text": "a cat"}]}
 
@@ -351,7 +351,7 @@ async def test_an_approver_is_asked_with_reasons_and_may_agree(make_runtime, add
 async def test_only_a_clear_yes_lets_a_call_run(make_runtime, add_tool, answer):
     """Whatever else an approver answers means no."""
     ran = []
-    runtime = make_runtime(approver=Person(Answer(choice=answer)))
+    runtime = make_runtime(approver=Person(ApprovalAnswer(choice=answer)))
     add_tool(runtime, "writer", lambda args, **kwargs: ran.append(1) or "ok", effects=WRITE)
     assert {result.status for result in await both_edges(runtime, "writer")} == {"blocked"}
     assert ran == []

@@ -23,7 +23,7 @@ from typing import Any
 from tests.docs.docs_blocks import Block, PageError
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.host import AgentHost
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.models import ModelRequest
 from toolcrib.providers.scripted import ScriptedProvider
 
@@ -52,7 +52,7 @@ class People:
         if not isinstance(about[0], ApprovalRequest):
             return self._said("the person says")
         self.asked += 1
-        return Answer(choice="once" if self.block.mark == "the person agrees" else "deny", decided_by="user")
+        return ApprovalAnswer(choice="once" if self.block.mark == "the person agrees" else "deny", decided_by="user")
 
     def report(self, _request: ModelRequest) -> str:
         return self._said("the helper says")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.core.types import Effect
 from toolcrib.hooks.specs import HOOKS, MIDDLEWARE
 
@@ -21,7 +21,7 @@ class Person:
     async def ask(self, request):
         danger = request.dangers[0]
         self.questions.append((request.command, danger.reason, danger.rule))
-        return Answer(choice="once")
+        return ApprovalAnswer(choice="once")
 
 
 def echo(args, **kwargs):

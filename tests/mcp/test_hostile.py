@@ -15,7 +15,7 @@ import pytest
 from mcp_types import CallToolResult, ImageContent, TextContent
 
 from tests.mcp.real_servers import LIMIT_SECONDS, SERVERS, eventually, raw, text_of
-from toolcrib.core.approvals import Answer
+from toolcrib.core.approvals import ApprovalAnswer
 from toolcrib.mcp.client.direct_calls import DirectCalls
 from toolcrib.mcp.client.errors import RequestNotSent
 from toolcrib.mcp.client.rate_limiter import (
@@ -333,12 +333,12 @@ class Slow:
         self.asked: list[str] = []
         self.meanwhile: Any = None
 
-    async def ask(self, request: Any) -> Answer:
+    async def ask(self, request: Any) -> ApprovalAnswer:
         self.asked.append(request.tool)
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()
-        return Answer(choice="session")
+        return ApprovalAnswer(choice="session")
 
 
 async def test_a_tool_that_changes_while_somebody_thinks_about_it_does_not_run(

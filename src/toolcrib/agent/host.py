@@ -19,7 +19,7 @@ from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
-from toolcrib.core.approvals import Answer, ApprovalRequest, EntryPoint
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, EntryPoint
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.errors import SessionError, ToolcribError, UsageError
 from toolcrib.core.lazy import lazy
@@ -266,9 +266,9 @@ class TrustedSubagents:
         self._sessions = sessions
         self._fallback = fallback
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         if request.session_key in self._sessions:
-            return Answer(choice="once", decided_by="policy")
+            return ApprovalAnswer(choice="once", decided_by="policy")
         return await self._fallback.ask(request)
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from toolcrib.config.files import OWNER_FILE, make_folder
 from toolcrib.config.redact import redactor
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger, EntryPoint
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
 
 if sys.platform != "win32":
     import fcntl
@@ -46,7 +46,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The request as asked, with secrets masked and long texts cut."""
     digest: str
     """SHA-256 of the exact command."""
-    answer: Answer | None = None
+    answer: ApprovalAnswer | None = None
     answered_at: float = 0.0
 
     @property
@@ -73,7 +73,7 @@ class ApprovalLog:
             if request.id not in self._records:
                 self._append({"event": "requested", **self._request_fields(request, self._masker())})
 
-    def answered(self, request_id: str, answer: Answer) -> bool:
+    def answered(self, request_id: str, answer: ApprovalAnswer) -> bool:
         """Record an answer once; False if the request is unknown or already answered."""
         with self._lock, self._exclusive():
             self._read_new_lines()
@@ -84,7 +84,7 @@ class ApprovalLog:
             self._read_new_lines()
             return True
 
-    def decided(self, request: ApprovalRequest, answer: Answer) -> None:
+    def decided(self, request: ApprovalRequest, answer: ApprovalAnswer) -> None:
         """Record a decision that needed no question."""
         with self._lock:
             mask = self._masker()
@@ -125,7 +125,7 @@ class ApprovalLog:
         digest = hashlib.sha256(request.command.encode("utf-8", "surrogatepass")).hexdigest()
         return {**msgspec.to_builtins(shown), "asked_at": request.asked_at or self._clock(), "digest": digest}
 
-    def _answer_fields(self, answer: Answer, mask: Mask) -> dict[str, Any]:
+    def _answer_fields(self, answer: ApprovalAnswer, mask: Mask) -> dict[str, Any]:
         return {
             "choice": answer.choice,
             "reason": _shorten(answer.reason, mask),
@@ -245,10 +245,10 @@ def _danger(fields: dict[str, Any]) -> Danger:
     )
 
 
-def _answer(fields: dict[str, Any]) -> Answer:
+def _answer(fields: dict[str, Any]) -> ApprovalAnswer:
     if fields["choice"] not in get_args(Choice):
         raise ValueError(fields["choice"])
-    return Answer(
+    return ApprovalAnswer(
         choice=fields["choice"],
         reason=str(fields["reason"]),
         decided_by=str(fields["decided_by"]),

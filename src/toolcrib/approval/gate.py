@@ -18,7 +18,7 @@ from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
 from toolcrib.approval.options import FireHook
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
 from toolcrib.core.ports import Approver
@@ -117,11 +117,11 @@ class ApprovalGate:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
         self._fire_hook("pre_approval_request", question.keywords)
-        answer = Answer(choice="cancelled", decided_by="interrupt")
+        answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
         try:
             answer = await self._answer_in_time(self._approver, request)
         except Exception:
-            answer = Answer(choice="deny", reason="the approver failed", decided_by="error")
+            answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
             raise
         finally:
             # Also if the call is cancelled while it waits: every recorded question gets an outcome.
@@ -133,20 +133,20 @@ class ApprovalGate:
             return Verdict("allow", (), answer.choice, request.dangers)
         return _denial(request, answer, self._timeout_seconds)
 
-    async def _answer_in_time(self, approver: Approver, request: ApprovalRequest) -> Answer:
+    async def _answer_in_time(self, approver: Approver, request: ApprovalRequest) -> ApprovalAnswer:
         # A question may queue for the terminal, and its timeout starts only when it is shown.
         limit = None if has_own_timeout(approver) else self._timeout_seconds + TIMEOUT_GRACE_SECONDS
         try:
             answer = await asyncio.wait_for(approver.ask(request), limit)
         except TimeoutError:
-            return Answer(choice="timeout", decided_by="timeout")
-        if not isinstance(answer, Answer):
-            raise TypeError(f"the approver returned {answer!r} instead of an Answer")
+            return ApprovalAnswer(choice="timeout", decided_by="timeout")
+        if not isinstance(answer, ApprovalAnswer):
+            raise TypeError(f"the approver returned {answer!r} instead of an ApprovalAnswer")
         if answer.choice == "always" and not request.may_be_permanent:
             answer = replace(answer, choice="session")
         return answer if answer.decided_by else replace(answer, decided_by="user")
 
-    def _close(self, question: _Question, answer: Answer) -> OSError | None:
+    def _close(self, question: _Question, answer: ApprovalAnswer) -> OSError | None:
         """Record the answer and notify the hooks; returns the error if recording failed."""
         if answer.decided_by == PENDING:
             return None
@@ -162,7 +162,7 @@ class ApprovalGate:
         self._fire_hook("post_approval_response", told)
         return problem
 
-    def remember(self, request: ApprovalRequest, answer: Answer) -> None:
+    def remember(self, request: ApprovalRequest, answer: ApprovalAnswer) -> None:
         """Grant what an answer allows beyond its call, even if the answer came after the call had ended."""
         if answer.choice == "session" or (answer.choice == "always" and answer.decided_by == "smart"):
             self.grants.allow_in_session(request.session_key, request.dangers, every_scope=answer.every_scope)
@@ -181,7 +181,7 @@ class ApprovalGate:
         """
         choice: Choice = "once" if verdict.decision == "allow" else "deny"
         try:
-            self.log.decided(request, Answer(choice=choice, decided_by=verdict.rule or "policy"))
+            self.log.decided(request, ApprovalAnswer(choice=choice, decided_by=verdict.rule or "policy"))
         except OSError as error:
             logger.error("cannot record a decision about %s: %s", request.tool, error)
             return verdict if verdict.decision != "allow" else _unrecorded(request, error)
@@ -228,7 +228,7 @@ def _reasons(request: ApprovalRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(describe_danger(danger, request.command) for danger in request.dangers))
 
 
-def _denial(request: ApprovalRequest, answer: Answer, timeout_seconds: float) -> Verdict:
+def _denial(request: ApprovalRequest, answer: ApprovalAnswer, timeout_seconds: float) -> Verdict:
     """What the model reads: what was denied and why, never how to get around it."""
     what = _reasons(request)
     if answer.choice == "timeout":
@@ -274,7 +274,7 @@ def _pattern_key(danger: Danger) -> str:
     return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
 
 
-def _hook_choice(answer: Answer) -> str:
+def _hook_choice(answer: ApprovalAnswer) -> str:
     if answer.decided_by == "smart":
         return "smart_approve" if answer.allows else "smart_deny"
     return "deny" if answer.choice == "cancelled" else answer.choice

@@ -31,7 +31,7 @@ from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, answer_dangers, decide
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger, EntryPoint
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger, EntryPoint
 from toolcrib.core.attempt import attempt
 from toolcrib.core.context import ToolContext, current_context
 from toolcrib.core.ports import Approver
@@ -315,7 +315,7 @@ def _pending(tool: str, text: str, decision: Decision) -> JsonObject:
     }
 
 
-def _result(verdict: Verdict, answer: Answer | None, decision: Decision) -> JsonObject:
+def _result(verdict: Verdict, answer: ApprovalAnswer | None, decision: Decision) -> JsonObject:
     keys = _keys(decision)
     about: JsonObject = {"pattern_key": keys[0], "description": "; ".join(keys)} if keys else {}
     if verdict.decision == "allow":
@@ -343,18 +343,18 @@ def _keys(decision: Decision) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | None) -> Answer:
+def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | None) -> ApprovalAnswer:
     """Ask once, with the question and its answer on record."""
     runtime = default_runtime()
     seconds = runtime.settings.approvals.timeout if timeout_seconds is None else timeout_seconds
     log = base_gate().log
     log.requested(request)
 
-    async def ask() -> Answer:
+    async def ask() -> ApprovalAnswer:
         try:
             return await asyncio.wait_for(approver.ask(request), seconds)
         except TimeoutError:
-            return Answer(choice="timeout", decided_by="timeout")
+            return ApprovalAnswer(choice="timeout", decided_by="timeout")
 
     answer = runtime.bridge.run(ask())
     log.answered(request.id, answer)
@@ -422,13 +422,13 @@ class Sessions:
     def is_unasked(self, key: str) -> bool:
         return key in self._unasked
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Answer for calls that the default runtime runs, so that one switch holds for both ways."""
         if self.is_unasked(request.session_key):
-            return Answer(choice="once", decided_by="yolo")
+            return ApprovalAnswer(choice="once", decided_by="yolo")
         if self.is_notified(request.session_key):
             return await self.gateway.ask(request)
-        return Answer(choice="deny", reason="no one is available to approve it", decided_by="policy")
+        return ApprovalAnswer(choice="deny", reason="no one is available to approve it", decided_by="policy")
 
     def _answer_for_runtime(self) -> None:
         gate = default_runtime().gate
@@ -471,15 +471,15 @@ class CallbackApprover:
 
     callback: ApprovalCallback
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         # Called in place: callbacks of the reference system expect the thread that asked.
         said, error = attempt(
             lambda: self.callback(request.command, request.description, allow_permanent=request.may_be_permanent)
         )
         if error is not None:
             logger.error("an approval callback failed, which is a no", exc_info=error)
-            return Answer(choice="deny", reason="the approval callback failed", decided_by="policy")
-        return Answer(choice=choice_of(said), decided_by="user")
+            return ApprovalAnswer(choice="deny", reason="the approval callback failed", decided_by="policy")
+        return ApprovalAnswer(choice=choice_of(said), decided_by="user")
 
 
 @dataclass
@@ -487,9 +487,9 @@ class _Heard:
     """Passes a question on and remembers the answer, which the verdict alone does not tell."""
 
     approver: Approver
-    answer: Answer | None = None
+    answer: ApprovalAnswer | None = None
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         self.answer = await self.approver.ask(request)
         return self.answer
 
@@ -531,7 +531,7 @@ def session_policy(approver: Approver | None, env_type: str = "local", has_host_
 
 def settle(
     policy: Policy, approver: Approver | None, tool: str, text: str, verdict: Verdict
-) -> tuple[Verdict, Answer | None]:
+) -> tuple[Verdict, ApprovalAnswer | None]:
     """Have the gate ask about a verdict, with record, hooks and grants; also gives the answer, if somebody gave one."""
     base = base_gate()
     runtime = default_runtime()

@@ -57,7 +57,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(dict.fromkeys(danger.description for danger in self.dangers))
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided, by whom."""
 
     choice: Choice

@@ -9,7 +9,7 @@ from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdict
 
 if TYPE_CHECKING:
-    from toolcrib.core.approvals import Answer, ApprovalRequest
+    from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 
 __all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker"]
 
@@ -23,7 +23,7 @@ class Invoker(Protocol):
 class Approver(Protocol):
     """Asks whoever is responsible. A time-out is an answer of its own, and no yes."""
 
-    async def ask(self, request: ApprovalRequest) -> Answer: ...
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer: ...
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult
@@ -42,16 +42,16 @@ def isolated_runtime(home: Path, config: str = "", **options: Any) -> Iterator[R
 class ScriptedApprover:
     """Gives its answers in order, and denies when they are over. Keeps the requests that it was asked about."""
 
-    def __init__(self, *answers: Choice | Answer | BaseException) -> None:
+    def __init__(self, *answers: Choice | ApprovalAnswer | BaseException) -> None:
         self._answers = list(answers)
         self.asked: list[ApprovalRequest] = []
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         self.asked.append(request)
         answer = self._answers.pop(0) if self._answers else "deny"
         if isinstance(answer, BaseException):
             raise answer
-        return answer if isinstance(answer, Answer) else Answer(choice=answer, decided_by="user")
+        return answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(choice=answer, decided_by="user")
 
 
 class ScriptedAsker:

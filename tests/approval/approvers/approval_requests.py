@@ -8,7 +8,7 @@ from threading import Lock
 
 import msgspec
 
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 
 RECURSIVE_DELETE = Danger(
     rule="recursive_delete",
@@ -49,7 +49,7 @@ class FileStore:
     def requested(self, request: ApprovalRequest) -> None:
         self._append({"requested": msgspec.to_builtins(request)})
 
-    def answered(self, request_id: str, answer: Answer) -> bool:
+    def answered(self, request_id: str, answer: ApprovalAnswer) -> bool:
         with self._lock:
             if request_id not in {request.id for request in self._open()}:
                 return False

@@ -9,7 +9,7 @@ import pytest
 
 from tests.approval.approvers.approver_terminal import Terminal
 from toolcrib.approval.approvers import ConsoleApprover, SmartApprover
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.ports import SecretAsker
 
 PROMPT = "sudo ls\nPassword: "
@@ -76,7 +76,7 @@ async def test_a_model_passes_the_question_on_to_the_person():
     """Only a person can provide a secret; without a channel for it there is none."""
 
     class Person:
-        async def ask(self, request: ApprovalRequest) -> Answer:
+        async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
             raise AssertionError(request)
 
         async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:

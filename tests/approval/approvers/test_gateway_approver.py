@@ -13,7 +13,7 @@ import pytest
 from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, FileStore, made_request
 from toolcrib.approval.approvers.gateway import PENDING, GatewayApprover, UnknownChoice
 from toolcrib.approval.approvers.smart import advise_against
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 
 
 @pytest.fixture
@@ -41,7 +41,9 @@ class Inbox:
         return await asyncio.wait_for(self._arrived.get(), 20)
 
 
-async def asked(gateway: GatewayApprover, inbox: Inbox, *requests: ApprovalRequest) -> list[asyncio.Task[Answer]]:
+async def asked(
+    gateway: GatewayApprover, inbox: Inbox, *requests: ApprovalRequest
+) -> list[asyncio.Task[ApprovalAnswer]]:
     """Tasks that wait for their answers, each announced to the front end."""
     tasks = []
     for request in requests:
@@ -104,7 +106,7 @@ async def test_oldest_is_answered_first_and_all_at_once_on_demand(gateway: Gatew
     assert [request.id for request in gateway.pending("s")] == ["r0", "r1", "r2", "r3"]
 
     assert gateway.resolve("s", "session", every_scope=True) == 1
-    assert await tasks[0] == Answer(choice="session", every_scope=True, decided_by="user")
+    assert await tasks[0] == ApprovalAnswer(choice="session", every_scope=True, decided_by="user")
     assert not any(task.done() for task in tasks[1:])
     assert gateway.resolve("s", "deny", resolve_all=True, reason="not now") == 3
 
@@ -145,7 +147,7 @@ async def test_hundred_answers_at_once_count_as_one(gateway: GatewayApprover) ->
 def test_twenty_sessions_in_threads_and_loops_are_never_mixed(gateway: GatewayApprover, store: FileStore) -> None:
     """Each session gets its own answers, whichever threads ask, notify and answer."""
     told: dict[str, list[str]] = {}
-    answers: dict[str, list[Answer]] = {}
+    answers: dict[str, list[ApprovalAnswer]] = {}
     with ThreadPoolExecutor(8) as people:
 
         def session(number: int) -> None:
@@ -159,7 +161,7 @@ def test_twenty_sessions_in_threads_and_loops_are_never_mixed(gateway: GatewayAp
 
             gateway.register_notify(key, notify)
 
-            async def three() -> list[Answer]:
+            async def three() -> list[ApprovalAnswer]:
                 return await asyncio.gather(*(gateway.ask(made_request(f"{key}/{each}", key)) for each in range(3)))
 
             answers[key] = asyncio.run(three())
@@ -347,7 +349,7 @@ async def test_answer_given_in_another_process_is_not_given_twice(tmp_path: Path
     inbox = Inbox()
     gateway.register_notify("s", inbox.notify)
     [task] = await asked(gateway, inbox, made_request("r1", "s"))
-    FileStore(path).answered("r1", Answer(choice="deny"))
+    FileStore(path).answered("r1", ApprovalAnswer(choice="deny"))
 
     assert gateway.resolve("s", "once") == 0
     assert (await task).choice == "deny"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.approval.approvers.approval_requests import RECURSIVE_DELETE, made_request
 from toolcrib.approval.approvers.smart import NoApprover, SmartApprover
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 
 ALLOW = '{"answer": "allow"}'
 REMOTE_CODE = Danger(
@@ -39,11 +39,11 @@ class ScriptedJudge:
 class Person:
     """The approver that is asked if the model does not decide."""
 
-    def __init__(self, answer: Answer | None = None) -> None:
+    def __init__(self, answer: ApprovalAnswer | None = None) -> None:
         self.asked: list[ApprovalRequest] = []
-        self._answer = answer or Answer(choice="session", decided_by="user")
+        self._answer = answer or ApprovalAnswer(choice="session", decided_by="user")
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         self.asked.append(request)
         return self._answer
 
@@ -54,7 +54,7 @@ async def test_agreeing_model_allows_once_without_a_question() -> None:
 
     answer = await SmartApprover(ScriptedJudge(ALLOW), person).ask(made_request("r1"))
 
-    assert answer == Answer(choice="once", decided_by="smart")
+    assert answer == ApprovalAnswer(choice="once", decided_by="smart")
     assert person.asked == []
 
 
@@ -106,7 +106,7 @@ async def test_class_without_a_scope_covers_every_scope() -> None:
         '[["answer", "allow"]]',
         '{"answer": "deny", "answer": "allow"}',
         '{"answer": "allow", "scope": "session"}',
-        '{"Answer": "allow"}',
+        '{"ApprovalAnswer": "allow"}',
         '```json\n{"answer": "allow"}\n```',
         'Sure! {"answer": "allow"}',
         '{"answer": "allow"} {"answer": "allow"}',
@@ -222,7 +222,7 @@ async def test_denying_model_decides_where_nobody_is() -> None:
 
 async def test_denying_model_does_not_hide_a_person_s_own_no() -> None:
     """A person's answer is passed on unchanged."""
-    no = Answer(choice="deny", reason="mine", decided_by="user")
+    no = ApprovalAnswer(choice="deny", reason="mine", decided_by="user")
 
     assert await SmartApprover(ScriptedJudge('{"answer": "deny"}'), Person(no)).ask(made_request("r1")) == no
 

@@ -25,7 +25,7 @@ from toolcrib.approval.approvers.question import (
 )
 from toolcrib.approval.approvers.question import preview as count_touched
 from toolcrib.approval.approvers.terminal_input import HANG_UP, Keys, LinePrompt, NoTerminal, open_keys, read_line
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 
 
 class QuestionQueue:
@@ -123,7 +123,7 @@ class ConsoleApprover:
         self._written = written or _grants
         self._turns = QuestionQueue()
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         stream_in, stream_out = self._stream_in, self._stream_out
         if stream_in is None or stream_out is None or not (_is_terminal(stream_in) and _is_terminal(stream_out)):
             return _unanswerable(request, "there is no terminal to ask on")
@@ -183,7 +183,7 @@ class _Dialogue:
         self._reason: str | None = None
         """The reason typed so far; None until the person chooses to give one."""
 
-    async def run(self, clock: Callable[[], float], timeout_seconds: float) -> Answer:
+    async def run(self, clock: Callable[[], float], timeout_seconds: float) -> ApprovalAnswer:
         self._show_question(whole=False)
         if timeout_seconds <= LAST_SECONDS:
             self._write(f"({timeout_seconds:g} s to answer)\n")
@@ -213,11 +213,11 @@ class _Dialogue:
                 self._write(f"\n{OUTCOMES['cancelled']}\n")
             raise
 
-    def _answer(self, typed: str) -> Answer | None:
+    def _answer(self, typed: str) -> ApprovalAnswer | None:
         if typed == HANG_UP:
-            return Answer(choice="deny", reason="the terminal was closed", decided_by="policy")
+            return ApprovalAnswer(choice="deny", reason="the terminal was closed", decided_by="policy")
         if CTRL_C in typed:
-            return Answer(choice="cancelled", reason="cancelled at the prompt", decided_by="user")
+            return ApprovalAnswer(choice="cancelled", reason="cancelled at the prompt", decided_by="user")
         if self._reason is not None:
             return self._type_reason(typed)
         key = typed.rstrip("\r\n").lower()
@@ -226,11 +226,11 @@ class _Dialogue:
             self._write("reason, then Enter: ")
             return self._type_reason(typed[1:])
         if key == CTRL_D:
-            return Answer(choice="deny", reason="end of input at the prompt", decided_by="user")
+            return ApprovalAnswer(choice="deny", reason="end of input at the prompt", decided_by="user")
         if key in ANSWERS and (key != "a" or self._request.may_be_permanent):
-            return Answer(choice=ANSWERS[key], decided_by="user")
+            return ApprovalAnswer(choice=ANSWERS[key], decided_by="user")
         if key == "k" and has_scope(self._request):
-            return Answer(choice="session", every_scope=True, decided_by="user")
+            return ApprovalAnswer(choice="session", every_scope=True, decided_by="user")
         self._explain(key)
         return None
 
@@ -251,11 +251,11 @@ class _Dialogue:
             self._write(key_line(self._request, self._columns(), self._style))
         self._write("> ")
 
-    def _type_reason(self, typed: str) -> Answer | None:
+    def _type_reason(self, typed: str) -> ApprovalAnswer | None:
         for character in typed:
             reason = self._reason or ""
             if character in ENTERS or (character == CTRL_D and not reason):
-                return Answer(choice="deny", reason=reason.strip(), decided_by="user")
+                return ApprovalAnswer(choice="deny", reason=reason.strip(), decided_by="user")
             if character in BACKSPACES:
                 self._erase(reason[-1:])
             elif character == CTRL_U:
@@ -270,13 +270,13 @@ class _Dialogue:
             self._reason = self._reason[: -len(end)]
             self._write("\b \b" * width(visible(end)))
 
-    def _out_of_time(self) -> Answer:
+    def _out_of_time(self) -> ApprovalAnswer:
         if self._reason is not None:
             # The person had already chosen to deny and was still typing the reason.
-            return self._done(Answer(choice="deny", reason=self._reason.strip(), decided_by="user"))
-        return self._done(Answer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
+            return self._done(ApprovalAnswer(choice="deny", reason=self._reason.strip(), decided_by="user"))
+        return self._done(ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
 
-    def _done(self, answer: Answer) -> Answer:
+    def _done(self, answer: ApprovalAnswer) -> ApprovalAnswer:
         self._write(f"{OUTCOMES[answer.choice]}\n" if self._reason is None else f"\n{OUTCOMES[answer.choice]}\n")
         return answer
 
@@ -309,9 +309,9 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def _unanswerable(request: ApprovalRequest, why: str) -> Answer:
+def _unanswerable(request: ApprovalRequest, why: str) -> ApprovalAnswer:
     what = request.description or "this call"
-    return Answer(choice="deny", reason=f"{what} needs a person's approval, and {why}", decided_by="policy")
+    return ApprovalAnswer(choice="deny", reason=f"{what} needs a person's approval, and {why}", decided_by="policy")
 
 
 async def _run_with_timeout(seconds: float, count: Callable[[], Sequence[str]]) -> Sequence[str]:

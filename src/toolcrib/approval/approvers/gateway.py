@@ -14,7 +14,7 @@ import msgspec
 
 from toolcrib.approval.approvers.smart import is_advised_against
 from toolcrib.config.redact import redact
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.errors import UnknownName
 
 PENDING = "pending"
@@ -33,7 +33,7 @@ class RequestStore(Protocol):
         """Store a request; returns once it is durable."""
         ...
 
-    def answered(self, request_id: str, answer: Answer) -> bool:
+    def answered(self, request_id: str, answer: ApprovalAnswer) -> bool:
         """Record an answer; False if the request is unknown or already answered."""
         ...
 
@@ -50,7 +50,7 @@ class LateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that arrived after its call stopped waiting. It is recorded, but runs nothing."""
 
     request: ApprovalRequest
-    answer: Answer
+    answer: ApprovalAnswer
 
 
 class _Waiter(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +58,9 @@ class _Waiter(msgspec.Struct, frozen=True, kw_only=True):
 
     request: ApprovalRequest
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[ApprovalAnswer]
 
-    def deliver(self, answer: Answer) -> bool:
+    def deliver(self, answer: ApprovalAnswer) -> bool:
         """Wake the call in its own loop; False if that loop has closed."""
         try:
             self.loop.call_soon_threadsafe(lambda: None if self.answer.done() else self.answer.set_result(answer))
@@ -92,7 +92,7 @@ class GatewayApprover:
 
     def unregister_notify(self, session_key: str) -> None:
         """Remove the callback of a front end that has closed, and cancel the session's waiting calls."""
-        gone = Answer(choice="cancelled", reason="the front end was closed", decided_by="policy")
+        gone = ApprovalAnswer(choice="cancelled", reason="the front end was closed", decided_by="policy")
         with self._lock:
             self._notify.pop(session_key, None)
             for waiter in self._waiting(session_key):
@@ -140,7 +140,7 @@ class GatewayApprover:
             self._late = [late for late in self._late if late.request.session_key != session_key]
             return told
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(request=request, loop=loop, answer=loop.create_future())
         with self._lock:
@@ -151,15 +151,17 @@ class GatewayApprover:
             notify = self._notify.get(request.session_key)
             if notify is None:
                 why = f"{request.description or 'this call'} needs approval, which is still pending"
-                return Answer(choice="deny", reason=why, decided_by=PENDING)
+                return ApprovalAnswer(choice="deny", reason=why, decided_by=PENDING)
             self._waiters[request.id] = waiter
         try:
             return await self._wait_for_answer(waiter, notify)
         except asyncio.CancelledError:
-            self._give_up(waiter, Answer(choice="cancelled", reason="the call was cancelled", decided_by="policy"))
+            self._give_up(
+                waiter, ApprovalAnswer(choice="cancelled", reason="the call was cancelled", decided_by="policy")
+            )
             raise
 
-    async def _wait_for_answer(self, waiter: _Waiter, notify: Notify) -> Answer:
+    async def _wait_for_answer(self, waiter: _Waiter, notify: Notify) -> ApprovalAnswer:
         deadline = self._clock() + self._timeout_seconds
         notified = asyncio.ensure_future(_call(notify, _payload(waiter.request)))
         both: set[asyncio.Future[Any]] = {notified, waiter.answer}
@@ -170,18 +172,20 @@ class GatewayApprover:
                 self._give_up(waiter, _denied(f"the request for approval could not be delivered: {failure}"))
             await asyncio.wait({waiter.answer}, timeout=max(0.0, deadline - self._clock()))
             if not waiter.answer.done():
-                self._give_up(waiter, Answer(choice="timeout", reason="no one answered in time", decided_by="timeout"))
+                self._give_up(
+                    waiter, ApprovalAnswer(choice="timeout", reason="no one answered in time", decided_by="timeout")
+                )
             # Whoever settled the request has delivered the answer, or is about to.
             return await waiter.answer
         finally:
             notified.cancel()
 
-    def _give_up(self, waiter: _Waiter, answer: Answer) -> None:
+    def _give_up(self, waiter: _Waiter, answer: ApprovalAnswer) -> None:
         # If recording fails, `_settle` has already delivered a deny to the waiting call.
         with self._lock, suppress(OSError):
             self._settle(waiter.request, answer)
 
-    def _settle(self, request: ApprovalRequest, answer: Answer) -> bool:
+    def _settle(self, request: ApprovalRequest, answer: ApprovalAnswer) -> bool:
         """Record an answer and wake the waiting call; False if it was already answered. The caller holds the lock."""
         waiter = self._waiters.pop(request.id, None)
         try:
@@ -247,14 +251,14 @@ def _pattern_key(danger: Danger) -> str:
     return danger.rule if danger.rule.startswith("plugin_rule:") else danger.description
 
 
-def _answer_from(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> Answer:
+def _answer_from(choice: str, reason: str | None, every_scope: bool, request: ApprovalRequest) -> ApprovalAnswer:
     """A person's choice, never wider than what the question offered."""
     named: Choice = next(each for each in HUMAN_CHOICES if each == choice)
     if named == "always" and not request.may_be_permanent:
         named = "session"
     wide = every_scope and named in ("session", "always")
-    return Answer(choice=named, reason=reason or "", every_scope=wide, decided_by="user")
+    return ApprovalAnswer(choice=named, reason=reason or "", every_scope=wide, decided_by="user")
 
 
-def _denied(why: str) -> Answer:
-    return Answer(choice="deny", reason=why, decided_by="policy")
+def _denied(why: str) -> ApprovalAnswer:
+    return ApprovalAnswer(choice="deny", reason=why, decided_by="policy")

@@ -12,7 +12,7 @@ from toolcrib.approval.approvers.console import ConsoleApprover, QuestionQueue
 from toolcrib.cli.chat.frontend import Frontend
 from toolcrib.cli.chat.status import Status
 from toolcrib.cli.output import clean, one_line
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 
@@ -30,14 +30,14 @@ class ChatApprover:
         self._stop = stop
         self._loop = asyncio.get_running_loop()
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         return await self._in_chat(self._ask(request))
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
         """What the person types, hidden; None without an answer in time."""
         return await self._in_chat(self._ask_secret(prompt, timeout_seconds))
 
-    async def _ask(self, request: ApprovalRequest) -> Answer:
+    async def _ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         async with self._frontend.suspended():
             answer = await self._console.ask(request)
         if answer.choice == "cancelled":

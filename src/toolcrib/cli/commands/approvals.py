@@ -12,7 +12,7 @@ from toolcrib.cli.group import CommandGroup
 from toolcrib.cli.output import hint, local_time, note, print_json, print_line, print_pairs, print_table
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home, find_home
-from toolcrib.core.approvals import Answer, ApprovalRequest, Danger
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 from toolcrib.core.errors import UnknownName, UsageError
 from toolcrib.core.types import JsonObject
 
@@ -155,7 +155,7 @@ def _wanted(request: ApprovalRequest) -> str:
     return f"run `{visible(request.command)}`" if request.command else "act"
 
 
-def _because(answer: Answer) -> str:
+def _because(answer: ApprovalAnswer) -> str:
     return REASONS.get(answer.decided_by, answer.reason or answer.decided_by or "the record does not say why")
 
 

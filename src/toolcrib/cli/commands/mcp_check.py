@@ -36,7 +36,7 @@ from toolcrib.config.env_file import load_env_file
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.approvals import Answer, ApprovalRequest
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.errors import ToolcribError, UnknownName, UsageError
 from toolcrib.core.ports import Approver
@@ -197,9 +197,9 @@ class PreapprovingApprover:
         self.agreed: set[str] = set()
         self._otherwise = otherwise
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         if request.tool in self.agreed:
-            return Answer(choice="once", decided_by="user")
+            return ApprovalAnswer(choice="once", decided_by="user")
         return await self._otherwise.ask(request)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolcrib.approval.approvers.question import Style, describe_scopes, question
 from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.config.redact import redact
-from toolcrib.core.approvals import Answer, ApprovalRequest, Choice
+from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
 from toolcrib.core.ports import Approver
@@ -37,15 +37,15 @@ class ClientApprover:
         self._policy = policy
         self._operator = operator or NoApprover("this client cannot ask its user")
 
-    async def ask(self, request: ApprovalRequest) -> Answer:
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         call = self._calls.find(request.call_id, request.session_key)
         if call is None or not call.can_be_asked:
             return await self._apply_policy(request)
         return parse_approval(await call.ask(approval_text(request), approval_form(request)))
 
-    async def _apply_policy(self, request: ApprovalRequest) -> Answer:
+    async def _apply_policy(self, request: ApprovalRequest) -> ApprovalAnswer:
         if self._policy == "allow":
-            return Answer(choice="once", decided_by="policy")
+            return ApprovalAnswer(choice="once", decided_by="policy")
         if self._policy == "ask":
             return await self._operator.ask(request)
         return await NoApprover("this client cannot ask its user").ask(request)
@@ -95,7 +95,7 @@ def approval_form(request: ApprovalRequest) -> JsonObject:
         "properties": {
             "answer": {
                 "type": "string",
-                "title": "Answer",
+                "title": "ApprovalAnswer",
                 "description": f"session also allows, until this session ends: {scopes}",
                 "enum": list(CHOICES),
                 "enumNames": ["Allow this once", "Allow for this session", "Deny"],
@@ -108,27 +108,27 @@ def approval_form(request: ApprovalRequest) -> JsonObject:
 
 def question_form(choices: tuple[str, ...]) -> JsonObject:
     """The form for a question: free text, and choices if there are any."""
-    own_words: JsonObject = {"type": "string", "title": "Answer"}
+    own_words: JsonObject = {"type": "string", "title": "ApprovalAnswer"}
     if not choices:
         return {"type": "object", "properties": {"own_words": own_words}, "required": ["own_words"]}
-    chosen: JsonObject = {"type": "string", "title": "Answer", "enum": list(choices)}
+    chosen: JsonObject = {"type": "string", "title": "ApprovalAnswer", "enum": list(choices)}
     return {
         "type": "object",
         "properties": {"answer": chosen, "own_words": {**own_words, "title": "In your own words"}},
     }
 
 
-def parse_approval(reply: ClientReply) -> Answer:
+def parse_approval(reply: ClientReply) -> ApprovalAnswer:
     """The decision in a submitted form; only an explicit yes allows the call."""
     if reply.action == "failed":
-        return Answer(choice="deny", reason="the client could not ask its user", decided_by="policy")
+        return ApprovalAnswer(choice="deny", reason="the client could not ask its user", decided_by="policy")
     if reply.action == "cancel":
-        return Answer(choice="cancelled", reason="the question was closed without an answer", decided_by="user")
+        return ApprovalAnswer(choice="cancelled", reason="the question was closed without an answer", decided_by="user")
     reason = str(reply.content.get("reason") or "")[:MAX_REASON_CHARS]
     if reply.action == "decline":
-        return Answer(choice="deny", reason=reason, decided_by="user")
+        return ApprovalAnswer(choice="deny", reason=reason, decided_by="user")
     given = reply.content.get("answer")
     choice = CHOICES.get(given) if reply.action == "accept" and isinstance(given, str) else None
     if choice is None:
-        return Answer(choice="deny", reason="the client gave no clear answer", decided_by="policy")
-    return Answer(choice=choice, reason=reason if choice == "deny" else "", decided_by="user")
+        return ApprovalAnswer(choice="deny", reason="the client gave no clear answer", decided_by="policy")
+    return ApprovalAnswer(choice=choice, reason=reason if choice == "deny" else "", decided_by="user")
