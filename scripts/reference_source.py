@@ -48,7 +48,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "core/models.py",
         ("Provider", "ModelProfile", "ModelRequest", "ModelResponse", "Usage", "Notice", "ModelError"),
     ),
-    ("toolcrib.core.approvals", "core/approvals.py", ("ApprovalRequest", "Answer")),
+    ("toolcrib.core.approvals", "core/approvals.py", ("ApprovalRequest", "ApprovalAnswer")),
     ("toolcrib.core.types", "core/types.py", ("ToolCall", "Unavailable", "Verdict")),
     ("toolcrib.core.context", "core/context.py", ("CancelToken", "Services")),
     ("toolcrib.core.ports", "core/ports.py", ("Approver", "Gate", "Recorder", "ResultStore")),
