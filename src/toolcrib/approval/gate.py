@@ -119,11 +119,11 @@ class ApprovalGate:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
         self._tell("pre_approval_request", question.keywords)
-        answer = Answer(choice="cancelled", decided_by="interrupt")
+        answer = Answer(choice="deny", reason="the approver failed", decided_by="error")
         try:
             answer = await self._answer_in_time(self._approver, request)
-        except Exception:
-            answer = Answer(choice="deny", reason="the approver failed", decided_by="error")
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            answer = Answer(choice="cancelled", decided_by="interrupt")
             raise
         finally:
             # Also when the call is cancelled while it waits: a question on record has an end.
