@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.config.environment import environment
+from toolcrib.config.redact import redact
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import ToolContext
 from toolcrib.core.errors import UsageError
@@ -134,8 +136,6 @@ class RuntimeServices:
     @lazy
     def terminal(self) -> TerminalService:
         """Environments and background processes, with a loop of their own."""
-        from toolcrib.config.environment import environment  # noqa: PLC0415
-        from toolcrib.config.redact import redact  # noqa: PLC0415
         from toolcrib.service_loop import ServiceLoop  # noqa: PLC0415
         from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files import diffs
-from toolcrib.files.diffs import DiffTooLarge, unified_diff
+from toolcrib.files import editing
+from toolcrib.files.editing import DiffTooLarge, unified_diff
 from toolcrib.files.hunks import with_hunks
 from toolcrib.files.patch_parsing import parse_patch
 from toolcrib.files.text_files import TextFile
@@ -55,7 +55,7 @@ def test_a_long_diff_is_cut(line: str) -> None:
     """A diff never fills the context of a model; it says how much is missing."""
     diff = unified_diff("", f"{line}\n" * (300_000 // len(line) // 2), "f")
 
-    assert len(diff) <= diffs.MAX_CHARS + 2 * diffs.MAX_LINE_CHARS
+    assert len(diff) <= editing.MAX_CHARS + 2 * editing.MAX_LINE_CHARS
     assert diff.rstrip().endswith("more lines")
 
 

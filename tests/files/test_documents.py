@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from toolcrib.files.documents import DocumentFailed, DocumentTexts, failure, take_text
 from toolcrib.files.file_types import DocumentKind, document_kind
+from toolcrib.files.reading import DocumentFailed, DocumentTexts, failure, take_text
 
 LIMIT_SECONDS = 40
 

@@ -13,7 +13,7 @@ from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.core.context import ToolContext
 from toolcrib.mcp.client.elicitation import MAX_REFUSALS, ElicitationHandler, parse_form
 from toolcrib.mcp.client.questions import RefusalCounter
-from toolcrib.mcp.client.sampling_messages import SamplingRequestError, to_messages
+from toolcrib.mcp.client.sampling import SamplingRequestError, to_messages
 from toolcrib.mcp.client.servers import read_server
 from toolcrib.runtime import Runtime
 from toolcrib.testing import ScriptedAsker

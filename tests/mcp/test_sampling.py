@@ -21,8 +21,7 @@ from toolcrib.agent.host import AgentHost
 from toolcrib.config.mcp_settings import McpSamplingSettings
 from toolcrib.core.messages import Audio, Image, Text
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Usage
-from toolcrib.mcp.client.sampling import choose_model
-from toolcrib.mcp.client.sampling_messages import SamplingRequestError, cut_at_stop, to_messages
+from toolcrib.mcp.client.sampling import SamplingRequestError, choose_model, cut_at_stop, to_messages
 from toolcrib.testing import ScriptedApprover, ScriptedProvider, call, says
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()

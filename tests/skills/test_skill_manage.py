@@ -17,7 +17,7 @@ from tests.skills.skill_crib import Crib, skill_text
 from toolcrib.core.errors import UnknownName
 from toolcrib.core.types import Effect
 from toolcrib.skills.catalog import SkillCatalog, find_in
-from toolcrib.skills.changes import plan_change
+from toolcrib.skills.service import plan_change
 from toolcrib.skills.skill import SkillError
 
 Make = Callable[..., Crib]

@@ -22,6 +22,7 @@ from toolcrib.config.section import Section
 from toolcrib.config.settings import Settings
 from toolcrib.config.yaml_text import dotted, parse
 from toolcrib.core.errors import ConfigError
+from toolcrib.core.lazy import ruamel_yaml
 
 INDENT = "  "
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*")
@@ -95,10 +96,7 @@ def _at(data: Any, path: tuple[str, ...]) -> Any:
 
 
 def _round_trip(text: str, change: Any) -> str:
-    # Only here: most changes never need it, and importing it costs 10 ms.
-    from ruamel.yaml import YAML  # noqa: PLC0415
-
-    yaml = YAML()
+    yaml = ruamel_yaml.YAML()
     yaml.preserve_quotes = True
     yaml.width = 1_000_000
     data = yaml.load(text)

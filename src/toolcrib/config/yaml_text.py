@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from toolcrib.core.errors import ConfigError
+from toolcrib.core.lazy import ruamel_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -43,11 +44,7 @@ def parse(text: str, name: str, check_command: str = "toolcrib config check") ->
     """Read one document; broken YAML is a ConfigError that says where in `name`, and what to run afterwards."""
     if is_blank(text):
         return Document()
-    # Costs 10 ms to import, and most processes start without a config file.
-    from ruamel.yaml import YAML  # noqa: PLC0415
-    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
-
-    yaml = YAML(typ="safe", pure=True)
+    yaml = ruamel_yaml.YAML(typ="safe", pure=True)
     try:
         root = yaml.compose(text)
         if root is None:
@@ -55,7 +52,7 @@ def parse(text: str, name: str, check_command: str = "toolcrib config check") ->
         document = Document(root=root)
         document.data = _Plain(document, yaml.constructor.construct_object).value(root, ())
         return document
-    except YAMLError as error:
+    except ruamel_yaml.error.YAMLError as error:
         raise ConfigError(_broken(error, text, name, check_command)) from error
     except RecursionError as error:
         raise ConfigError(f"{name}: values are nested too deeply; write them flatter") from error

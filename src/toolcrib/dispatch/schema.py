@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
+from toolcrib.core.lazy import jsonschema_rs
 from toolcrib.core.types import JsonObject
-
-if TYPE_CHECKING:
-    import jsonschema_rs
-
 
 ROOT = "#"
 MAX_TEXT_CHARS = 60
@@ -260,9 +257,6 @@ class CompiledSchema:
     __slots__ = ("_options", "_parts", "_validator", "document", "is_valid", "problem")
 
     def __init__(self, schema: JsonObject) -> None:
-        # Importing jsonschema-rs takes 30 ms, and many processes never call a tool.
-        import jsonschema_rs  # noqa: PLC0415
-
         self._parts: jsonschema_rs.ValidatorMap | None = None
         self._validator: jsonschema_rs.Validator | None = None
         self._options: dict[str, Any] = {
@@ -300,8 +294,6 @@ class CompiledSchema:
 
     def _compile_parts(self) -> jsonschema_rs.ValidatorMap:
         # Only calls that need coercion come here; two threads at once compile the same map twice, harmlessly.
-        import jsonschema_rs  # noqa: PLC0415
-
         try:
             return jsonschema_rs.validator_map_for(self.document.root, **self._options)
         except (ValueError, jsonschema_rs.ReferencingError):

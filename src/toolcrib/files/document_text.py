@@ -102,8 +102,7 @@ def _joined(text: Any) -> str:
 
 
 def read_docx(file: BinaryIO) -> Iterator[str]:
-    import docx  # noqa: PLC0415 - as above
-    import docx.table  # noqa: PLC0415
+    import docx.table  # noqa: PLC0415 - as above
 
     for part in docx.Document(file).iter_inner_content():
         if isinstance(part, docx.table.Table):

@@ -271,11 +271,10 @@ def git_rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
     Folders end with a slash. None for a comment or an empty line; raises GlobError.
     """
     # Costs more to import than everything else here, and most searches by ripgrep do without.
-    from pathspec.patterns.gitignore.base import GitIgnorePatternError  # noqa: PLC0415
-    from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern  # noqa: PLC0415
+    from pathspec.patterns.gitignore import GitIgnorePatternError, basic  # noqa: PLC0415
 
     try:
-        rule = GitIgnoreBasicPattern(line)
+        rule = basic.GitIgnoreBasicPattern(line)
     except (GitIgnorePatternError, re.error) as error:
         raise GlobError(f"the glob {line!r} is not well formed: {error}") from error
     if rule.include is None or rule.regex is None:

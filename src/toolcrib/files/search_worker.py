@@ -9,6 +9,7 @@ that the process starts quickly.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 import re
@@ -302,8 +303,7 @@ def file_blocks(path: bytes) -> Iterator[bytes]:
 
 def files_of_archives(stream: IO[bytes]) -> Iterator[tuple[bytes, Blocks]]:
     """The files in consecutive tar archives, each preceded by its length."""
-    import io  # noqa: PLC0415 - most searches never need it
-    import tarfile  # noqa: PLC0415 - nor this, and it would slow down the start
+    import tarfile  # noqa: PLC0415 - most searches never need it, and it would slow down the start
 
     while length := int.from_bytes(stream.read(8), "big"):
         with tarfile.open(fileobj=io.BytesIO(stream.read(length)), mode="r:", encoding="utf-8") as archive:

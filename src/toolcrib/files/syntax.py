@@ -20,6 +20,7 @@ from collections.abc import Callable
 from toolcrib.core.attempt import attempt
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.lazy import ruamel_yaml
 
 MAX_CHECKED_CHARS = 1_000_000
 MAX_YAML_CHARS = 100_000
@@ -118,19 +119,15 @@ def _yaml(text: str) -> str:
         return ""
     if _depth(text) > MAX_YAML_DEPTH:
         raise RecursionError
-    # Costs 10 ms to import, and few files are YAML.
-    from ruamel.yaml import YAML  # noqa: PLC0415
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
-
     try:
         # Composed, not constructed: tags need not be known, and aliases are not expanded.
-        for _ in YAML(typ="safe", pure=True).compose_all(text):
+        for _ in ruamel_yaml.YAML(typ="safe", pure=True).compose_all(text):
             pass
-    except MarkedYAMLError as error:
+    except ruamel_yaml.error.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
         return f"YAML: {' '.join(filter(None, (error.context, error.problem)))}{where}"
-    except YAMLError as error:
+    except ruamel_yaml.error.YAMLError as error:
         return f"YAML: {' '.join(str(error).split())}"
     return ""
 

@@ -7,7 +7,7 @@ bounded: tokens and nesting are counted, and past the limits the answer is NotUn
 from __future__ import annotations
 
 import re
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -18,7 +18,7 @@ from toolcrib.approval.shell.syntax import (
     Arithmetic,
     ArrayLiteral,
     Assignment,
-    CommandList,
+    CommandParser,
     ExtendedGlob,
     LiteralText,
     ParameterExpansion,
@@ -587,16 +587,6 @@ class Lexer:
         ending = re.compile(line + rest).match(source, start, end)
         ending = ending or re.compile(r"(?<=\n)" + line + rest).search(source, start, end)
         return (ending.start(), ending.end()) if ending else (end, end)
-
-
-class CommandParser(Protocol):
-    """What the lexer asks of the parser that uses it."""
-
-    def commands(self, closing: str) -> CommandList:
-        """Parse from the lexer's position up to `closing`, or to the lexer's end."""
-
-    def nested(self, text: str) -> tuple[CommandList, str]:
-        """Parse another text on the same budget; also gives the text that its spans point into."""
 
 
 SubstitutionKind = Literal["command", "input", "output"]

@@ -8,7 +8,7 @@ the text is in it, and `walk` visits them all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -264,3 +264,13 @@ def walk(node: SyntaxNode) -> Iterator[SyntaxNode]:
             elif isinstance(value, tuple):
                 below.extend(value)
         pending.extend(reversed(below))
+
+
+class CommandParser(Protocol):
+    """What the lexer asks of the parser that uses it."""
+
+    def commands(self, closing: str) -> CommandList:
+        """Parse from the lexer's position up to `closing`, or to the lexer's end."""
+
+    def nested(self, text: str) -> tuple[CommandList, str]:
+        """Parse another text on the same budget; also gives the text that its spans point into."""

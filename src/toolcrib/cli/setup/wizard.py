@@ -4,26 +4,242 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable
+from typing import Literal
 
 import click
+from msgspec.structs import replace
 
+from toolcrib.cli.commands.model_check import check_reply
+from toolcrib.cli.model_choice import choose_model
+from toolcrib.cli.models import (
+    PROBE_SECONDS,
+    ProviderState,
+    megabytes,
+    missing_requirement,
+    missing_weights,
+    provider_states,
+    server_models,
+)
 from toolcrib.cli.output import note, plural, print_line
 from toolcrib.cli.runtime import open_runtime
-from toolcrib.cli.setup.model_step import model_step
 from toolcrib.cli.setup.prompts import MenuOption, ask, ask_yes, choose_one, choose_several, say
 from toolcrib.cli.setup.saved_settings import SavedSettings
-from toolcrib.cli.setup.variables import ask_variable, shown, variables_of
+from toolcrib.cli.setup.variables import ask_variable, describe, shown, variables_of
 from toolcrib.cli.tool_state import ToolState, tool_states
+from toolcrib.config.env_vars import mask
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
+from toolcrib.config.settings import Settings
 from toolcrib.core.environments import BackendStatus
 from toolcrib.core.errors import UnknownName
+from toolcrib.core.models import ModelError
 from toolcrib.core.types import JsonObject
 from toolcrib.environments.create import backend_statuses
 from toolcrib.environments.specs import backend_name
+from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice
+from toolcrib.providers.presets import ALIASES, PRESETS
 from toolcrib.runtime import Runtime
+
+DEFAULT_NAME = "own"
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+OTHER = "other"
+"""The option for a server that is not in the list."""
+SHOWN_MODELS = 12
+AfterCheck = Literal["keep", "again", "other"]
+
+
+def ask_server(saved: SavedSettings) -> str:
+    """Ask for a server that toolcrib does not know; returns its name in the config, empty if no address was given.
+
+    It gets its own entry with its own key: the key for OpenAI must not be sent to another server.
+    """
+    address = ask_address("  Address, for example http://127.0.0.1:8000/v1")
+    if not address:
+        return ""
+    name = _ask_name()
+    saved.settings({("providers", name, "base_url"): address})
+    key = ask("  Its key, or Enter if it needs none (hidden while you type)", hidden=True)
+    if key:
+        variable = f"{name.upper().replace('-', '_')}_API_KEY"
+        saved.variable(variable, key, mask(key))
+        saved.settings({("providers", name, "key_env"): variable})
+    return name
+
+
+def ask_address(prompt: str) -> str:
+    """The address of a server; empty for Enter."""
+    while True:
+        typed = ask(prompt)
+        if not typed or typed.startswith(("http://", "https://")):
+            return typed
+        note("  An address starts with http:// or https://; press Enter to skip.")
+
+
+def _ask_name() -> str:
+    while True:
+        name = ask(f"  A name for it [{DEFAULT_NAME}]").lower() or DEFAULT_NAME
+        if name in PRESETS or name in ALIASES:
+            note(f"  {name!r} is a built-in provider; choose another name.")
+        elif not _NAME.fullmatch(name):
+            note("  Use letters, digits, `-` and `_`, starting with a letter.")
+        else:
+            return name
+
+
+def model_step(saved: SavedSettings, *, test: bool) -> None:
+    """Ask for provider, key, address and model, save each, and send a test request."""
+    settings = load_settings(saved.home)
+    say(f"Current model: {_now(settings)}.")
+    after: AfterCheck = "other"
+    while after == "other":
+        # For a server that was just entered, only the model is still unknown.
+        known = {state.preset.name for state in provider_states(load_settings(saved.home))}
+        chosen = _ask_provider(saved)
+        if chosen is None:
+            return
+        after, is_new = "again", chosen.preset.name not in known
+        while after == "again":
+            choice = _ask_model(saved, chosen) if is_new else _ask_details(saved, chosen)
+            is_new = False
+            if choice is None:
+                say("No model given; the current one stays.")
+                return
+            saved.model(load_settings(saved.home), choice)
+            after = _test(saved, choice) if test else "keep"
+
+
+def _now(settings: Settings) -> str:
+    try:
+        choice = explain_choice(settings)
+    except UnknownProvider as error:
+        return f"none; {error}"
+    missing = missing_requirement(settings, choice)
+    problem = f"; problem: {missing.what}" if missing is not None else ""
+    return f"{choice.model or 'not set'} (provider: {choice.provider}; {choice.why}){problem}"
+
+
+def _ask_provider(saved: SavedSettings) -> ProviderState | None:
+    """The chosen provider; None for Enter."""
+    settings = load_settings(saved.home)
+    states = sorted(provider_states(settings, probe=True), key=_rank)
+    configured = _configured_model(settings)
+    options = [
+        MenuOption(name=state.preset.name, text=_text(state), is_set=state.preset.name == configured)
+        for state in states
+    ]
+    options.append(MenuOption(name=OTHER, text="Another server with an OpenAI-compatible API"))
+    chosen = choose_one("  Provider (number or name, Enter keeps the current one)", options)
+    if chosen is None:
+        return None
+    name = ask_server(saved) if chosen.name == OTHER else chosen.name
+    # The new server is in the config by now.
+    states = provider_states(load_settings(saved.home)) if chosen.name == OTHER else states
+    return next((state for state in states if state.preset.name == name), None)
+
+
+def _configured_model(settings: Settings) -> str:
+    """The provider in the config, not its alias; empty if there is none or it is unknown."""
+    places = ConfiguredModels(settings)
+    named = settings.model.provider
+    return places.find(named).name if places.knows(named) else ""
+
+
+def _rank(state: ProviderState) -> int:
+    """Ready providers come first."""
+    if state.has_key or state.answers:
+        return 0
+    if state.preset.protocol == "embedded":
+        return 1
+    return 3 if state.is_local else 2
+
+
+def _text(state: ProviderState) -> str:
+    title = state.preset.title
+    if state.answers is not None:
+        return f"{title}, {'running' if state.answers else 'not running'}"
+    if not state.preset.needs_key:
+        return f"{title}, needs no key"
+    return f"{title}, {'the key is set' if state.has_key else f'needs {state.key_variable}'}"
+
+
+def _ask_details(saved: SavedSettings, state: ProviderState) -> ModelChoice | None:
+    """Ask for address, key and model; None if no model is given."""
+    base_url = _ask_address(state) if state.is_local else state.base_url
+    if state.preset.needs_key:
+        ask_variable(saved, state.key_variable, describe(state.key_variable, state.preset.title))
+    return _ask_model(saved, replace(state, base_url=base_url))
+
+
+def _ask_model(saved: SavedSettings, state: ProviderState) -> ModelChoice | None:
+    settings = load_settings(saved.home)
+    offered = _offered(settings, state)
+    while True:
+        model = ask(f"  Model{f' [{offered}]' if offered else ''}") or offered
+        if not model:
+            return None
+        try:
+            return choose_model(settings, model, state.preset.name, state.base_url)
+        except UnknownName as error:
+            say(str(error))
+
+
+def _ask_address(state: ProviderState) -> str:
+    return ask_address(f"  Address [{state.base_url}]") or state.base_url
+
+
+def _offered(settings: Settings, state: ProviderState) -> str:
+    """The model for Enter: the configured one, the provider's default, or the server's first."""
+    configured = settings.model
+    is_set = (
+        configured.provider == state.preset.name and (configured.base_url or state.preset.base_url) == state.base_url
+    )
+    offered = configured.default if is_set and configured.default else state.default_model
+    if state.preset.name in PRESETS and not state.is_local:
+        return offered
+    try:
+        places = ConfiguredModels(settings)
+        models = server_models(state.preset, state.base_url, places.key(state.preset)[1], seconds=PROBE_SECONDS)
+    except ModelError as error:
+        say(str(error))
+        return offered
+    more = f" and {len(models) - SHOWN_MODELS} more" if len(models) > SHOWN_MODELS else ""
+    say(f"It has {', '.join(models[:SHOWN_MODELS]) or 'no models'}{more}.")
+    return offered if offered in models or not models else models[0]
+
+
+def _test(saved: SavedSettings, choice: ModelChoice) -> AfterCheck:
+    """Send a test request; if it fails, ask what to do."""
+    settings = load_settings(saved.home)
+    weights = missing_weights(settings, choice)
+    if weights is not None and not ask_yes(f"  Download its weights ({megabytes(weights.bytes)}) now and test it?"):
+        say("They will be downloaded on first use.")
+        return "keep"
+    try:
+        say(f"{check_reply(settings, choice, _tell)}.")
+    except ModelError as error:
+        say(f"The test failed: {error}")
+        return _what_now()
+    return "keep"
+
+
+def _tell(message: str) -> None:
+    note(f"  {message}")
+
+
+def _what_now() -> AfterCheck:
+    options = [
+        MenuOption(name="again", text="Enter key and model again"),
+        MenuOption(name="other", text="Choose another provider"),
+        MenuOption(name="keep", text="Keep it anyway (default)"),
+    ]
+    chosen = choose_one("  What now?", options)
+    if chosen is None:
+        return "keep"
+    return "again" if chosen.name == "again" else "other" if chosen.name == "other" else "keep"
+
 
 MODES = {
     "manual": "Dangerous calls need your approval.",

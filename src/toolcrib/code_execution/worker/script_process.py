@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -189,8 +190,6 @@ def shell_quote(text: str) -> str:
 
 
 def retry(function: Callable[[], Any], max_attempts: int = 3, delay: float = 2) -> Any:
-    import time
-
     for _ in range(max_attempts - 1):
         try:
             return function()

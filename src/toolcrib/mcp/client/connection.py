@@ -1,17 +1,23 @@
-"""One open connection to a server: the border to the MCP SDK."""
+"""One open connection to a server, over stdio, HTTP or SSE: the border to the MCP SDK."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 import anyio
+import httpx2
 import msgspec
-from mcp import Client, MCPError
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client import ClientRequestContext
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -22,6 +28,8 @@ from mcp_types import (
     ErrorData,
     Implementation,
     InputRequiredResult,
+    JSONRPCRequest,
+    JSONRPCResponse,
     ListToolsResult,
     PromptListChangedNotification,
     ResourceListChangedNotification,
@@ -38,7 +46,15 @@ from toolcrib.mcp.client.callbacks import CallbackFactory, ClientCallbacks, Cont
 from toolcrib.mcp.client.direct_calls import DirectCalls, ProgressCallback
 from toolcrib.mcp.client.elicitation import describe_required_pages
 from toolcrib.mcp.client.errors import ConnectionLost, LoginRequired, RequestFailed, RequestNotSent, ServerFailed
-from toolcrib.mcp.client.http_transport import FAILURE_KEY, LOGIN, NOT_SENT, GuardedTransport
+from toolcrib.mcp.client.http_transport import (
+    FAILURE_KEY,
+    LOGIN,
+    MAX_BODY_BYTES,
+    NOT_SENT,
+    GuardedTransport,
+    http_client,
+)
+from toolcrib.mcp.client.rate_limiter import RateLimiter
 from toolcrib.mcp.client.results import convert_result
 from toolcrib.mcp.client.server_process import LaunchSpec
 from toolcrib.mcp.client.servers import Server
@@ -51,11 +67,151 @@ from toolcrib.mcp.client.tool_list import (
     repair_tool_page,
     select_tools,
 )
-from toolcrib.mcp.client.transports import open_streams
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.loop_detection import LOOP_DETECTED
 from toolcrib.registry.results import tool_error
 from toolcrib.version import __version__
+
+
+class StreamObserver(Protocol):
+    """Receives events about the streams of a connection."""
+
+    guard: GuardedTransport | None
+    direct: DirectCalls | None
+
+    def on_started(self, pid: int) -> None: ...
+
+    def end(self, reason: str) -> None: ...
+
+    def on_response(self, result: dict[str, Any]) -> None: ...
+
+
+@asynccontextmanager
+async def open_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
+    """The streams that the SDK's Client reads from and writes to."""
+    async with _streams(launch, observer, auth) as (reading, writing):
+        # The stdio transport has a rate limiter of its own.
+        limiter = None if launch.server.transport == "stdio" else RateLimiter()
+        yield ObservedStream(reading, observer, limiter), writing
+
+
+def _streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AbstractAsyncContextManager[tuple[Any, Any]]:
+    server = launch.server
+    if server.transport == "sse":
+        return _sse_streams(launch, observer, auth)
+    if server.transport == "http":
+        return _http_streams(launch, observer, auth)
+    if sys.platform == "win32":
+        return _windows_streams(launch)
+    # It needs POSIX modules.
+    from toolcrib.mcp.client.stdio_transport import stdio_transport  # noqa: PLC0415
+
+    observer.direct = DirectCalls()
+    return stdio_transport(launch, observer.direct, observer.on_started, observer.end)
+
+
+@asynccontextmanager
+async def _windows_streams(launch: LaunchSpec) -> AsyncIterator[tuple[Any, Any]]:
+    """Through the SDK, which uses a job object to end process trees on Windows."""
+    server, settings = launch.server, launch.server.settings
+    parameters = StdioServerParameters(
+        command=settings.command,
+        args=settings.args,
+        env=dict(server.environ),
+        cwd=settings.cwd or launch.cwd or None,
+    )
+    launch.log.begin(server.address)
+    with launch.log.path.open("a") as errors:
+        async with stdio_client(parameters, errlog=errors) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _http_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
+    client, observer.guard = http_client(launch.server, auth, _ignore_failure)
+    url = launch.server.settings.url
+    async with (
+        client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BODY_BYTES) as streams,
+    ):
+        yield streams
+
+
+@asynccontextmanager
+async def _sse_streams(
+    launch: LaunchSpec, observer: StreamObserver, auth: httpx2.Auth | None
+) -> AsyncIterator[tuple[Any, Any]]:
+    # SSE does not report a message that could not be sent to whoever waits for its response.
+    client, observer.guard = http_client(launch.server, auth, observer.end)
+
+    async with sse_client(launch.server.settings.url, httpx_client_factory=lambda *_, **__: client) as streams:
+        yield streams
+
+
+def _ignore_failure(reason: str) -> None:
+    """The failed request already has its error response."""
+
+
+class ObservedStream:
+    """Passes messages to the SDK; reports the end of the stream and lets the observer repair responses."""
+
+    def __init__(self, inner: Any, observer: StreamObserver, limiter: RateLimiter | None) -> None:
+        self._inner = inner
+        self._observer = observer
+        self._limiter = limiter
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> Any:
+        await self._pause()
+        return self._observe(await self._inner.receive())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        await self._pause()
+        try:
+            item = await self._inner.__anext__()
+        except StopAsyncIteration:
+            self._observer.end("it closed the connection")
+            raise
+        return self._observe(item)
+
+    async def _pause(self) -> None:
+        if self._limiter is not None and self._limiter.should_pause:
+            await self._limiter.pause()
+
+    def _observe(self, item: Any) -> Any:
+        message = getattr(item, "message", None)
+        if self._limiter is not None:
+            self._limiter.count()
+            if type(message) is JSONRPCRequest:
+                self._limiter.count_request()
+        if type(message) is JSONRPCResponse:
+            self._observer.on_response(message.result)
+        return item
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(kind, error, traceback)
+
 
 T = TypeVar("T")
 
