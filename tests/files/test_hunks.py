@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.hunks import HunksDoNotFit, with_hunks
+from toolcrib.files.hunks import HunkMismatch, with_hunks
 from toolcrib.files.patch_parsing import parse_patch
 from toolcrib.files.text_files import TextFile
 
@@ -25,7 +25,7 @@ def unified(text: str, *lines: str) -> str:
 
 
 def misfit(text: str, *lines: str) -> str:
-    with pytest.raises(HunksDoNotFit) as caught:
+    with pytest.raises(HunkMismatch) as caught:
         apply(text, *lines)
     return str(caught.value)
 
@@ -97,7 +97,7 @@ def test_line_numbers_choose_among_equal_places_and_are_else_ignored() -> None:
     """A number that names a place where the hunk fits decides; one that is off does not matter."""
     assert unified("x\ny\nx\n", "@@ -3 +3 @@", "-x", "+z") == "x\ny\nz\n"
     assert unified("a\nb\n", "@@ -70 +70 @@", "-b", "+B") == "a\nB\n"
-    with pytest.raises(HunksDoNotFit):
+    with pytest.raises(HunkMismatch):
         unified("x\ny\nx\n", "@@ -2 +2 @@", "-x", "+z")
 
 
@@ -143,7 +143,7 @@ def test_mixed_line_ends_stay_where_they_are() -> None:
 
 def test_every_hunk_that_does_not_fit_is_named_with_a_near_match() -> None:
     """All failures are told at once, so that one more try is enough."""
-    with pytest.raises(HunksDoNotFit) as caught:
+    with pytest.raises(HunkMismatch) as caught:
         apply("def one():\n\treturn 1\n\ndef two():\n\treturn 2\n", "@@", "-    return 1", "@@", "-    return 2")
 
     assert [one.hunk for one in caught.value.misfits] == [1, 2]

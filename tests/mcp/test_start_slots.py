@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from toolcrib.mcp.client.supervisor import StartSlots
+from toolcrib.mcp.client.supervisor import StartLimiter
 
 LIMIT_SECONDS = 20.0
 
 
 async def test_a_start_that_hangs_gives_its_slot_back() -> None:
     """Behind servers that never come up, the next one starts all the same."""
-    slots = StartSlots(at_once=2, seconds=0.01)
+    slots = StartLimiter(at_once=2, seconds=0.01)
     over = asyncio.Event()
 
     async def hang() -> None:
@@ -27,7 +27,7 @@ async def test_a_start_that_hangs_gives_its_slot_back() -> None:
 
 async def test_no_more_start_at_once_than_there_are_slots() -> None:
     """A slot is given back once, at the end of a start, also of one that was slow or failed."""
-    slots = StartSlots(at_once=2, seconds=LIMIT_SECONDS)
+    slots = StartLimiter(at_once=2, seconds=LIMIT_SECONDS)
     at_work = most = 0
 
     async def start(number: int) -> None:

@@ -20,7 +20,7 @@ MAX_EXPLAINED = 5
 
 
 @dataclass(frozen=True)
-class Misfit:
+class RejectedHunk:
     """A hunk that was not applied."""
 
     hunk: int
@@ -28,18 +28,18 @@ class Misfit:
     near: tuple[NearMatch, ...] = ()
 
 
-class HunksDoNotFit(Exception):
+class HunkMismatch(Exception):
     """Some hunks do not match in exactly one place."""
 
-    def __init__(self, misfits: Sequence[Misfit]) -> None:
+    def __init__(self, misfits: Sequence[RejectedHunk]) -> None:
         super().__init__("; ".join(f"hunk {one.hunk}: {one.problem}" for one in misfits))
         self.misfits = tuple(misfits)
 
 
 def with_hunks(file: TextFile, hunks: Sequence[Hunk]) -> TextFile:
-    """The file with all hunks applied in order; raises HunksDoNotFit with every hunk that has no single place."""
+    """The file with all hunks applied in order; raises HunkMismatch with every hunk that has no single place."""
     if len(hunks) * len(file.text) > MAX_COMPARED_CHARS:
-        raise HunksDoNotFit([Misfit(1, "there are too many hunks for a file of this size; use write_file")])
+        raise HunkMismatch([RejectedHunk(1, "there are too many hunks for a file of this size; use write_file")])
     lines = _Lines(file.text)
     places = [_places(lines, hunk) for hunk in hunks]
     starts = _assigned(lines, hunks, places)
@@ -159,14 +159,14 @@ def _assigned(lines: _Lines, hunks: Sequence[Hunk], places: Sequence[list[int]])
     """The place of each hunk, given that they are in order and do not overlap."""
     lost = [hunk for hunk, found in zip(hunks, places, strict=True) if not found]
     if lost:
-        raise HunksDoNotFit([_without_place(lines, hunk, number < MAX_EXPLAINED) for number, hunk in enumerate(lost)])
+        raise HunkMismatch([_without_place(lines, hunk, number < MAX_EXPLAINED) for number, hunk in enumerate(lost)])
     narrowed = [_by_number(lines, hunk, found) for hunk, found in zip(hunks, places, strict=True)]
-    problem: HunksDoNotFit | None = None
+    problem: HunkMismatch | None = None
     for shared in (False, True):
         for candidates in (places, narrowed):
             try:
                 return _in_order([_extent(hunk, shared) for hunk in hunks], candidates)
-            except HunksDoNotFit as error:
+            except HunkMismatch as error:
                 problem = problem or error
     assert problem is not None
     raise problem
@@ -222,7 +222,7 @@ def _in_order(hunks: Sequence[_Extent], places: Sequence[list[int]]) -> list[int
         if at == len(found):
             line = found[-1] + 1
             problem = f"its lines match only in line {line}, not below the hunk before it; join the two"
-            raise HunksDoNotFit([Misfit(hunk.number, problem + ", or put them in the order of the file")])
+            raise HunkMismatch([RejectedHunk(hunk.number, problem + ", or put them in the order of the file")])
         earliest.append(found[at])
     latest = [places[-1][-1]] if places else []
     for hunk, following, found in zip(hunks[-2::-1], hunks[:0:-1], places[-2::-1], strict=True):
@@ -233,32 +233,36 @@ def _in_order(hunks: Sequence[_Extent], places: Sequence[list[int]]) -> list[int
         if first != last or len(found) >= MAX_PLACES
     ]
     if misfits:
-        raise HunksDoNotFit(misfits)
+        raise HunkMismatch(misfits)
     return earliest
 
 
-def _ambiguous(hunk: _Extent, found: Sequence[int]) -> Misfit:
+def _ambiguous(hunk: _Extent, found: Sequence[int]) -> RejectedHunk:
     listed = ", ".join(str(place + 1) for place in found[:MAX_LISTED]) + (" …" if len(found) > MAX_LISTED else "")
-    return Misfit(hunk.number, f"its lines match in several places (lines {listed}); add context lines, or a heading")
+    return RejectedHunk(
+        hunk.number, f"its lines match in several places (lines {listed}); add context lines, or a heading"
+    )
 
 
-def _without_place(lines: _Lines, hunk: Hunk, is_explained: bool) -> Misfit:
+def _without_place(lines: _Lines, hunk: Hunk, is_explained: bool) -> RejectedHunk:
     def near(wanted: str) -> tuple[NearMatch, ...]:
         return near_matches(lines.text, wanted) if is_explained else ()
 
     if not hunk.old:
         if hunk.headings:
-            return Misfit(hunk.number, f"no line is {hunk.headings[-1].strip()!r}", near(hunk.headings[-1]))
-        return Misfit(hunk.number, "it only adds lines and does not say where; add a line of the file that it follows")
+            return RejectedHunk(hunk.number, f"no line is {hunk.headings[-1].strip()!r}", near(hunk.headings[-1]))
+        return RejectedHunk(
+            hunk.number, "it only adds lines and does not say where; add a line of the file that it follows"
+        )
     where = lines.places_of(hunk.old, 0)[:MAX_LISTED]
     if where and hunk.at_end:
-        return Misfit(hunk.number, f"its lines match in line {where[0] + 1}, not at the end of the file")
+        return RejectedHunk(hunk.number, f"its lines match in line {where[0] + 1}, not at the end of the file")
     if where:
         listed = ", ".join(str(place + 1) for place in where)
         lines_are = f"line {listed}" if len(where) == 1 else f"lines {listed}"
         problem = f"its lines match in {lines_are}, but not below {hunk.headings[-1].strip()!r}"
-        return Misfit(hunk.number, problem, near(hunk.headings[-1]))
-    return Misfit(hunk.number, "its lines do not occur in the file", near("\n".join(hunk.old)))
+        return RejectedHunk(hunk.number, problem, near(hunk.headings[-1]))
+    return RejectedHunk(hunk.number, "its lines do not occur in the file", near("\n".join(hunk.old)))
 
 
 def _changed(lines: list[_Line], hunks: Sequence[Hunk], starts: Sequence[int], usual_end: str) -> Iterator[_Line]:

@@ -24,7 +24,7 @@ from toolcrib.files.editing import (
     put,
     syntax_problem,
 )
-from toolcrib.files.hunks import HunksDoNotFit, Misfit, with_hunks
+from toolcrib.files.hunks import HunkMismatch, RejectedHunk, with_hunks
 from toolcrib.files.near_matches import near_matches
 from toolcrib.files.patch_parsing import FileChange, PatchError, parse_patch
 from toolcrib.files.paths import file_effects
@@ -120,12 +120,12 @@ class PatchPlan:
 class _Problem(Exception):
     """A change that cannot be made; `rows` go into the result."""
 
-    def __init__(self, path: str, problem: str, misfits: Sequence[Misfit] = ()) -> None:
+    def __init__(self, path: str, problem: str, misfits: Sequence[RejectedHunk] = ()) -> None:
         super().__init__(problem)
         self.rows = list(_rows(path, problem, misfits))
 
 
-def _rows(path: str, problem: str, misfits: Sequence[Misfit]) -> Iterator[JsonObject]:
+def _rows(path: str, problem: str, misfits: Sequence[RejectedHunk]) -> Iterator[JsonObject]:
     if not misfits:
         yield {"file": path, "problem": problem}
     for misfit in misfits:
@@ -217,7 +217,7 @@ def _updated(change: FileChange, file: _State, path: BackendPath) -> bytes:
         return _encoded(with_hunks(old, change.hunks), path)
     except EditRefused as error:
         raise _Problem(path, str(error)) from error
-    except HunksDoNotFit as error:
+    except HunkMismatch as error:
         raise _Problem(path, str(error), error.misfits) from error
 
 

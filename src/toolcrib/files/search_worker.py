@@ -51,7 +51,7 @@ class LineTooLong(ValueError):
     """A file has a line that is longer than any that people write."""
 
 
-class TimeUp(Exception):
+class SearchTimeout(Exception):
     """The search has taken as long as it may."""
 
 
@@ -211,7 +211,7 @@ class SearchClock:
 
     def check(self) -> None:
         if time.monotonic() - self._started > self._seconds:
-            raise TimeUp
+            raise SearchTimeout
 
     def is_late(self) -> bool:
         return time.monotonic() - self._started > self._page_seconds
@@ -239,7 +239,7 @@ class FileSearch:
                     if self.page.is_full and self._clock.is_late():
                         return "page"
                 self._look(path, blocks)
-        except TimeUp:
+        except SearchTimeout:
             return "time"
         return "done"
 

@@ -76,7 +76,7 @@ async def recover(registry: ProcessRegistry, open_environment: OpenEnvironment, 
 
 
 @runtime_checkable
-class EndsOrphans(Protocol):
+class OrphanTerminator(Protocol):
     """An environment that also knows commands without a record: those in the foreground."""
 
     async def end_orphans(self, kept: Collection[str]) -> None:
@@ -116,7 +116,7 @@ class _Recovery(Struct, frozen=True):
             await self._close(environment, address)
             return
         ledger.environment_opened(address)
-        if isinstance(environment, EndsOrphans):
+        if isinstance(environment, OrphanTerminator):
             try:
                 await environment.end_orphans(running)
             except FAILURES as error:

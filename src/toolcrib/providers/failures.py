@@ -25,7 +25,7 @@ MAX_TEXT_CHARS = 8_000
 MAX_CAUSES = 8
 
 
-class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One failed request."""
 
     status: int | None
@@ -45,7 +45,7 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own advice."""
 
 
-def facts_of(error: BaseException) -> ErrorFacts:
+def facts_of(error: BaseException) -> ErrorDetails:
     """What an exception tells about the failure; reads only attributes that the known SDKs share."""
     chain = list(_with_causes(error))
     body = getattr(error, "body", None)
@@ -54,7 +54,7 @@ def facts_of(error: BaseException) -> ErrorFacts:
     types = " ".join(str(described.get(key) or "") for key in ("type", "code", "status", "error_code"))
     text = _text(provider_text, types, described)
     headers = _headers(error)
-    return ErrorFacts(
+    return ErrorDetails(
         status=_status(error, described),
         provider_text=provider_text,
         text=text,
@@ -403,7 +403,7 @@ def is_on_this_machine(base_url: str) -> bool:
         return False
 
 
-def _judge(facts: ErrorFacts) -> FailureKind:
+def _judge(facts: ErrorDetails) -> FailureKind:
     for rule in (_by_class, _by_words, _by_status):
         found = rule(facts)
         if found is not None:
@@ -427,7 +427,7 @@ _BY_CLASS: tuple[tuple[frozenset[str], FailureKind], ...] = (
 _NO_SUCH_HOST = lazy_pattern(r"name or service|name resolution|nodename|getaddrinfo")
 
 
-def _by_class(facts: ErrorFacts) -> FailureKind | None:
+def _by_class(facts: ErrorDetails) -> FailureKind | None:
     """Classify a failure without any response by its exception alone."""
     if facts.status is not None or facts.has_body:
         return None
@@ -484,7 +484,7 @@ _WORDS: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
 )  # fmt: skip
 
 
-def _by_words(facts: ErrorFacts) -> FailureKind | None:
+def _by_words(facts: ErrorDetails) -> FailureKind | None:
     """Classify a rejection by its words. A broken server may say anything, so only some words count."""
     if facts.status is not None and facts.status >= 500:
         if _mentions_tools(facts):
@@ -505,7 +505,7 @@ def _by_words(facts: ErrorFacts) -> FailureKind | None:
 _TOO_LONG = next(pattern for pattern, found in _WORDS if found.kind == "too_long")
 
 
-def _is_credible(found: FailureKind, facts: ErrorFacts) -> bool:
+def _is_credible(found: FailureKind, facts: ErrorDetails) -> bool:
     # "Limit 1000 per day" and "retry in 30s" mean a limit only if the status agrees.
     if found.kind == "rate_limit" or found.cause == "period":
         return facts.status == 429 or "resource_exhausted" in facts.words
@@ -538,7 +538,7 @@ _BY_STATUS = {
 }
 
 
-def _by_status(facts: ErrorFacts) -> FailureKind | None:
+def _by_status(facts: ErrorDetails) -> FailureKind | None:
     status = facts.status
     if status is None or status < 400:
         # The error arrived inside a stream, after the status was sent.
@@ -577,7 +577,7 @@ _BAD_SCHEMA = lazy_pattern(r"(?:invalid|bad) (?:json )?schema (?:for|of|in) (?:t
 _QUOTED = lazy_pattern(r"\b(?:function|tool)s?(?: named| name)?:? *['\"`]([\w.-]{1,64})['\"`]", re.IGNORECASE)
 
 
-def _mentions_tools(facts: ErrorFacts) -> bool:
+def _mentions_tools(facts: ErrorDetails) -> bool:
     if _NO_TOOLS.search(facts.words) or _POSITION.search(facts.words):
         return True
     if facts.status is not None and facts.status >= 500:
@@ -585,7 +585,7 @@ def _mentions_tools(facts: ErrorFacts) -> bool:
     return bool(_TOOL_WORDS.search(facts.words)) and not _NOT_A_TOOL.search(facts.words)
 
 
-def _refused_tools(facts: ErrorFacts, tools: Sequence[JsonObject]) -> tuple[str, ...]:
+def _refused_tools(facts: ErrorDetails, tools: Sequence[JsonObject]) -> tuple[str, ...]:
     """The rejected tools; all of them if the model accepts no tools, none if the provider names none."""
     sent = [tool_name(tool) for tool in tools]
     if _NO_TOOLS.search(facts.words):

@@ -180,7 +180,7 @@ _PREFIX = "#/$defs/"
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", type(None): "null"}
 
 
-class TypeFacts(msgspec.Struct):
+class TypeDetails(msgspec.Struct):
     """What the author wrote about types that a generated schema does not say."""
 
     choices: dict[frozenset[tuple[type, Any]], list[Any]] = msgspec.field(default_factory=dict)
@@ -194,7 +194,7 @@ class TypeFacts(msgspec.Struct):
         self.classes.setdefault(name, (docs, texts))
 
 
-def tidy(root: JsonObject, definitions: JsonObject, facts: TypeFacts) -> JsonObject:
+def tidy(root: JsonObject, definitions: JsonObject, facts: TypeDetails) -> JsonObject:
     """The schema with definitions put in place; only those of recursive types stay in `$defs`."""
     for name, definition in definitions.items():
         _describe_fields(definition, facts.classes.get(name))
@@ -227,7 +227,7 @@ def _describe_fields(definition: JsonObject, known: tuple[Docs, dict[str, str]] 
             schema.setdefault("description", text)
 
 
-def _tidied(node: Any, definitions: JsonObject, recursive: set[str], facts: TypeFacts) -> Any:
+def _tidied(node: Any, definitions: JsonObject, recursive: set[str], facts: TypeDetails) -> Any:
     if isinstance(node, list):
         return [_tidied(item, definitions, recursive, facts) for item in node]
     if not isinstance(node, dict):
@@ -248,7 +248,7 @@ def _tidied(node: Any, definitions: JsonObject, recursive: set[str], facts: Type
     return result
 
 
-def _choices(values: list[Any], facts: TypeFacts) -> JsonObject:
+def _choices(values: list[Any], facts: TypeDetails) -> JsonObject:
     ordered = facts.choices.get(_key(values), values)
     kinds = {_JSON_TYPES.get(type(value)) for value in ordered}
     only = kinds.pop() if len(kinds) == 1 else None
@@ -522,9 +522,9 @@ def encode_custom(value: Any) -> Any:
     raise NotImplementedError(f"objects of type {type(value).__name__} have no JSON form")
 
 
-def _facts_of(hints: list[Any]) -> TypeFacts:
+def _facts_of(hints: list[Any]) -> TypeDetails:
     """What msgspec's schemas leave out about all types that the hints reach: order of choices, texts of fields."""
-    facts = TypeFacts()
+    facts = TypeDetails()
     waiting, seen = list(hints), set()
     while waiting:
         hint = waiting.pop()

@@ -33,23 +33,23 @@ ANNOTATIONS = frozenset({"description", "title", "default", "examples", "depreca
 MALFORMED: Any = object()
 
 
-class Inexpressible(ToolcribError):
+class UnrenderableTool(ToolcribError):
     """A tool that no request can carry; the message says why."""
 
 
 def copy_json(value: Any, depth: int = 0) -> Any:
-    """A copy of a JSON value that shares nothing with it; raises Inexpressible for what JSON cannot hold."""
+    """A copy of a JSON value that shares nothing with it; raises UnrenderableTool for what JSON cannot hold."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if depth > MAX_DATA_DEPTH:
-        raise Inexpressible(f"a value in its schema is nested more than {MAX_DATA_DEPTH} levels deep")
+        raise UnrenderableTool(f"a value in its schema is nested more than {MAX_DATA_DEPTH} levels deep")
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (list, tuple)):
         return [copy_json(item, depth + 1) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: copy_json(item, depth + 1) for key, item in value.items()}
-    raise Inexpressible(f"its schema holds {value!r:.80}, which is not JSON")
+    raise UnrenderableTool(f"its schema holds {value!r:.80}, which is not JSON")
 
 
 def clean_types(value: Any) -> list[str]:
@@ -123,7 +123,7 @@ def keywords_for(types: list[str]) -> frozenset[str]:
 def _data(value: Any) -> Any:
     try:
         return copy_json(value)
-    except Inexpressible:
+    except UnrenderableTool:
         return MALFORMED
 
 

@@ -18,7 +18,7 @@ from toolcrib.definitions.dialects.keywords import (
     MALFORMED,
     OBJECT_KEYWORDS,
     PLAIN_KEYWORDS,
-    Inexpressible,
+    UnrenderableTool,
     add_notes,
     clean_types,
     note,
@@ -136,9 +136,9 @@ class _Normaliser:
     def root(self) -> tuple[JsonObject, list[str]]:
         node = self._node(self._schema, inline=True)
         if node is None:
-            raise Inexpressible("its schema refuses every argument")
+            raise UnrenderableTool("its schema refuses every argument")
         if types_of(node) and "object" not in types_of(node):
-            raise Inexpressible(f"its arguments are declared as {types_of(node)[0]!r}; declare an object")
+            raise UnrenderableTool(f"its arguments are declared as {types_of(node)[0]!r}; declare an object")
         notes = _root_notes(node)
         flat = flatten(node)
         root: JsonObject = {"type": "object", "properties": flat.pop("properties", {})}
@@ -165,7 +165,7 @@ class _Normaliser:
             return {}
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise Inexpressible(f"its schema has more than {MAX_NODES} parts")
+            raise UnrenderableTool(f"its schema has more than {MAX_NODES} parts")
         if self._depth >= MAX_DEPTH:
             return _stub(schema)
         had_own_base = self._has_own_base

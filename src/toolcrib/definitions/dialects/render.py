@@ -12,7 +12,7 @@ from toolcrib.core.errors import UnknownName
 from toolcrib.core.models import Dialect
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
-from toolcrib.definitions.dialects.keywords import Inexpressible, short, with_notes
+from toolcrib.definitions.dialects.keywords import UnrenderableTool, short, with_notes
 from toolcrib.definitions.dialects.llama_cpp import loosen
 from toolcrib.definitions.dialects.normal import normalise
 from toolcrib.definitions.dialects.strict import strict_root
@@ -51,9 +51,9 @@ def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
         try:
             _check_name(name, dialect)
             if name in rendered:
-                raise Inexpressible("another tool has the same name; rename one of them")
+                raise UnrenderableTool("another tool has the same name; rename one of them")
             rendered[name] = _WRITERS[dialect](name, definition["function"])
-        except Inexpressible as error:
+        except UnrenderableTool as error:
             set_aside.append(SkippedTool(name or f"#{position}", str(error)))
         except RecursionError:
             set_aside.append(SkippedTool(name, "its schema is nested too deeply"))
@@ -71,11 +71,11 @@ def _name_of(definition: Any) -> str:
 
 def _check_name(name: str, dialect: Dialect) -> None:
     if not name:
-        raise Inexpressible("it has no name; a definition is {'type': 'function', 'function': {'name': …}}")
+        raise UnrenderableTool("it has no name; a definition is {'type': 'function', 'function': {'name': …}}")
     if not _NAME.fullmatch(name):
-        raise Inexpressible(f"the name {name!r:.100} cannot be sent; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
+        raise UnrenderableTool(f"the name {name!r:.100} cannot be sent; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
     if dialect in ("gemini", "openai_gemini") and not _GEMINI_NAME.fullmatch(name):
-        raise Inexpressible(f"Gemini refuses the name {name!r}; start it with a letter or an underscore")
+        raise UnrenderableTool(f"Gemini refuses the name {name!r}; start it with a letter or an underscore")
 
 
 def _normalised(function: JsonObject, *, keep_references: bool) -> tuple[str, JsonObject]:
@@ -84,7 +84,7 @@ def _normalised(function: JsonObject, *, keep_references: bool) -> tuple[str, Js
     if parameters is None or parameters is True:
         parameters = {}
     if not isinstance(parameters, dict):
-        raise Inexpressible(f"its parameters are {parameters!r:.80}, not a JSON Schema object")
+        raise UnrenderableTool(f"its parameters are {parameters!r:.80}, not a JSON Schema object")
     root, notes = normalise(parameters, keep_references=keep_references)
     description = function.get("description")
     text = description if isinstance(description, str) and description.strip() else function["name"]
@@ -101,7 +101,7 @@ def _openai_strict(name: str, function: JsonObject) -> JsonObject:
     try:
         tool = _function(name, description, strict_root(root))
         tool["function"]["strict"] = True
-    except Inexpressible:
+    except UnrenderableTool:
         tool = _function(name, description, root)
         tool["function"]["strict"] = False
     return tool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolcrib.core.types import JsonObject
-from toolcrib.definitions.dialects.keywords import Inexpressible, add_notes, infer_types, note, set_types, types_of
+from toolcrib.definitions.dialects.keywords import UnrenderableTool, add_notes, infer_types, note, set_types, types_of
 from toolcrib.definitions.dialects.normal import intersect
 
 _KEPT = frozenset(
@@ -18,7 +18,7 @@ _SHARED_BY_BRANCHES = frozenset({"description", "title", "default", "examples", 
 
 
 def strict_root(root: JsonObject) -> JsonObject:
-    """The normalised root for `strict: true`; raises Inexpressible where strict mode cannot say it."""
+    """The normalised root for `strict: true`; raises UnrenderableTool where strict mode cannot say it."""
     if not root["properties"] and "additionalProperties" not in root:
         # A tool without arguments, rather than one with arguments of any name.
         root = root | {"additionalProperties": False}
@@ -28,22 +28,22 @@ def strict_root(root: JsonObject) -> JsonObject:
 def _node(node: JsonObject) -> JsonObject:
     if "$ref" in node:
         if len(node) > 1:
-            raise Inexpressible("a reference stands beside other keywords")
+            raise UnrenderableTool("a reference stands beside other keywords")
         return dict(node)
     if "anyOf" in node:
         return _alternatives(node)
     types = infer_types(node)
     if not types:
-        raise Inexpressible("a value of any type is allowed")
+        raise UnrenderableTool("a value of any type is allowed")
     strict: JsonObject = {}
     set_types(strict, types)
     strict |= {key: _inner(key, value) for key, value in node.items() if key in _KEPT and _is_supported(key, value)}
     if "object" in types:
         _close(strict, node)
     if "prefixItems" in node:
-        raise Inexpressible("an array has its own schema for each position")
+        raise UnrenderableTool("an array has its own schema for each position")
     if "array" in types and "items" not in strict:
-        raise Inexpressible("an array does not say what it holds")
+        raise UnrenderableTool("an array does not say what it holds")
     left_out = (key for key in node if key not in strict and key not in _UNNOTED)
     add_notes(strict, (note(key, node[key]) for key in left_out if node[key] is not None))
     return strict
@@ -67,9 +67,9 @@ def _close(strict: JsonObject, node: JsonObject) -> None:
     required = node.get("required", [])
     others = node.get("additionalProperties", bool(not properties))
     if others is not False or "patternProperties" in node:
-        raise Inexpressible("an object takes keys that its schema does not name")
+        raise UnrenderableTool("an object takes keys that its schema does not name")
     if any(name not in properties for name in required):
-        raise Inexpressible("a required property has no schema")
+        raise UnrenderableTool("a required property has no schema")
     strict["properties"] = {
         name: schema if name in required else _nullable(schema) for name, schema in properties.items()
     }
@@ -80,11 +80,11 @@ def _close(strict: JsonObject, node: JsonObject) -> None:
 def _alternatives(node: JsonObject) -> JsonObject:
     shared = {key: value for key, value in node.items() if key not in _SHARED_BY_BRANCHES and key != "anyOf"}
     if "properties" in shared or "items" in shared:
-        raise Inexpressible("alternatives stand beside properties or items")
+        raise UnrenderableTool("alternatives stand beside properties or items")
     # A branch that takes anything is how normalising says "or left open"; strict mode has no such thing.
     branches = [branch for branch in node["anyOf"] if branch]
     if not branches:
-        raise Inexpressible("a value of any type is allowed")
+        raise UnrenderableTool("a value of any type is allowed")
     strict: JsonObject = {key: node[key] for key in ("description", "title") if key in node}
     strict["anyOf"] = [_node(intersect(branch, shared) if shared else branch) for branch in branches]
     add_notes(strict, (note(key, node[key]) for key in ("default", "examples") if node.get(key) is not None))

@@ -33,7 +33,7 @@ from toolcrib.mcp.client.questions import (
     DECLINE,
     MAX_ATTEMPTS,
     CallEnded,
-    NobodyToAsk,
+    NoUserAvailable,
     QuestionClosed,
     RefusalCounter,
     SessionUser,
@@ -91,7 +91,7 @@ class ElicitationHandler:
             return ErrorData(code=INVALID_PARAMS, message=f"{error}")
         except QuestionClosed as closed:
             return self._refuse(closed.action, f"{closed}")
-        except NobodyToAsk as error:
+        except NoUserAvailable as error:
             return self._refuse("decline", f"{error}")
         except CallEnded as error:
             return self._refuse("cancel", f"{error}")

@@ -28,7 +28,7 @@ from toolcrib.mcp.client.callbacks import ClientCallbacks
 from toolcrib.mcp.client.errors import ConnectionLost, RequestFailed, ServerFailed
 from toolcrib.mcp.client.server_process import LaunchSpec, ProcessLedger, ServerLog
 from toolcrib.mcp.client.servers import Server, ServerStatus, read_server
-from toolcrib.mcp.client.supervisor import ConnectionSupervisor, ServerRequest, StartSlots
+from toolcrib.mcp.client.supervisor import ConnectionSupervisor, ServerRequest, StartLimiter
 from toolcrib.mcp.client.tool_registrar import ToolRegistrar, is_alias_free, to_mcp_tool
 from toolcrib.mcp.client.trust import TrustStore
 from toolcrib.mcp.client.untrusted_text import one_line
@@ -80,7 +80,7 @@ class McpClientManager:
         self._loop = ServiceLoop("toolcrib-mcp")
         self._supervisors: dict[str, ConnectionSupervisor] = {}
         self._start_now, self._has_started = asyncio.Event(), asyncio.Event()
-        self._start_slots = StartSlots()
+        self._start_slots = StartLimiter()
         self._servers: dict[str, McpServerSettings] = {}
         self._is_open = False
 

@@ -22,7 +22,7 @@ NO_ANSWER = "(the user gave no answer)"
 """What an asker returns when the person closed the question."""
 
 
-class NobodyToAsk(ToolcribError):
+class NoUserAvailable(ToolcribError):
     """There is nobody to ask; the message says why."""
 
 
@@ -42,10 +42,12 @@ def context_for_question(contexts: Contexts, services: Callable[[], Services | N
     if not active:
         served = services()
         if served is None:
-            raise NobodyToAsk("the client is shutting down")
+            raise NoUserAvailable("the client is shutting down")
         return ToolContext(services=served)
     if len({one.session_id for one in active}) > 1:
-        raise NobodyToAsk("the server is working for several sessions and does not say which one the question is for")
+        raise NoUserAvailable(
+            "the server is working for several sessions and does not say which one the question is for"
+        )
     return active[-1]
 
 

@@ -54,7 +54,13 @@ from toolcrib.core.ports import Gate
 from toolcrib.core.types import Effect, JsonObject, Source, ToolEntry
 from toolcrib.definitions.dialects import render
 from toolcrib.mcp.client.callbacks import Contexts
-from toolcrib.mcp.client.questions import CallEnded, NobodyToAsk, RefusalCounter, ask_during_call, context_for_question
+from toolcrib.mcp.client.questions import (
+    CallEnded,
+    NoUserAvailable,
+    RefusalCounter,
+    ask_during_call,
+    context_for_question,
+)
 from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.names import toolset_name
@@ -161,7 +167,7 @@ class SamplingCallback:
             return await self._answer(params)
         except SamplingRefused as refused:
             return self._refuse(refused.code, f"{refused}")
-        except (SamplingRequestError, NobodyToAsk) as error:
+        except (SamplingRequestError, NoUserAvailable) as error:
             return self._refuse(INVALID_PARAMS, f"{error}")
         except CallEnded as error:
             return self._refuse(USER_REJECTED, f"{error}")

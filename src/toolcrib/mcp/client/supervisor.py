@@ -86,7 +86,7 @@ class ConnectionSupervisor:
         server: Server,
         connect: OpenConnection,
         on_listing: Callable[[ConnectionSupervisor, ToolListing, Connection], None],
-        start_slots: StartSlots,
+        start_slots: StartLimiter,
     ) -> None:
         self.server = server
         self.contexts: list[ToolContext] = []
@@ -480,7 +480,7 @@ def connection_deadlines(
     )
 
 
-class StartSlots:
+class StartLimiter:
     """Limits how many servers start at once, so that fifty of them do not take the whole machine.
 
     Shared by all servers; used on one event loop.
