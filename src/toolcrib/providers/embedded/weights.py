@@ -99,7 +99,7 @@ class WeightsStore(msgspec.Struct, frozen=True, kw_only=True):
     def _fetch(self, download: Download) -> Path:
         """The file from the first source that has it. Raises DownloadFailed with each source's error."""
         # urllib costs 20 ms to import, which only a download should pay.
-        from toolcrib.providers.embedded.download import fetch_from_hub  # noqa: PLC0415
+        from toolcrib.providers.embedded.hub import fetch_from_hub  # noqa: PLC0415
 
         sources: list[tuple[str, Callable[[], Path]]] = [
             ("the model hub", lambda: fetch_from_hub(download, self.hub_address)),
