@@ -110,18 +110,18 @@ def test_a_link_does_not_hide_a_protected_file(tmp_path):
     (own / "config.yaml").write_text("")
     (workspace / "harmless.yaml").symlink_to(own / "config.yaml")
     (workspace / "folder").symlink_to(own)
-    place = PathScope(cwd=str(workspace), workspace=str(workspace), home=HOME)
+    folders = PathScope(cwd=str(workspace), workspace=str(workspace), home=HOME)
     for path in ("harmless.yaml", "folder/config.yaml", "folder/.env"):
-        assert SensitivePaths(str(own)).reason_to_deny_write(path, place)
+        assert SensitivePaths(str(own)).reason_to_deny_write(path, folders)
 
 
 def test_a_home_behind_a_link_is_protected_under_both_names(tmp_path):
     """TOOLCRIB_HOME may be a link; the folder behind it is protected too."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
+    folders = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home=HOME)
     for name in ("real", "link"):
-        assert SensitivePaths(str(tmp_path / "link")).reason_to_deny_write(f"{name}/config.yaml", place)
+        assert SensitivePaths(str(tmp_path / "link")).reason_to_deny_write(f"{name}/config.yaml", folders)
 
 
 def test_skills_are_kept_by_the_tool_for_them_and_by_no_other():
@@ -140,8 +140,8 @@ def test_skills_in_a_linked_folder_are_asked_about_where_they_really_are(tmp_pat
     (real / "x").mkdir(parents=True)
     (own / "skills").symlink_to(real)
     paths = SensitivePaths(str(own))
-    place = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
-    assert paths.reason_to_ask(str(real / "x/SKILL.md"), place)
-    assert paths.is_managed_by("skill_manage", str(real / "x/SKILL.md"), place)
+    folders = PathScope(cwd=str(tmp_path), workspace=str(tmp_path), home="/home/anna")
+    assert paths.reason_to_ask(str(real / "x/SKILL.md"), folders)
+    assert paths.is_managed_by("skill_manage", str(real / "x/SKILL.md"), folders)
     (real / "x/out").symlink_to(tmp_path / "elsewhere")
-    assert not paths.is_managed_by("skill_manage", str(own / "skills/x/out/a.md"), place)
+    assert not paths.is_managed_by("skill_manage", str(own / "skills/x/out/a.md"), folders)

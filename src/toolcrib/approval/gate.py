@@ -156,10 +156,10 @@ class ApprovalGate:
         except OSError as error:
             logger.error("cannot record the answer to approval %s: %s", question.request.id, error)
             problem = error
-        told = {**question.keywords, "choice": _hook_choice(answer), "decided_by": answer.decided_by}
+        keywords = {**question.keywords, "choice": _hook_choice(answer), "decided_by": answer.decided_by}
         if answer.decided_by == "smart":
-            told["surface"] = "smart"
-        self._fire_hook("post_approval_response", told)
+            keywords["surface"] = "smart"
+        self._fire_hook("post_approval_response", keywords)
         return problem
 
     def remember(self, request: ApprovalRequest, answer: ApprovalAnswer) -> None:

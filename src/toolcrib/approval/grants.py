@@ -56,10 +56,10 @@ STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--qu
 class Scopes:
     """Computes the dangers of one command line; properties of the whole line are computed once."""
 
-    def __init__(self, reading: CommandReading, command: str, place: PathScope) -> None:
+    def __init__(self, reading: CommandReading, command: str, folders: PathScope) -> None:
         self._reading = reading
         self._command = command
-        self._place = place
+        self._folders = folders
 
     @cached_property
     def exact(self) -> str:
@@ -79,7 +79,7 @@ class Scopes:
         if finding.paths and finding.rule in PATH_RULES and _paths_are_known(finding):
             by_scope: dict[str, list[str]] = {}
             for path in finding.paths:
-                by_scope.setdefault(path_scope(path, self._place), []).append(path)
+                by_scope.setdefault(path_scope(path, self._folders), []).append(path)
             return tuple(_danger(finding, scope, tuple(paths)) for scope, paths in by_scope.items())
         if finding.paths or finding.rule in (PATH_RULES | THIS_TEXT_ONLY) or finding.scope in ("", "this command"):
             return (_danger(finding, self.exact, finding.paths),)
@@ -87,27 +87,27 @@ class Scopes:
             return (_danger(finding, self.exact, ()),)
         innermost = stacks[0][-1] if stacks and stacks[0] else None
         same = all(stack and stack[-1] == innermost for stack in stacks)
-        return (_danger(finding, named_scope(finding, innermost, self._place) if same else self.exact, ()),)
+        return (_danger(finding, named_scope(finding, innermost, self._folders) if same else self.exact, ()),)
 
 
-def path_scope(path: str, place: PathScope) -> str:
+def path_scope(path: str, folders: PathScope) -> str:
     """The scope of a path, as a person would name it."""
-    written = place.absolute(_without_whole_folder_glob(path))
-    real = place.real(written)
-    root = place.real(place.workspace) if place.workspace else ""
+    written = folders.absolute(_without_whole_folder_glob(path))
+    real = folders.real(written)
+    root = folders.real(folders.workspace) if folders.workspace else ""
     if root and real == root:
         return WHOLE_WORKSPACE
-    if place.in_workspace(written):
+    if folders.in_workspace(written):
         # Git history is worth more than the rest of the folder.
         return f"in {real}" if ".git" in real[len(root) :].split("/") else INSIDE_WORKSPACE
     return f"in {real}"
 
 
-def named_scope(finding: Finding, call: ProgramCall | None, place: PathScope) -> str:
+def named_scope(finding: Finding, call: ProgramCall | None, folders: PathScope) -> str:
     """The scope of a danger without paths: "this host", or "this database" with the words that choose it."""
     scope = finding.scope
     if scope == "this repository":
-        folder = place.workspace if is_at_or_inside(place.cwd, place.workspace) else place.cwd
+        folder = folders.workspace if is_at_or_inside(folders.cwd, folders.workspace) else folders.cwd
         scope = f"the repository in {folder or '.'}"
     if call is None:
         return scope

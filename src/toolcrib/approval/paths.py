@@ -45,7 +45,7 @@ class PathScope(msgspec.Struct, frozen=True, kw_only=True):
             path = self.home + path[1:]
         return _normal(os.path.join(self.cwd or self.workspace or "/", path))  # noqa: PTH118 - text only
 
-    def both(self, path: str) -> tuple[str, str]:
+    def written_and_real(self, path: str) -> tuple[str, str]:
         """The path as written, and with links resolved; callers check both."""
         written = self.absolute(path)
         return written, self.real(written)
@@ -88,7 +88,7 @@ PROTECTED_ANYWHERE = re.compile(
     re.IGNORECASE,
 )
 # Part of ordinary work, but what is written here takes effect later, unseen.
-ASKED_ANYWHERE = re.compile(
+ASK_ANYWHERE = re.compile(
     r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
@@ -130,65 +130,72 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     own_home: str
 
-    def reason_to_deny_write(self, path: str, place: PathScope) -> str:
+    def reason_to_deny_write(self, path: str, folders: PathScope) -> str:
         """Why no tool may write or delete this path; empty if a tool may."""
-        for one in place.both(path):
-            if self.is_ours(one, place):
+        for one in folders.written_and_real(path):
+            if self.is_ours(one, folders):
                 return "it belongs to toolcrib itself, and no tool may change it"
-            if PROTECTED_ANYWHERE.search(one) or _in_a_home(one, place, PROTECTED_IN_HOME):
+            if PROTECTED_ANYWHERE.search(one) or _matches_in_home(one, folders, PROTECTED_IN_HOME):
                 return "no tool may write keys, shell profiles or system files"
             # Deleting a parent folder deletes everything in it.
-            if any(is_inside(own.lower(), one.lower()) for own in self._own(place)) or one in ("/", place.home):
+            if any(is_inside(own.lower(), one.lower()) for own in self._own(folders)) or one in ("/", folders.home):
                 return "it contains files that no tool may change"
         return ""
 
-    def reason_to_ask(self, path: str, place: PathScope) -> str:
+    def reason_to_ask(self, path: str, folders: PathScope) -> str:
         """Why writing this path needs approval even inside the workspace; empty if it doesn't."""
-        for one in place.both(path):
-            code = (f"{root}/{name}".lower() for root in self._roots(place) for name in OWN_CODE)
+        for one in folders.written_and_real(path):
+            code = (f"{root}/{name}".lower() for root in self._roots(folders) for name in OWN_CODE)
             if any(is_at_or_inside(one.lower(), folder) for folder in code):
                 return "toolcrib runs the code in it at the next start"
-            texts = (f"{root}/{name}" for root in self._roots(place) for name in OWN_TEXTS)
+            texts = (f"{root}/{name}" for root in self._roots(folders) for name in OWN_TEXTS)
             # Many users keep these in a separate folder and link to it.
-            if any(is_at_or_inside(one.lower(), real.lower()) for folder in texts for real in place.both(folder)):
+            if any(
+                is_at_or_inside(one.lower(), real.lower())
+                for folder in texts
+                for real in folders.written_and_real(folder)
+            ):
                 return "later sessions follow its text without anyone seeing it"
-            if ASKED_ANYWHERE.search(one):
+            if ASK_ANYWHERE.search(one):
                 return "its content takes effect later without anyone seeing it"
         return ""
 
-    def is_managed_by(self, tool: str, path: str, place: PathScope) -> bool:
+    def is_managed_by(self, tool: str, path: str, folders: PathScope) -> bool:
         """Whether a path, with links resolved, is in the folder that this built-in tool manages."""
         folder = MANAGED_BY.get(tool)
-        return folder is not None and is_inside(place.both(path)[1], place.real(f"{self.own_home}/{folder}"))
-
-    def is_ours(self, path: str, place: PathScope) -> bool:
-        """Whether an absolute path is one of our settings, grants, secrets or records."""
-        return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
-
-    def protected_paths(self, place: PathScope) -> tuple[str, ...]:
-        """What a command must not touch in a toolcrib home outside its default location."""
-        if self.own_home == f"{place.home}/.toolcrib":
-            return ()
-        folders = (*OWN_CODE, *OWN_TEXTS)
-        return (*self._own(place), *(f"{root}/{name}" for root in self._roots(place) for name in folders))
-
-    def is_secret(self, path: str, place: PathScope) -> bool:
-        """Whether reading a path reveals a key or a password."""
-        return any(
-            bool(SECRET_ANYWHERE.search(one)) or _in_a_home(one, place, SECRET_IN_HOME) for one in place.both(path)
+        return folder is not None and is_inside(
+            folders.written_and_real(path)[1], folders.real(f"{self.own_home}/{folder}")
         )
 
-    def _own(self, place: PathScope) -> tuple[str, ...]:
+    def is_ours(self, path: str, folders: PathScope) -> bool:
+        """Whether an absolute path is one of our settings, grants, secrets or records."""
+        return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(folders))
+
+    def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
+        """What a command must not touch in a toolcrib home outside its default location."""
+        if self.own_home == f"{folders.home}/.toolcrib":
+            return ()
+        names = (*OWN_CODE, *OWN_TEXTS)
+        return (*self._own(folders), *(f"{root}/{name}" for root in self._roots(folders) for name in names))
+
+    def is_secret(self, path: str, folders: PathScope) -> bool:
+        """Whether reading a path reveals a key or a password."""
+        return any(
+            bool(SECRET_ANYWHERE.search(one)) or _matches_in_home(one, folders, SECRET_IN_HOME)
+            for one in folders.written_and_real(path)
+        )
+
+    def _own(self, folders: PathScope) -> tuple[str, ...]:
         # Files are replaced by renaming a file with such a name, which must be protected too.
         names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
-        return tuple(f"{root}/{name}" for root in self._roots(place) for name in (*names, *OWN_FOLDERS))
+        return tuple(f"{root}/{name}" for root in self._roots(folders) for name in (*names, *OWN_FOLDERS))
 
-    def _roots(self, place: PathScope) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.own_home, place.real(self.own_home))))
+    def _roots(self, folders: PathScope) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.own_home, folders.real(self.own_home))))
 
 
-def _in_a_home(path: str, place: PathScope, pattern: re.Pattern[str]) -> bool:
-    if is_inside(path, place.home) and pattern.match(path[len(place.home.rstrip("/")) + 1 :]):
+def _matches_in_home(path: str, folders: PathScope, pattern: re.Pattern[str]) -> bool:
+    if is_inside(path, folders.home) and pattern.match(path[len(folders.home.rstrip("/")) + 1 :]):
         return True
     home = ANY_HOME.match(path)
     return home is not None and bool(pattern.match(path[home.end() + 1 :]))

@@ -32,7 +32,7 @@ SQL_PROGRAMS = frozenset({"sqlite3", "sqlite", "litecli"})
 MAX_QUOTED = 120
 READS_ONLY = frozenset({"credential", "exfiltration"})
 
-ASKED: dict[EffectKind, tuple[str, str]] = {
+ASK_EFFECTS: dict[EffectKind, tuple[str, str]] = {
     "publish": ("publishing", "publishes something"),
     "spend": ("spending money", "spends money"),
     "secret": ("use of a secret", "uses a secret"),
@@ -64,7 +64,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     workspace_follows_cwd: bool = False
     """The caller set no workspace, so the working folder of each call is used."""
 
-    def place(self, cwd: str = "") -> PathScope:
+    def folders(self, cwd: str = "") -> PathScope:
         workspace = cwd if cwd and self.workspace_follows_cwd else self.workspace
         # Resolve the links of each path once per decision.
         return PathScope(cwd=cwd or self.workspace, workspace=workspace, home=self.home, real=cache(follow_links))
@@ -115,8 +115,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return Verdict(self.outcome, self.reasons, self.decided_by, self.dangers, self.command, self.backend)
 
 
-class _Findings(msgspec.Struct):
-    """The findings about one call so far."""
+class _Risks(msgspec.Struct):
+    """The risks of one call found so far."""
 
     dangers: list[Danger] = msgspec.field(default_factory=list)
     refusals: list[tuple[str, Danger]] = msgspec.field(default_factory=list)
@@ -133,20 +133,20 @@ def decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCo
 
 
 def _decide(policy: Policy, action: Action, grants: Iterable[Grant], read: ReadCommand) -> Decision:
-    found, command = _examine(policy, action, read), action.command
-    if found.refusals:
-        refused_by = found.refusals[0][0]
+    risks, command = _examine(policy, action, read), action.command
+    if risks.refusals:
+        refused_by = risks.refusals[0][0]
         more = ("no approval can allow it",) if refused_by == "block" else ()
-        return _decision("deny", refused_by, tuple(danger for _, danger in found.refusals), command, *more)
+        return _decision("deny", refused_by, tuple(danger for _, danger in risks.refusals), command, *more)
     granted = tuple(grants)
     open_dangers = tuple(
-        danger for danger in found.dangers if not any(grant.covers(danger, command) for grant in granted)
+        danger for danger in risks.dangers if not any(grant.covers(danger, command) for grant in granted)
     )
     if not open_dangers:
-        if found.dangers:
-            return _decision("allow", "grant", tuple(found.dangers), command)
-        return _decision("allow", "backend" if found.contained else "nothing", tuple(found.contained), command)
-    return answer_dangers(policy, open_dangers, command, may_hide_denied=found.may_hide_denied)
+        if risks.dangers:
+            return _decision("allow", "grant", tuple(risks.dangers), command)
+        return _decision("allow", "backend" if risks.contained else "nothing", tuple(risks.contained), command)
+    return answer_dangers(policy, open_dangers, command, may_hide_denied=risks.may_hide_denied)
 
 
 def answer_dangers(
@@ -183,35 +183,35 @@ def describe_danger(danger: Danger, command: str) -> str:
     return f"`{words if len(words) <= MAX_QUOTED else words[:MAX_QUOTED] + '…'}` {danger.reason}"
 
 
-def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Findings:
-    found = _Findings()
-    place = policy.place(action.cwd)
-    _examine_tool(policy, action, found, place)
+def _examine(policy: Policy, action: Action, read: ReadCommand) -> _Risks:
+    risks = _Risks()
+    folders = policy.folders(action.cwd)
+    _examine_tool(policy, action, risks, folders)
     if action.effects is None and action.mcp_server:
         reason = f"only its server knows what {action.title or action.tool} does"
-        found.dangers.append(
+        risks.dangers.append(
             _tool_danger("mcp_undeclared", f"tool of the MCP server {action.mcp_server}", action.tool, reason)
         )
     for effect in action.effects or ():
-        there, where = _scope_of(policy, place, effect)
+        there, where = _scope_of(policy, folders, effect)
         if effect.kind == "exec":
-            _examine_command(there, effect, found, where, read)
+            _examine_command(there, effect, risks, where, read)
         elif effect.kind in ("write", "delete"):
-            _examine_write(policy, action, effect, found, where)
+            _examine_write(policy, action, effect, risks, where)
         elif effect.kind == "read" and effect.target and policy.sensitive.is_secret(effect.target, where):
             # A handler runs on this machine whatever backend commands use, unless it says otherwise.
-            (found.contained if effect.isolated else found.dangers).append(_secret_read(action, effect, where))
-        elif effect.kind in ASKED:
-            description, does = ASKED[effect.kind]
+            (risks.contained if effect.isolated else risks.dangers).append(_secret_read(action, effect, where))
+        elif effect.kind in ASK_EFFECTS:
+            description, does = ASK_EFFECTS[effect.kind]
             reason = f"{action.title or action.tool} {does} {effect.target}".rstrip()
-            found.dangers.append(_tool_danger(effect.kind, description, action.tool, reason))
-    return _without_allowed_tool(policy, action, found, place)
+            risks.dangers.append(_tool_danger(effect.kind, description, action.tool, reason))
+    return _without_allowed_tool(policy, action, risks, folders)
 
 
-def _scope_of(policy: Policy, place: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
+def _scope_of(policy: Policy, folders: PathScope, effect: Effect) -> tuple[Policy, PathScope]:
     """The policy and paths that apply where the effect would happen."""
     if not effect.backend:
-        return policy, replace(place, cwd=effect.cwd) if effect.cwd else place
+        return policy, replace(folders, cwd=effect.cwd) if effect.cwd else folders
     # Another machine has its own folders: the workspace is where its session started, and links are unknown.
     there = PathScope(cwd=effect.cwd or "/", workspace=effect.workspace, home=REMOTE_HOME, real=_as_written)
     return replace(policy, backend=effect.backend, isolated=effect.isolated, home=REMOTE_HOME), there
@@ -221,47 +221,47 @@ def _as_written(path: str) -> str:
     return path
 
 
-def _examine_tool(policy: Policy, action: Action, found: _Findings, place: PathScope) -> None:
+def _examine_tool(policy: Policy, action: Action, risks: _Risks, folders: PathScope) -> None:
     """Apply the user's rules that name the tool."""
     paths = _paths(action)
-    if has_tool_rule(policy.rules, "deny", action.tool, paths, place):
-        found.refusals.append(
+    if has_tool_rule(policy.rules, "deny", action.tool, paths, folders):
+        risks.refusals.append(
             ("user_rule", _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool)))
         )
-    elif has_tool_rule(policy.rules, "ask", action.tool, paths, place):
-        found.dangers.append(
+    elif has_tool_rule(policy.rules, "ask", action.tool, paths, folders):
+        risks.dangers.append(
             _tool_danger("user_rule", "your rule", action.tool, _rule_reason(action.tool, "requires approval"))
         )
 
 
-def _without_allowed_tool(policy: Policy, action: Action, found: _Findings, place: PathScope) -> _Findings:
+def _without_allowed_tool(policy: Policy, action: Action, risks: _Risks, folders: PathScope) -> _Risks:
     """An allow rule covers a tool unless it runs commands; those need rules of their own."""
-    if action.command or any(danger.rule == "user_rule" for danger in found.dangers):
-        return found
-    if has_tool_rule(policy.rules, "allow", action.tool, _paths(action), place):
-        found.dangers.clear()
-    return found
+    if action.command or any(danger.rule == "user_rule" for danger in risks.dangers):
+        return risks
+    if has_tool_rule(policy.rules, "allow", action.tool, _paths(action), folders):
+        risks.dangers.clear()
+    return risks
 
 
-def _examine_command(policy: Policy, effect: Effect, found: _Findings, place: PathScope, read: ReadCommand) -> None:
+def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: PathScope, read: ReadCommand) -> None:
     command, stays_inside = effect.target, _stays_inside(policy, effect)
-    own = () if effect.backend else policy.sensitive.protected_paths(place)
-    reading = read(command, cwd=place.cwd, home=policy.home, own=own)
-    findings, scopes = reading.assessment.findings, Scopes(reading, command, place)
+    own = () if effect.backend else policy.sensitive.protected_paths(folders)
+    reading = read(command, cwd=folders.cwd, home=policy.home, own=own)
+    findings, scopes = reading.assessment.findings, Scopes(reading, command, folders)
     for finding in findings:
         if finding.severity == "block":
-            found.refusals += [("block", one) for one in scopes.dangers_of(finding)]
-    _refuse_denied(policy, command, reading, found, place)
-    asking = find_command_rule(policy.rules, "ask", reading, place)
+            risks.refusals += [("block", one) for one in scopes.dangers_of(finding)]
+    _refuse_denied(policy, command, reading, risks, folders)
+    asking = find_command_rule(policy.rules, "ask", reading, folders)
     if asking is not None:
-        found.dangers.append(_command_danger(f"the rule `{asking}` requires approval", command, str(asking)))
+        risks.dangers.append(_command_danger(f"the rule `{asking}` requires approval", command, str(asking)))
     if not reading.complete and (policy.deny or any(rule.action == "deny" for rule in policy.rules)):
-        found.may_hide_denied = True
+        risks.may_hide_denied = True
     for finding in findings:
-        if finding.severity == "block" or (asking is None and is_allowed_by(policy.rules, finding, reading, place)):
+        if finding.severity == "block" or (asking is None and is_allowed_by(policy.rules, finding, reading, folders)):
             continue
-        inside = finding.rule in stays_inside and not found.may_hide_denied
-        (found.contained if inside else found.dangers).extend(scopes.dangers_of(finding))
+        inside = finding.rule in stays_inside and not risks.may_hide_denied
+        (risks.contained if inside else risks.dangers).extend(scopes.dangers_of(finding))
 
 
 def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
@@ -271,85 +271,89 @@ def _stays_inside(policy: Policy, effect: Effect) -> frozenset[str]:
     return STAYS_IN_SANDBOX if effect.isolated else frozenset()
 
 
-def _refuse_denied(policy: Policy, command: str, reading: CommandReading, found: _Findings, place: PathScope) -> None:
+def _refuse_denied(policy: Policy, command: str, reading: CommandReading, risks: _Risks, folders: PathScope) -> None:
     pattern = find_denied_pattern(policy.deny, command, reading)
     if pattern is not None:
-        found.refusals.append(("user_rule", _command_danger(f"the pattern {pattern!r} denies it", command)))
-    rule = find_command_rule(policy.rules, "deny", reading, place)
+        risks.refusals.append(("user_rule", _command_danger(f"the pattern {pattern!r} denies it", command)))
+    rule = find_command_rule(policy.rules, "deny", reading, folders)
     if rule is not None:
-        found.refusals.append(("user_rule", _command_danger(f"the rule `{rule}` denies it", command)))
+        risks.refusals.append(("user_rule", _command_danger(f"the rule `{rule}` denies it", command)))
     if policy.isolated:
         return
     for call in reading.calls:
         own = call.program in OWN_COMMANDS or ("-m" in call.options and "toolcrib" in call.words)
         if own and OWN_CHANGES.intersection(call.words):
             reason = "it would change what this session or a later one is allowed to do"
-            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
+            risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
         # We don't read what SQL does to a file, and our databases determine what runs later.
         if call.program in SQL_PROGRAMS and any(
-            policy.sensitive.is_ours(p, place) for p in map(place.real, call.paths)
+            policy.sensitive.is_ours(p, folders) for p in map(folders.real, call.paths)
         ):
             reason = "it opens a database that belongs to toolcrib itself, and no tool may change it"
-            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
+            risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
     for finding in reading.assessment.findings:
-        ours = [p for p in finding.paths if any(policy.sensitive.is_ours(one, place) for one in place.both(p))]
+        ours = [
+            p
+            for p in finding.paths
+            if any(policy.sensitive.is_ours(one, folders) for one in folders.written_and_real(p))
+        ]
         if ours and finding.rule not in READS_ONLY:
             reason = f"{ours[0]} belongs to toolcrib itself, and no tool may change it"
-            found.refusals.append(("sensitive_path", _command_danger(reason, command)))
+            risks.refusals.append(("sensitive_path", _command_danger(reason, command)))
 
 
-def _examine_write(policy: Policy, action: Action, effect: Effect, found: _Findings, place: PathScope) -> None:
+def _examine_write(policy: Policy, action: Action, effect: Effect, risks: _Risks, folders: PathScope) -> None:
     tool = action.tool
     verb, noun = ("writes to", "write") if effect.kind == "write" else ("deletes", "delete")
     if not effect.target:
         reason = f"{tool} {verb} a path that it does not name"
-        found.dangers.append(_tool_danger(f"{noun}_somewhere", f"{noun} at an unknown place", tool, reason))
+        risks.dangers.append(_tool_danger(f"{noun}_somewhere", f"{noun} at an unknown place", tool, reason))
         return
-    why = policy.sensitive.reason_to_deny_write(effect.target, place)
-    said = f"{tool} {verb} {effect.target}"
+    why = policy.sensitive.reason_to_deny_write(effect.target, folders)
+    reason = f"{tool} {verb} {effect.target}"
     if why:
         danger = Danger(
-            rule="sensitive_path", description="protected file", reason=f"{said}: {why}", paths=(effect.target,)
+            rule="sensitive_path", description="protected file", reason=f"{reason}: {why}", paths=(effect.target,)
         )
         if effect.backend and effect.isolated:
-            found.contained.append(danger)
+            risks.contained.append(danger)
         else:
-            found.refusals.append(("sensitive_path", danger))
+            risks.refusals.append(("sensitive_path", danger))
         return
-    delicate = effect.caution or policy.sensitive.reason_to_ask(effect.target, place)
-    if place.in_workspace(effect.target) and not delicate:
+    delicate = effect.caution or policy.sensitive.reason_to_ask(effect.target, folders)
+    if folders.in_workspace(effect.target) and not delicate:
         return
-    if action.is_builtin and not effect.caution and policy.sensitive.is_managed_by(tool, effect.target, place):
+    if action.is_builtin and not effect.caution and policy.sensitive.is_managed_by(tool, effect.target, folders):
         return
     danger = Danger(
         rule=f"{noun}_delicate" if delicate else f"{noun}_outside_workspace",
         description=f"{noun} of a delicate file" if delicate else f"{noun} outside the workspace",
-        reason=f"{said}: {delicate}" if delicate else said,
-        scope=_path_scope(effect, place) if delicate or noun == "delete" else _folder_scope(effect, place),
-        paths=(place.absolute(effect.target),),
+        reason=f"{reason}: {delicate}" if delicate else reason,
+        scope=_path_scope(effect, folders) if delicate or noun == "delete" else _folder_scope(effect, folders),
+        paths=(folders.absolute(effect.target),),
     )
-    (found.contained if effect.isolated and not delicate else found.dangers).append(danger)
+    (risks.contained if effect.isolated and not delicate else risks.dangers).append(danger)
 
 
-def _path_scope(effect: Effect, place: PathScope) -> str:
+def _path_scope(effect: Effect, folders: PathScope) -> str:
     """This path; with a caution, only for the same caution, because another text carries other risks."""
-    return f"in {place.both(effect.target)[1]}" + (f": {effect.caution}" if effect.caution else "")
+    return f"in {folders.written_and_real(effect.target)[1]}" + (f": {effect.caution}" if effect.caution else "")
 
 
-def _folder_scope(effect: Effect, place: PathScope) -> str:
+def _folder_scope(effect: Effect, folders: PathScope) -> str:
     """Allowing one write in a folder allows the folder, unless that is the root or the home."""
-    real = place.both(effect.target)[1]
+    real = folders.written_and_real(effect.target)[1]
     folder = real.rpartition("/")[0]
-    return f"in {real if folder in ('', place.home) else folder}"
+    return f"in {real if folder in ('', folders.home) else folder}"
 
 
-def _secret_read(action: Action, effect: Effect, place: PathScope) -> Danger:
+def _secret_read(action: Action, effect: Effect, folders: PathScope) -> Danger:
     return Danger(
         rule="credential",
         description="secret is read",
         reason=f"{action.tool} reads the secret {effect.target}",
-        scope=path_scope(effect.target, place),
-        paths=(place.absolute(effect.target),),
+        scope=path_scope(effect.target, folders),
+        paths=(folders.absolute(effect.target),),
     )
 
 

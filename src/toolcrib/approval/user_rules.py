@@ -27,12 +27,12 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
     """The operands that the command must start with: its sub-command."""
     flags: tuple[str, ...] = ()
     """All must be present; `--force|-f` means either one."""
-    place: str = ""
+    location: str = ""
     """`workspace`, or a path with wildcards."""
 
     def __str__(self) -> str:
         parts = [self.action, self.program, *self.words, *self.flags]
-        return " ".join([*parts, "in", self.place] if self.place else parts)
+        return " ".join([*parts, "in", self.location] if self.location else parts)
 
     def matches_tool(self, name: str) -> bool:
         return self.program.startswith(TOOL) and fnmatchcase(name, self.program[len(TOOL) :])
@@ -48,36 +48,38 @@ class UserRule(msgspec.Struct, frozen=True, kw_only=True):
         given = call.options | frozenset(call.words)
         return all(any(name in given for name in flag.split("|")) for flag in self.flags)
 
-    def is_about(self, path: str, place: PathScope) -> bool:
+    def is_about(self, path: str, folders: PathScope) -> bool:
         """Whether the rule applies to this path."""
         if UNKNOWN_TEXT in path:
             return False
-        if self.place == WORKSPACE:
-            return place.in_workspace(path)
-        wanted = place.absolute(self.place)
+        if self.location == WORKSPACE:
+            return folders.in_workspace(path)
+        wanted = folders.absolute(self.location)
         if any(character in wanted for character in GLOB_CHARACTERS):
-            return any(fnmatchcase(one, wanted) or fnmatchcase(one, wanted + "/*") for one in place.both(path))
-        return any(is_at_or_inside(one, place.real(wanted)) for one in place.both(path))
+            return any(
+                fnmatchcase(one, wanted) or fnmatchcase(one, wanted + "/*") for one in folders.written_and_real(path)
+            )
+        return any(is_at_or_inside(one, folders.real(wanted)) for one in folders.written_and_real(path))
 
 
 def parse_rule(text: str) -> UserRule:
     """Parse one line; raises ValueError with the expected form."""
     action, program, *rest = rule_text(text).split()
-    place = ""
+    location = ""
     if "in" in rest:
         at = rest.index("in")
-        rest, place = rest[:at], " ".join(rest[at + 1 :])
+        rest, location = rest[:at], " ".join(rest[at + 1 :])
     return UserRule(
         action=cast("Action", action),
         program=program,
         words=tuple(word for word in rest if not word.startswith("-")),
         flags=tuple(word for word in rest if word.startswith("-")),
-        place=place,
+        location=location,
     )
 
 
 def find_command_rule(
-    rules: tuple[UserRule, ...], action: Action, reading: CommandReading, place: PathScope
+    rules: tuple[UserRule, ...], action: Action, reading: CommandReading, folders: PathScope
 ) -> UserRule | None:
     """The first rule with this action (ask or deny) that matches any command of the line."""
     touched = {path for finding in reading.assessment.findings for path in finding.paths}
@@ -85,53 +87,54 @@ def find_command_rule(
         if rule.action != action:
             continue
         calls = [call for call in reading.calls if rule.matches_command(call)]
-        if calls and not rule.place:
+        if calls and not rule.location:
             return rule
         # A redirection belongs to no program; it counts for rules about any program and for rules that match.
         paths = {path for call in calls for path in call.paths} | (touched if calls or rule.program == "*" else set())
-        if rule.place and any(rule.is_about(path, place) for path in paths):
+        if rule.location and any(rule.is_about(path, folders) for path in paths):
             return rule
     return None
 
 
 def has_tool_rule(
-    rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], place: PathScope
+    rules: tuple[UserRule, ...], action: Action, name: str, paths: tuple[str, ...], folders: PathScope
 ) -> bool:
     """Whether a rule with this action matches the tool and its paths."""
     for rule in rules:
         if rule.action != action or not rule.matches_tool(name):
             continue
-        if not rule.place:
+        if not rule.location:
             return True
-        about = [rule.is_about(path, place) for path in paths]
+        about = [rule.is_about(path, folders) for path in paths]
         if about and (all(about) if action == "allow" else any(about)):
             return True
     return False
 
 
-def is_allowed_by(rules: tuple[UserRule, ...], finding: Finding, reading: CommandReading, place: PathScope) -> bool:
+def is_allowed_by(rules: tuple[UserRule, ...], finding: Finding, reading: CommandReading, folders: PathScope) -> bool:
     """Whether allow rules cover a finding: its command and every wrapper around it must be allowed."""
     stacks = reading.stacks(finding)
     allowing = [rule for rule in rules if rule.action == "allow"]
     if not allowing or not stacks or not all(stacks):
         return False
     return all(
-        any(_allows(rule, stack[-1], finding, place) for rule in allowing)
+        any(_allows(rule, stack[-1], finding, folders) for rule in allowing)
         and all(
-            wrapper.program in TRANSPARENT or any(rule.matches_command(wrapper) and not rule.place for rule in allowing)
+            wrapper.program in TRANSPARENT
+            or any(rule.matches_command(wrapper) and not rule.location for rule in allowing)
             for wrapper in stack[:-1]
         )
         for stack in stacks
     )
 
 
-def _allows(rule: UserRule, call: ProgramCall, finding: Finding, place: PathScope) -> bool:
+def _allows(rule: UserRule, call: ProgramCall, finding: Finding, folders: PathScope) -> bool:
     if not rule.matches_command(call):
         return False
-    if not rule.place:
+    if not rule.location:
         return True
     paths = (*finding.paths, *call.paths)
-    return bool(paths) and all(rule.is_about(path, place) for path in paths)
+    return bool(paths) and all(rule.is_about(path, folders) for path in paths)
 
 
 def find_denied_pattern(patterns: tuple[str, ...], command: str, reading: CommandReading) -> str | None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from toolcrib.approval.paths import ASKED_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
+from toolcrib.approval.paths import ASK_ANYWHERE, PROTECTED_ANYWHERE, SECRET_ANYWHERE
 from toolcrib.config.paths import Home
 from toolcrib.core.context import ToolContext
 from toolcrib.core.environments import BackendPath, Environment, ExecutionTarget
@@ -136,7 +136,7 @@ async def _stays_inside(path: str, real: str, effect: Effect, environment: Envir
 
 def _is_sensitive(path: str) -> bool:
     """Whether this path would need an approval if it were named."""
-    return any(pattern.search(path) for pattern in (SECRET_ANYWHERE, ASKED_ANYWHERE, PROTECTED_ANYWHERE))
+    return any(pattern.search(path) for pattern in (SECRET_ANYWHERE, ASK_ANYWHERE, PROTECTED_ANYWHERE))
 
 
 SHOWN_NAMES = 50

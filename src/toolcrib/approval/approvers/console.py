@@ -49,13 +49,13 @@ class QuestionQueue:
             if not self._busy:
                 self._busy = True
                 return
-            mine: Future[None] = Future()
-            self._waiting.append(mine)
+            turn: Future[None] = Future()
+            self._waiting.append(turn)
         try:
-            await asyncio.wrap_future(mine)
+            await asyncio.wrap_future(turn)
         except asyncio.CancelledError:
             # `cancel` fails if the turn was handed over before it ran; then pass the turn on.
-            if not mine.cancel():
+            if not turn.cancel():
                 self._release()
             raise
 

@@ -92,11 +92,11 @@ class GatewayApprover:
 
     def unregister_notify(self, session_key: str) -> None:
         """Remove the callback of a front end that has closed, and cancel the session's waiting calls."""
-        gone = ApprovalAnswer(choice="cancelled", reason="the front end was closed", decided_by="policy")
+        closed = ApprovalAnswer(choice="cancelled", reason="the front end was closed", decided_by="policy")
         with self._lock:
             self._notify.pop(session_key, None)
             for waiter in self._waiting(session_key):
-                self._settle(waiter.request, gone)
+                self._settle(waiter.request, closed)
 
     def resolve(
         self,
@@ -136,9 +136,9 @@ class GatewayApprover:
     def late_answers(self, session_key: str) -> list[LateAnswer]:
         """Answers that came too late for their call; each is returned only once."""
         with self._lock:
-            told = [late for late in self._late if late.request.session_key == session_key]
+            answers = [late for late in self._late if late.request.session_key == session_key]
             self._late = [late for late in self._late if late.request.session_key != session_key]
-            return told
+            return answers
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         loop = asyncio.get_running_loop()

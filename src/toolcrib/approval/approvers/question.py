@@ -357,8 +357,8 @@ def _paths(request: ApprovalRequest) -> list[tuple[str, str]]:
         for path in danger.paths[:MAX_PATHS_LOOKED_AT]:
             if not path.startswith("/") or "\0" in path:
                 continue
-            place = os.path.normpath(path)
-            verbs[place] = "would delete" if deletes else verbs.get(place, "would touch")
+            normalised = os.path.normpath(path)
+            verbs[normalised] = "would delete" if deletes else verbs.get(normalised, "would touch")
     return [(path, verb) for path, verb in verbs.items() if not _inside_any(path, verbs)]
 
 
