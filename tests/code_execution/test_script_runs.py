@@ -189,11 +189,17 @@ async def test_a_cancelled_call_ends_the_tree_at_once(make_script_runtime: MakeR
 
 async def test_a_deadline_gives_what_was_printed_until_then(script_runtime: Runtime) -> None:
     """The script ends before its call would be given up."""
-    result = await script_runtime.call(
-        "execute_code", {"code": "import time\nprint('begun', flush=True)\ntime.sleep(60)"}, timeout_seconds=10
-    )
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    outputs = []
 
-    assert json.loads(str(result.content))["output"] == "begun\n"
+    # A busy machine may need longer to start a script and to end it again.
+    for seconds in (5, 20, 80):
+        result = await script_runtime.call("execute_code", {"code": code}, timeout_seconds=seconds)
+        outputs.append(json.loads(str(result.content)).get("output"))
+        if outputs[-1]:
+            break
+
+    assert outputs[-1] == "begun\n", outputs
 
 
 async def test_output_is_streamed_while_the_script_runs(make_script_runtime: MakeRuntime, project: Path) -> None:
