@@ -93,19 +93,19 @@ def running(words: str) -> list[str]:
     ],
 )
 def test_a_script_gives_what_it_printed_and_how_it_ended(
-    script_runtime: Runtime, run_script: Run, code: str, expected: dict[str, Any]
+    shared_runtime: Runtime, run_script: Run, code: str, expected: dict[str, Any]
 ) -> None:
     """Output, error output, exit code and reason are told, whatever the script does."""
-    answer = run_script(script_runtime, code)
+    answer = run_script(shared_runtime, code)
 
     assert {name: answer.get(name) for name in expected} == expected
 
 
-def test_an_exception_is_told_with_the_lines_of_the_script_alone(script_runtime: Runtime, run_script: Run) -> None:
+def test_an_exception_is_told_with_the_lines_of_the_script_alone(shared_runtime: Runtime, run_script: Run) -> None:
     """The traceback names script.py, counts its lines from 1, shows them, and nothing of ours or of the library."""
     code = "import json\n\ndef read(text):\n    return json.loads(text)\n\nread('{')"
 
-    answer = run_script(script_runtime, code)
+    answer = run_script(shared_runtime, code)
 
     assert answer["status"] == "error"
     assert answer["error"].startswith("JSONDecodeError: Expecting property name")
@@ -114,22 +114,22 @@ def test_an_exception_is_told_with_the_lines_of_the_script_alone(script_runtime:
     assert "return json.loads(text)" in answer["traceback"]
 
 
-def test_a_cause_is_part_of_the_traceback(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_cause_is_part_of_the_traceback(shared_runtime: Runtime, run_script: Run) -> None:
     """What led to an exception is told with it."""
     code = "try:\n    {}['key']\nexcept KeyError as error:\n    raise ValueError('no such thing') from error"
 
-    answer = run_script(script_runtime, code)
+    answer = run_script(shared_runtime, code)
 
     assert "KeyError: 'key'" in answer["traceback"]
     assert answer["error"] == "ValueError: no such thing"
 
 
 def test_endless_recursion_and_wrong_syntax_are_errors_with_a_short_traceback(
-    script_runtime: Runtime, run_script: Run
+    shared_runtime: Runtime, run_script: Run
 ) -> None:
     """Neither ends more than its own script."""
-    deep = run_script(script_runtime, "def f(): f()\nf()")
-    wrong = run_script(script_runtime, "x = 1\nif x\n    pass")
+    deep = run_script(shared_runtime, "def f(): f()\nf()")
+    wrong = run_script(shared_runtime, "x = 1\nif x\n    pass")
 
     assert deep["error"].startswith("RecursionError")
     assert len(deep["traceback"]) < 5_000
