@@ -259,6 +259,7 @@ def test_odd_arguments_reach_the_tool_unharmed(shared_runtime: Runtime, run_scri
     assert run_script(shared_runtime, code)["output"] == "3 3000000\n"
 
 
+@pytest.mark.services
 def test_many_parallel_calls_fit_into_the_bound_on_memory(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """However many are named at once; threads of the script's own fit, too."""
     runtime = make_script_runtime(code_max_tool_calls=300)
