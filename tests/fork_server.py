@@ -214,6 +214,8 @@ def _preload() -> None:
             # Some need a package that is not installed here.
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+    # A fork has only the thread that forked: a lock that another one held would stay held in it.
+    assert threading.active_count() == 1, f"importing started threads: {threading.enumerate()}"
     gc.collect()
     gc.freeze()
 

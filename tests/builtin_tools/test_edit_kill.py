@@ -50,6 +50,7 @@ def version_of(path: Path, name: str) -> int:
     ("waits_for", "version"),
     [(1, 2), *(pytest.param(*more, marks=pytest.mark.services) for more in ((0, 1), (2, 3), (0, 5), (1, 4)))],
 )
+@pytest.mark.services
 def test_a_kill_leaves_every_file_old_or_new(tmp_path: Path, waits_for: int, version: int) -> None:
     """The patch of three files is killed as soon as one of them is new; the others are then whole, too."""
     folder = tmp_path / "work"

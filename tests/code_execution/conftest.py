@@ -32,13 +32,17 @@ def make_script_runtime(tmp_path: Path, project: Path) -> Iterator[MakeRuntime]:
         numbers = iter(range(100))
 
         def make(*, backend: str = "local", **options: Any) -> Runtime:
-            code = {"python": PYTHON, "timeout": 30, **_code_settings(options)}
-            config = {"terminal": {"backend": backend, "login_shell": False}, "code_execution": code}
+            config = _config(backend, **_code_settings(options))
             others: dict[str, Any] = {"registry": ToolRegistry(parent=default_registry), "workspace": project}
             home = tmp_path / f"script-home-{next(numbers)}"
-            return opened.enter_context(isolated_runtime(home, json.dumps(config), **{**others, **options}))
+            return opened.enter_context(isolated_runtime(home, config, **{**others, **options}))
 
         yield make
+
+
+def _config(backend: str = "local", **code: Any) -> str:
+    settings = {"python": PYTHON, "timeout": 30, **code}
+    return json.dumps({"terminal": {"backend": backend, "login_shell": False}, "code_execution": settings})
 
 
 def _code_settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +52,21 @@ def _code_settings(options: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def script_runtime(make_script_runtime: MakeRuntime) -> Runtime:
     return make_script_runtime()
+
+
+@pytest.fixture(scope="module")
+def module_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    home, project = tmp_path_factory.mktemp("script-home"), tmp_path_factory.mktemp("project")
+    with isolated_runtime(home, _config(), registry=ToolRegistry(parent=default_registry), workspace=project) as one:
+        yield one
+
+
+@pytest.fixture
+def shared_runtime(module_runtime: Runtime) -> Iterator[Runtime]:
+    """One runtime for many scripts, whose sandbox is open already; what a test registers is taken back."""
+    yield module_runtime
+    for name in module_runtime.registry.get_tool_names_for_toolset("test"):
+        module_runtime.registry.deregister(name)
 
 
 @pytest.fixture

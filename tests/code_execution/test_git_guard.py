@@ -109,6 +109,7 @@ def test_ordinary_work_in_a_repository_stays(script_runtime: Runtime, run_script
     assert "One" in log.stdout
 
 
+@pytest.mark.services
 async def test_scripts_at_once_cannot_vouch_for_each_other(script_runtime: Runtime, repository: Path) -> None:
     """What one puts there while another one runs is not taken for what was there before."""
     before = state(repository)

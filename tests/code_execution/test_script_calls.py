@@ -46,11 +46,11 @@ def add(runtime: Runtime, name: str, handler: Any, **options: Any) -> None:
         ),
     ],
 )
-def test_results_are_python_values(script_runtime: Runtime, run_script: Run, given: Any, seen: str) -> None:
+def test_results_are_python_values(shared_runtime: Runtime, run_script: Run, given: Any, seen: str) -> None:
     """JSON objects and lists are parsed, every other text stays text."""
-    add(script_runtime, "give", lambda args, **_: given)
+    add(shared_runtime, "give", lambda args, **_: given)
 
-    assert run_script(script_runtime, "print(repr(give()))")["output"] == f"{seen}\n"
+    assert run_script(shared_runtime, "print(repr(give()))")["output"] == f"{seen}\n"
 
 
 @pytest.mark.parametrize(
@@ -66,36 +66,36 @@ def test_results_are_python_values(script_runtime: Runtime, run_script: Run, giv
         "parallel((look, 'a', 2))[0]",
     ],
 )
-def test_a_tool_can_be_called_in_every_usual_way(script_runtime: Runtime, run_script: Run, call: str) -> None:
+def test_a_tool_can_be_called_in_every_usual_way(shared_runtime: Runtime, run_script: Run, call: str) -> None:
     """By keyword, by position in the order of the schema, by name, from either module."""
-    add(script_runtime, "look", lambda args, **_: json.dumps(args))
+    add(shared_runtime, "look", lambda args, **_: json.dumps(args))
 
-    assert run_script(script_runtime, f"print({call} == {{'path': 'a', 'n': 2}})")["output"] == "True\n"
+    assert run_script(shared_runtime, f"print({call} == {{'path': 'a', 'n': 2}})")["output"] == "True\n"
 
 
-def test_wrong_arguments_are_refused_where_they_are_wrong(script_runtime: Runtime, run_script: Run) -> None:
+def test_wrong_arguments_are_refused_where_they_are_wrong(shared_runtime: Runtime, run_script: Run) -> None:
     """Python's own mistakes raise TypeError; what the schema forbids comes back as an error, as from any call."""
-    add(script_runtime, "look", lambda args, **_: "{}")
+    add(shared_runtime, "look", lambda args, **_: "{}")
     code = (
         "for wrong in (lambda: look(1, 2, 3), lambda: look('a', path='b')):\n"
         "    try: wrong()\n    except TypeError as error: print(error)\n"
         "print('error' in look(n='many'), 'error' in look(other=1))"
     )
 
-    lines = run_script(script_runtime, code)["output"].splitlines()
+    lines = run_script(shared_runtime, code)["output"].splitlines()
 
     assert lines == ["look() takes at most 2 arguments: path, n", "look() got two values for 'path'", "True True"]
 
 
-def test_a_tool_that_fails_gives_its_error_and_the_script_goes_on(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_tool_that_fails_gives_its_error_and_the_script_goes_on(shared_runtime: Runtime, run_script: Run) -> None:
     """An error is a result; nothing is raised."""
 
     def fail(args: Any, **_: Any) -> str:
         raise ValueError("broken")
 
-    add(script_runtime, "fail", fail)
+    add(shared_runtime, "fail", fail)
 
-    assert run_script(script_runtime, "print(fail()['error'])\nprint('on')")["output"].endswith("broken\non\n")
+    assert run_script(shared_runtime, "print(fail()['error'])\nprint('on')")["output"].endswith("broken\non\n")
 
 
 async def test_parallel_calls_run_at_the_same_time(script_runtime: Runtime) -> None:
@@ -160,10 +160,10 @@ def test_a_script_that_goes_on_calling_is_ended(make_script_runtime: MakeRuntime
     assert answer["error"].startswith("the script was ended because it kept calling tools")
 
 
-def test_a_script_can_call_what_the_session_has_and_nothing_else(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_script_can_call_what_the_session_has_and_nothing_else(shared_runtime: Runtime, run_script: Run) -> None:
     """Also by a forged call; an empty set means no tool, never all."""
     for name in ("mine", "other"):
-        add(script_runtime, name, lambda args, **_: "reached")
+        add(shared_runtime, name, lambda args, **_: "reached")
     code = (
         "import toolcrib_tools\n"
         "print('mine' in globals(), 'other' in globals())\n"
@@ -172,40 +172,40 @@ def test_a_script_can_call_what_the_session_has_and_nothing_else(script_runtime:
     )
 
     def seen(*allowed: str) -> str:
-        ctx = script_runtime.context(allowed_tools=frozenset({"execute_code", *allowed}))
-        return str(run_script(script_runtime, code.replace(", name='other'", ""), ctx)["output"])
+        ctx = shared_runtime.context(allowed_tools=frozenset({"execute_code", *allowed}))
+        return str(run_script(shared_runtime, code.replace(", name='other'", ""), ctx)["output"])
 
     assert seen("mine", "todo", "clarify") == "True False\n" + "True" + " False" * 7 + " "
     assert seen() == "False False\n" + "False " * 8
 
 
-def test_the_tools_that_an_old_caller_names_are_a_bound_too(script_runtime: Runtime, run_script: Run) -> None:
+def test_the_tools_that_an_old_caller_names_are_a_bound_too(shared_runtime: Runtime, run_script: Run) -> None:
     """`enabled_tools`, as the reference passes it, never adds a tool; an empty list means none."""
     for name in ("mine", "other"):
-        add(script_runtime, name, lambda args, **_: "reached")
+        add(shared_runtime, name, lambda args, **_: "reached")
 
     def seen(enabled: list[str]) -> str:
-        ctx = script_runtime.context(
+        ctx = shared_runtime.context(
             allowed_tools=frozenset({"execute_code", "mine"}), handler_kwargs={"enabled_tools": enabled}
         )
         code = "print([name for name in ('mine', 'other') if name in globals()])"
-        return str(run_script(script_runtime, code, ctx)["output"])
+        return str(run_script(shared_runtime, code, ctx)["output"])
 
     assert seen(["mine", "other"]) == "['mine']\n"
     assert seen([]) == "[]\n"
 
 
-def test_the_description_lists_exactly_what_a_script_can_call(script_runtime: Runtime, run_script: Run) -> None:
+def test_the_description_lists_exactly_what_a_script_can_call(shared_runtime: Runtime, run_script: Run) -> None:
     """What the model reads, what the script has as functions, and what is answered are the same."""
-    tools = script_runtime.definitions(["terminal", "todo", "clarify", "code_execution"], defer=False).tools
+    tools = shared_runtime.definitions(["terminal", "todo", "clarify", "code_execution"], defer=False).tools
     described = next(one["function"] for one in tools if one["function"]["name"] == "execute_code")["description"]
     names = frozenset(one["function"]["name"] for one in tools)
 
     answer = run_script(
-        script_runtime,
+        shared_runtime,
         "import toolcrib_tools\nasked = 'clarify execute_code process terminal todo'.split()\n"
         "print([name for name in asked if hasattr(toolcrib_tools, name)])",
-        script_runtime.context(allowed_tools=names),
+        shared_runtime.context(allowed_tools=names),
     )
 
     assert described.endswith("Tools the script can call: process, terminal.")
@@ -244,21 +244,22 @@ def test_hooks_and_records_see_each_call_from_inside(make_script_runtime: MakeRu
     assert recorder.events.count(("finished", "terminal")) == 1
 
 
-def test_a_script_gets_the_whole_of_a_long_result(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_script_gets_the_whole_of_a_long_result(shared_runtime: Runtime, run_script: Run) -> None:
     """The cut is for models."""
-    add(script_runtime, "much", lambda args, **_: json.dumps({"text": "x" * 500_000}), max_result_size_chars=1_000)
+    add(shared_runtime, "much", lambda args, **_: json.dumps({"text": "x" * 500_000}), max_result_size_chars=1_000)
 
-    assert run_script(script_runtime, "print(len(much()['text']))")["output"] == "500000\n"
+    assert run_script(shared_runtime, "print(len(much()['text']))")["output"] == "500000\n"
 
 
-def test_odd_arguments_reach_the_tool_unharmed(script_runtime: Runtime, run_script: Run) -> None:
+def test_odd_arguments_reach_the_tool_unharmed(shared_runtime: Runtime, run_script: Run) -> None:
     """Control characters, half characters and megabytes pass the channel."""
-    add(script_runtime, "length", lambda args, **_: str(len(args["path"])))
+    add(shared_runtime, "length", lambda args, **_: str(len(args["path"])))
     code = "print(length('\\0\\x1b\\ud800'), length('x' * 3_000_000))"
 
-    assert run_script(script_runtime, code)["output"] == "3 3000000\n"
+    assert run_script(shared_runtime, code)["output"] == "3 3000000\n"
 
 
+@pytest.mark.services
 def test_many_parallel_calls_fit_into_the_bound_on_memory(make_script_runtime: MakeRuntime, run_script: Run) -> None:
     """However many are named at once; threads of the script's own fit, too."""
     runtime = make_script_runtime(code_max_tool_calls=300)
@@ -272,37 +273,37 @@ def test_many_parallel_calls_fit_into_the_bound_on_memory(make_script_runtime: M
     assert run_script(runtime, code)["output"] == "19900\n50\n"
 
 
-def test_a_call_that_a_signal_broke_off_does_not_mix_up_the_next(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_call_that_a_signal_broke_off_does_not_mix_up_the_next(shared_runtime: Runtime, run_script: Run) -> None:
     """A script may bound a call by an alarm whose handler raises."""
-    add(script_runtime, "slow", lambda args, **_: threading.Event().wait(1.5) or "slow")
-    add(script_runtime, "look", lambda args, **_: "looked")
+    add(shared_runtime, "slow", lambda args, **_: threading.Event().wait(1.5) or "slow")
+    add(shared_runtime, "look", lambda args, **_: "looked")
     code = (
         "import signal\ndef end(*_): raise TimeoutError\nsignal.signal(signal.SIGALRM, end)\nsignal.alarm(1)\n"
         "try: slow()\nexcept TimeoutError: print('too slow')\nprint(look(), look())"
     )
 
-    assert run_script(script_runtime, code)["output"] == "too slow\nlooked looked\n"
+    assert run_script(shared_runtime, code)["output"] == "too slow\nlooked looked\n"
 
 
-def test_what_cannot_be_a_call_is_an_error_in_the_script(script_runtime: Runtime, run_script: Run) -> None:
+def test_what_cannot_be_a_call_is_an_error_in_the_script(shared_runtime: Runtime, run_script: Run) -> None:
     """It does not cost the script its channel."""
-    add(script_runtime, "look", lambda args, **_: "looked")
+    add(shared_runtime, "look", lambda args, **_: "looked")
     code = (
         "for wrong in (lambda: call_tool(5), lambda: look(path={1}), lambda: look(path='x' * 20_000_000)):\n"
         "    try: wrong()\n    except (TypeError, ValueError) as error: print(type(error).__name__)\nprint(look())"
     )
 
-    assert run_script(script_runtime, code)["output"] == "TypeError\nTypeError\nValueError\nlooked\n"
+    assert run_script(shared_runtime, code)["output"] == "TypeError\nTypeError\nValueError\nlooked\n"
 
 
-def test_a_fork_of_the_script_cannot_call_tools(script_runtime: Runtime, run_script: Run) -> None:
+def test_a_fork_of_the_script_cannot_call_tools(shared_runtime: Runtime, run_script: Run) -> None:
     """Two processes on one channel would mix up their calls."""
     code = (
         "import os\nterminal('true')\nif os.fork() == 0:\n    try: terminal('true')\n"
         "    except RuntimeError as error: print(error)\n    os._exit(0)\nos.wait()"
     )
 
-    assert "first process, not from a fork" in run_script(script_runtime, hidden(code))["output"]
+    assert "first process, not from a fork" in run_script(shared_runtime, hidden(code))["output"]
 
 
 async def test_calls_that_still_run_are_stopped_with_the_script(make_script_runtime: MakeRuntime) -> None:
@@ -325,11 +326,11 @@ async def test_calls_that_still_run_are_stopped_with_the_script(make_script_runt
     assert ended.is_set()
 
 
-def test_helpers_of_the_reference_are_there(script_runtime: Runtime, run_script: Run) -> None:
+def test_helpers_of_the_reference_are_there(shared_runtime: Runtime, run_script: Run) -> None:
     """Scripts that were written for its module run."""
     code = (
         "from hermes_tools import terminal, json_parse, shell_quote, retry\n"
         "print(json_parse('{\"a\": \"b\\n\"}'), shell_quote('a b'), retry(lambda: terminal('echo 1')['output']))"
     )
 
-    assert run_script(script_runtime, code)["output"] == "{'a': 'b\\n'} 'a b' 1\n"
+    assert run_script(shared_runtime, code)["output"] == "{'a': 'b\\n'} 'a b' 1\n"

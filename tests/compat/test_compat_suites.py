@@ -17,7 +17,9 @@ def test_reference_suite_passes(compat, suite, tmp_path):
     # Beside nothing of ours, so that neither our conftest nor our settings take part.
     (tmp_path / "work" / suite.name).write_bytes(suite.read_bytes())
 
-    done = compat("-m", "pytest", suite.name, "-q", "-W", "error", "-p", "no:cacheprovider", **WITHOUT_PLUGINS)
+    # In the usual folder for temporary files, it would first delete what earlier runs of pytest left there.
+    options = ("-q", "-W", "error", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'suite'}")
+    done = compat("-m", "pytest", suite.name, *options, **WITHOUT_PLUGINS)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 IMPORTS = """
 import json, os, sys, threading, time
 from tools import terminal_tool as t
@@ -100,6 +102,7 @@ def test_the_folder_of_a_session_can_be_asked_and_set(compat):
     assert values == [None, "/usr", "/usr", "/tmp", "/var", None]
 
 
+@pytest.mark.services
 def test_open_environments_can_be_used_and_given_back(compat):
     """They are those of the sessions, share what their commands left, and take their processes with them."""
     values = told(
@@ -192,6 +195,7 @@ def test_a_background_process_from_its_start_to_its_end(compat):
     assert values[12:] == [1, 0, None]
 
 
+@pytest.mark.services
 def test_processes_can_be_ended(compat):
     """One, those of a task, or all; what is unknown or has ended is said."""
     values = told(
@@ -205,6 +209,7 @@ def test_processes_can_be_ended(compat):
     assert values == ["killed", "test", "already_exited", "not_found", 2, 0, 0]
 
 
+@pytest.mark.services
 def test_the_gate_applies_to_spawning_and_typing(compat, tmp_path):
     """A shell in the background is no way around it."""
     kept = tmp_path / "kept"
@@ -227,6 +232,7 @@ def test_the_gate_applies_to_spawning_and_typing(compat, tmp_path):
     assert kept.is_dir()
 
 
+@pytest.mark.services
 def test_what_happened_is_told_once(compat):
     """Completions and matches, to whoever they belong to, with a text."""
     values = told(
@@ -246,6 +252,7 @@ def test_what_happened_is_told_once(compat):
     assert values[2:] == [[], True, [], None]
 
 
+@pytest.mark.services
 def test_a_process_in_somebodys_environment(compat):
     """Ours, or that of a third party, which is not closed with it."""
     values = told(

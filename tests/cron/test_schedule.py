@@ -184,6 +184,7 @@ def test_a_time_of_day_comes_once_a_day_when_clocks_change(hour: int, minute: in
 
 @settings(max_examples=25)
 @given(st.sampled_from(["*/30 2 * * *", "0,15,30,45 1-3 * * *"]), st.sampled_from(ZONES), st.integers(2000, 2059))
+@pytest.mark.services
 def test_times_that_clocks_show_twice_are_meant_once(expression: str, zone: str, year: int) -> None:
     """In the night in which clocks go back, no time of day of a job is run a second time."""
     place = ZoneInfo(zone)

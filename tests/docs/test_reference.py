@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.docs_blocks import REPOSITORY
 
 REFERENCE = REPOSITORY / "docs" / "reference"
@@ -23,6 +25,7 @@ def _pages(folder: Path) -> dict[Path, str]:
     return {page.relative_to(folder): page.read_text(encoding="utf-8") for page in folder.rglob("*.md")}
 
 
+@pytest.mark.services
 def test_the_reference_is_what_the_code_says() -> None:
     """No page of the reference has drifted; `make docs` mends it."""
     done = _run("--check")
@@ -30,6 +33,7 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.services
 def test_a_page_that_drifted_is_named_with_what_to_type(tmp_path: Path) -> None:
     """The check fails for a changed page, a missing one and one too many, and says how to mend it."""
     pages = tmp_path / "reference"

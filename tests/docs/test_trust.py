@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-
 import pytest
-
 from tests.docs.docs_blocks import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "trust.md"
 SCRIPT = REPOSITORY / "bench" / "approval.py"
 MEASURED = re.compile(r"<!-- measured: .*? -->\n(.*)<!-- end of what was measured -->", re.DOTALL)
+pytestmark = pytest.mark.services
 
 
 def _measure(page: Path) -> subprocess.CompletedProcess[str]:
@@ -59,7 +58,6 @@ def test_writing_leaves_the_text_around_the_figures_alone(measured_page: Path) -
     )
 
 
-@pytest.mark.services
 def test_a_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
     """Nothing is written to a page that lacks the two marks, and the message names them."""
     page = tmp_path / "other.md"

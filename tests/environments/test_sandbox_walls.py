@@ -294,6 +294,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("use", MECHANISMS)
+@pytest.mark.services
 def test_an_unprivileged_user_has_the_same_walls(use: str, tmp_path: Path) -> None:
     """A user without privileges gets a sandbox just as root does."""
     skip_without(use)
@@ -313,6 +314,7 @@ def test_an_unprivileged_user_has_the_same_walls(use: str, tmp_path: Path) -> No
     assert told["owner"] == 65534
 
 
+@pytest.mark.services
 def test_without_namespaces_landlock_takes_over_and_says_what_it_lacks() -> None:
     """Where the kernel refuses namespaces, files and secrets are still guarded; the gap is told."""
     skip_without("landlock")

@@ -66,6 +66,7 @@ async def test_media_resources_and_links_become_parts(with_servers: WithServers)
     assert "[link to the page, https://example.com/page: a link]" in said
 
 
+@pytest.mark.services
 async def test_structured_output_stands_beside_the_text(with_servers: WithServers) -> None:
     """Structured content is kept as JSON."""
     runtime = await with_servers({"s": sdk()})
