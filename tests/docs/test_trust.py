@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
 import pytest
+
 from tests.docs.docs_blocks import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "trust.md"

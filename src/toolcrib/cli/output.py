@@ -17,6 +17,7 @@ from typing import Any
 # Text from third parties must not move the cursor or change the colours of the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
+_STYLES = {"yes": "green", "on": "green", "no": "yellow", "error": "red", "warning": "yellow", "broken": "red"}
 COLUMN_GAP = "  "
 ESCAPE = "toolcrib.escape"
 """The name of our encoding error handler; `escape_unencodable` registers it."""
@@ -60,10 +61,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table with a heading; only the heading if there are no rows."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if stdout_is_terminal():
-        # Rich is slow to import, and only a terminal needs it.
-        from toolcrib.cli.tables import draw_table  # noqa: PLC0415
-
-        draw_table(columns, cells)
+        _draw_table(columns, cells)
         return
     widths = [max(map(cell_width, column)) for column in zip(columns, *cells, strict=True)]
     for row in [[name.upper() for name in columns], *cells]:
@@ -75,15 +73,37 @@ def print_pairs(pairs: Pairs) -> None:
     """Print labels, each with its text or its lines of text beside it."""
     lines = [(label, [text] if isinstance(text, str) else list(text)) for label, text in pairs]
     if stdout_is_terminal():
-        from toolcrib.cli.tables import draw_pairs  # noqa: PLC0415 - as above
-
-        draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
+        _draw_pairs([(label, [clean(text) for text in texts]) for label, texts in lines])
         return
     width = max((cell_width(label) for label, _ in lines), default=0)
     for label, texts in lines:
         for at, text in enumerate(texts or [""]):
             head = label if at == 0 else ""
             sys.stdout.write(f"{head}{' ' * (width - cell_width(head))}{COLUMN_GAP}{clean(text)}".rstrip() + "\n")
+
+
+def _draw_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # Rich is slow to import, and only a terminal needs it.
+    from rich import box, console, table, text  # noqa: PLC0415
+
+    drawn = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, name in enumerate(columns):
+        drawn.add_column(name, overflow="fold", no_wrap=at == 0)
+    for row in rows:
+        styles = [_STYLES.get(cell, "bold" if at == 0 else "") for at, cell in enumerate(row)]
+        drawn.add_row(*(text.Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
+    console.Console(highlight=False).print(drawn)
+
+
+def _draw_pairs(lines: Sequence[tuple[str, Sequence[str]]]) -> None:
+    from rich import console, table, text  # noqa: PLC0415 - as above
+
+    grid = table.Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, texts in lines:
+        grid.add_row(text.Text(label, style="bold"), text.Text("\n".join(texts)))
+    console.Console(highlight=False).print(grid)
 
 
 def error_line(message: str) -> None:
