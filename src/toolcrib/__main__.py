@@ -7,7 +7,7 @@ import sys
 
 from toolcrib.version import __version__
 
-GC_THRESHOLD = 50_000
+GC_THRESHOLD = 100_000
 
 
 def main() -> int:

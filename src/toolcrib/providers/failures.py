@@ -160,7 +160,7 @@ def _headers(error: BaseException) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in headers.items()}
 
 
-_IN_WORDS = re.compile(
+_IN_WORDS = lazy_pattern(
     r"(?:retry|try again|retrying) (?:in|after) (?:(\d{1,4}) ?h(?:ours?)?)? ?(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?!s))? ?"
     r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(s|ms|sec))?"
     r"|\"retrydelay\": ?\"(\d+(?:\.\d+)?)s",
