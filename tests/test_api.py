@@ -222,6 +222,19 @@ def test_importing_the_package_loads_nothing(in_process):
     assert done.stdout == "False False\n", done.stderr
 
 
+def test_the_definitions_need_no_event_loop(tmp_path):
+    """asyncio takes a fifth of a start, and only calls need it."""
+    code = "import sys, toolcrib; toolcrib.get_tool_definitions(quiet_mode=True); print('asyncio' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TOOLCRIB_HOME": str(tmp_path)},
+    )
+    assert done.stdout == "False\n", done.stderr
+
+
 async def test_a_name_that_is_not_exported_is_an_attribute_error():
     """The package says so as every module does."""
     import toolcrib

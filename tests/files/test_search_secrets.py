@@ -11,7 +11,7 @@ from toolcrib.approval.paths import SECRET_ANYWHERE, SECRET_IN_HOME
 from toolcrib.files.search_query import PARTS_OF_SECRETS, FileSearchQuery, NameFilter
 
 IN_HOME = re.compile(rf"\A(?:{SECRET_IN_HOME.pattern})", re.IGNORECASE)
-PATHS = st.one_of(st.from_regex(SECRET_ANYWHERE), st.from_regex(IN_HOME))
+PATHS = st.one_of(st.from_regex(re.compile(SECRET_ANYWHERE.pattern, re.IGNORECASE)), st.from_regex(IN_HOME))
 
 
 @given(PATHS)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -37,7 +37,9 @@ from toolcrib.sessions.records import Session
 from toolcrib.sessions.search import SessionSearchService
 from toolcrib.sessions.store import SessionStore
 from toolcrib.sessions.todo import TodoService
-from toolcrib.undo.history import FileHistory
+
+if TYPE_CHECKING:
+    from toolcrib.undo.history import FileHistory
 
 
 class Asker(Protocol):
@@ -90,9 +92,6 @@ class AgentHost:
         self.settings = settings or load_settings(Home(Path(home)) if home is not None else None)
         self.platform = platform
         self.store = store or SessionStore(self.settings.home.sessions_file)
-        self.file_history = FileHistory(
-            self.settings.home.undo_dir, self.settings.undo, terminal=lambda: self.runtime.terminal
-        )
         self.renderings = RenderedTools()
         self.loop = ServiceLoop("toolcrib-agents")
         self.running: dict[str, HostedAgent] = {}
@@ -123,6 +122,14 @@ class AgentHost:
         )
         self.delegation: Delegation | None = None
         self._serve(asker)
+
+    @lazy
+    def file_history(self) -> FileHistory:
+        """The files that tools changed."""
+        # Costs 12 ms to import, and few conversations ask what changed.
+        from toolcrib.undo.history import FileHistory  # noqa: PLC0415
+
+        return FileHistory(self.settings.home.undo_dir, self.settings.undo, terminal=lambda: self.runtime.terminal)
 
     def _serve(self, asker: Asker | None) -> None:
         self.runtime.services.provide("todo", self.todo)

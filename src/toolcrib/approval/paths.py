@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from toolcrib.core.lazy import lazy_pattern
+
 RealPath = Callable[[str], str]
 GLOB_CHARACTERS = "*?["
 
@@ -72,7 +74,7 @@ def is_at_or_inside(path: str, folder: str) -> bool:
 
 # Relative to any user's home. Each is a file or folder that runs code later or grants access.
 # Case is ignored, because many file systems ignore it.
-PROTECTED_IN_HOME = re.compile(
+PROTECTED_IN_HOME = lazy_pattern(
     r"\.(?:bash(?:rc|_profile|_login|_logout|_aliases)|profile|zsh(?:rc|env)|zprofile|zlogin|zlogout|kshrc|cshrc|tcshrc"
     r"|login|xinitrc|xprofile|xsession|xsessionrc|pam_environment|inputrc|netrc|pgpass|pypirc|npmrc|git-credentials"
     r"|gitconfig)$"
@@ -81,25 +83,25 @@ PROTECTED_IN_HOME = re.compile(
     r"|\.local/share/(?:keyrings|systemd)(?:/|$)|Library/(?:Keychains|LaunchAgents|LaunchDaemons)(?:/|$)",
     re.IGNORECASE,
 )
-PROTECTED_ANYWHERE = re.compile(
+PROTECTED_ANYWHERE = lazy_pattern(
     r"^/etc/(?:g?shadow|passwd|group|sudoers|ssh/|pam\.d/|profile|bash\.bashrc|zsh/|ld\.so\.preload|cron|anacrontab)"
     r"|^/(?:boot|sys|proc|dev(?!/(?:null|stdout|stderr|tty|fd|shm)(?:/|$)))(?:/|$)|^/var/spool/cron(?:/|$)"
     r"|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.pub)?$|(?:^|/)authorized_keys$",
     re.IGNORECASE,
 )
 # Part of ordinary work, but what is written here takes effect later, unseen.
-ASK_ANYWHERE = re.compile(
+ASK_ANYWHERE = lazy_pattern(
     r"(?:^|/)\.git/(?:hooks(?:/|$)|config$)|(?:^|/)\.env(?:\.(?!example|sample|template)[\w.-]+)?$",
     re.IGNORECASE,
 )
-SECRET_IN_HOME = re.compile(
+SECRET_IN_HOME = lazy_pattern(
     r"\.ssh/(?!.*\.pub$|known_hosts|config$)|\.gnupg(?:/|$)|\.aws/(?:credentials|sso|cli)|\.azure(?:/|$)|\.kube/config$"
     r"|\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|vault-token|boto|s3cfg)$|\.password-store(?:/|$)"
     r"|\.docker/config\.json$|\.config/(?:gcloud|op|rclone)(?:/|$)|\.config/gh/hosts\.yml$"
     r"|\.local/share/keyrings(?:/|$)|Library/Keychains(?:/|$)",
     re.IGNORECASE,
 )
-SECRET_ANYWHERE = re.compile(
+SECRET_ANYWHERE = lazy_pattern(
     r"^/etc/(?:shadow|gshadow|sudoers|ssl/private|ssh/ssh_host_\w+_key$)|^/proc/[^/]+/(?:environ|mem)$"
     r"|(?:^|/)\.env(?:\.(?!example|sample|template|dist|test)[\w.-]+)?$"
     r"|(?:^|/)mcp_tokens/[^/]+\.json$|(?:^|/)id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?$|\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk)$",

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from toolcrib.core.errors import ToolcribError, UsageError, nearest_names
-from toolcrib.cron.store import open_database
 from toolcrib.registry.results import sendable
 from toolcrib.sessions.database import Database
 
@@ -95,11 +94,17 @@ class Inbox:
         self._path = path
         self._session = session
 
+    def _open(self) -> Database:
+        # Brings the time zones along, and few homes have jobs.
+        from toolcrib.cron.store import open_database  # noqa: PLC0415
+
+        return open_database(self._path)
+
     def waiting(self) -> list[JobNotice]:
         """Notices not fetched yet, oldest first."""
         if not self._path.exists():
             return []
-        database = open_database(self._path)
+        database = self._open()
         try:
             with database.read() as connection:
                 rows = connection.execute(
@@ -115,7 +120,7 @@ class Inbox:
 
     def fetched(self, notices: list[JobNotice]) -> None:
         """Delete notices that are now part of the conversation."""
-        database = open_database(self._path)
+        database = self._open()
         try:
             with database.write() as connection:
                 connection.executemany("DELETE FROM notices WHERE number = ?", [(one.number,) for one in notices])

@@ -301,7 +301,8 @@ def _read_outcome(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", "asyncio.AbstractEventLoop"]
+"""Quoted: the names would load asyncio in every process."""
 Jobs = SimpleQueue["Job | None"]
 
 # Set for everything that a thread of a pool waits for.

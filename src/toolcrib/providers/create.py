@@ -10,15 +10,10 @@ from toolcrib.config.agent_settings import Prices
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
 from toolcrib.core.models import Emit, ModelError, ModelProfile, ModelRequest, ModelResponse, Provider, Usage
-from toolcrib.providers.anthropic import AnthropicMessages
 from toolcrib.providers.choose import ConfiguredModels, ModelChoice, UnknownProvider, explain_choice, explain_fallback
-from toolcrib.providers.embedded.catalog import find_model
-from toolcrib.providers.embedded.provider import EmbeddedProvider
-from toolcrib.providers.openai import OpenAIChat
 from toolcrib.providers.openai_request import OpenAIOptions
 from toolcrib.providers.presets import PRESETS, Preset, known_profile
 from toolcrib.providers.retrying import FallbackProvider, OpenProvider, Render, RetryingProvider, ToolRejectionFilter
-from toolcrib.providers.scripted import read_script
 
 MILLION = 1_000_000
 
@@ -108,11 +103,17 @@ def _opened(settings: Settings, choice: ModelChoice, *, context_window: int = 0)
 
 
 def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provider:
+    # A process talks to one kind of provider, and all of them cost 30 ms to import.
     places = ConfiguredModels(settings)
     preset = places.find(choice.provider)
     if preset.protocol == "embedded":
+        from toolcrib.providers.embedded.catalog import find_model  # noqa: PLC0415
+        from toolcrib.providers.embedded.provider import EmbeddedProvider  # noqa: PLC0415
+
         return EmbeddedProvider(settings.home, find_model(choice.model).name)
     if preset.protocol == "scripted":
+        from toolcrib.providers.scripted import read_script  # noqa: PLC0415
+
         return read_script(_script(choice))
     _check(preset, choice)
     variable, key = places.key(preset)
@@ -121,9 +122,13 @@ def _bare(settings: Settings, choice: ModelChoice, context_window: int) -> Provi
     entry = settings.providers.get(choice.provider)
     profile = _profile(context_window or (entry.context_window if entry is not None else 0))
     if preset.protocol == "anthropic":
+        from toolcrib.providers.anthropic import AnthropicMessages  # noqa: PLC0415
+
         return AnthropicMessages(
             name=preset.name, base_url=choice.base_url, api_key=key, profile=profile, key_variable=variable
         )
+    from toolcrib.providers.openai import OpenAIChat  # noqa: PLC0415
+
     return OpenAIChat(
         name=preset.name,
         base_url=choice.base_url,

@@ -174,7 +174,7 @@ def _headers(error: BaseException) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in headers.items()}
 
 
-_RETRY_TEXT = re.compile(
+_RETRY_TEXT = lazy_pattern(
     r"(?:retry|try again|retrying) (?:in|after) (?:(\d{1,4}) ?h(?:ours?)?)? ?(?:(\d{1,6}) ?m(?:in(?:ute)?s?)?(?!s))? ?"
     r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(s|ms|sec))?"
     r"|\"retrydelay\": ?\"(\d+(?:\.\d+)?)s",

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.messages import Audio, Image, Message, Part, RequestedCall, Text
 from toolcrib.core.models import ModelRequest
 from toolcrib.core.types import JsonObject
@@ -21,7 +22,7 @@ AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav",
 # From Google's documentation: replaces the signature of a call that another model made.
 FOREIGN_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 # On this endpoint OpenAI refuses tools together with reasoning for these models, even without an effort.
-_NO_TOOLS_WHILE_REASONING = re.compile(r"gpt-(5\.([2-9]|\d\d)|[6-9])(?!.*-chat)")
+_NO_TOOLS_WHILE_REASONING = lazy_pattern(r"gpt-(5\.([2-9]|\d\d)|[6-9])(?!.*-chat)")
 # Mistral's models accept a user message only after an answer, on every server.
 _ANSWERS_RESULTS = re.compile(r"(?:mi[sx]tral|ministral|magistral|codestral|devstral|pixtral)")
 _BETWEEN_RESULT_AND_USER = {"role": "assistant", "content": "OK."}

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from toolcrib.core.lazy import lazy_pattern
 from toolcrib.core.models import Dialect, ModelProfile
 from toolcrib.providers.openai_request import OpenAIOptions
 
@@ -174,7 +175,7 @@ DEFAULT_CONTEXT_WINDOW = 128_000
 
 # The first row that matches the name without its vendor applies. Windows are as documented for the vendor's service.
 _FAMILIES: tuple[tuple[re.Pattern[str], int, bool], ...] = tuple(
-    (re.compile(pattern), window, sees_images)
+    (lazy_pattern(pattern), window, sees_images)
     for pattern, window, sees_images in (
         (r"claude-[a-z]+-5", 1_000_000, True),
         (r"claude-", 200_000, True),

@@ -13,6 +13,7 @@ import unicodedata
 from functools import cache
 
 from toolcrib.config.redact import mask_shapes
+from toolcrib.core.lazy import lazy_pattern
 
 MAX_SCANNED_CHARS = 20_000
 
@@ -188,7 +189,7 @@ _LITERAL: Rows = (
 )
 # Not credentials: a parameter with a plain word as value (`?sort_key=name`, `?key=YOUR_KEY`, `?key={api_key}`), and
 # the address of a database on this machine.
-_NO_CREDENTIAL = re.compile(
+_NO_CREDENTIAL = lazy_pattern(
     r"(?<=[?&])[\w-]{1,40}=(?:[a-z]{1,20}|[A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}|[{<][\w -]{1,30}[}>])(?=[&\s#)\"'>`.,]|$)"
     r"|(?<=://)\w{1,40}:\w{1,40}@(?=localhost\b|127\.0\.0\.1\b)"
 )

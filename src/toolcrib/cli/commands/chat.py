@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,7 +20,9 @@ from toolcrib.core.context import CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.providers.choose import explain_choice
 from toolcrib.providers.embedded.catalog import find_model
-from toolcrib.providers.embedded.weights import WeightsStore, open_store
+
+if TYPE_CHECKING:
+    from toolcrib.providers.embedded.weights import WeightsStore
 
 NOTHING = "none"
 LATEST = "last"
@@ -35,6 +38,9 @@ def fetch_weights(
     choice = explain_choice(settings, model=model, provider=provider)
     if choice.provider != "embedded":
         return
+    # Imports an HTTP client and archives, which no other provider needs.
+    from toolcrib.providers.embedded.weights import open_store  # noqa: PLC0415
+
     store = open_store(environment(), settings.home)
     if store.path(find_model(choice.model)) is None:
         check()
