@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolcrib.files.patch_parsing import FileChange, HunkLine, PatchError, parse_patch
@@ -240,6 +240,7 @@ words = st.sampled_from([*V4A_LINES.split("\n"), *DIFF_LINES.split("\n"), *HUNK_
 
 
 @given(st.lists(words | st.text(max_size=10), max_size=25))
+@example(["diff --git a/x b/x", "rename to y"])
 def test_any_text_is_a_patch_or_a_patch_error(lines: list[str]) -> None:
     """No text makes the parser fail in another way, and every change names its paths."""
     try:

@@ -350,6 +350,8 @@ def _unified_change(reader: PatchLines) -> FileChange:
     mode = _mode(header, reader, back)
     old, new = _names(header)
     if header.moved_to:
+        if not header.moved_from:
+            raise reader.error("'rename to' needs 'rename from' before it", back=back)
         return FileChange(kind="update", path=header.moved_from, move_to=header.moved_to, hunks=hunks, mode=mode)
     if old == NO_FILE or "new" in header.marks:
         if any(line.sign != "+" for hunk in hunks for line in hunk.lines):
