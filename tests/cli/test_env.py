@@ -221,11 +221,10 @@ def test_a_shell_is_used_as_if_one_sat_there(toolcrib: Program, backend: str) ->
         os.write(master, b"echo in$((1 + 1))terrupted\n")
         _read_until(master, "in2terrupted")
 
-        os.write(master, b"trap 'stty size' WINCH; echo waits$((3 + 4))\n")
-        _read_until(master, "waits7")
         termios.tcsetwinsize(master, (51, 87))
-        os.write(master, b"stty size\n")
-        _read_until(master, "51 87")
+        # The change arrives when our program has heard of it, which may be after the next keys.
+        os.write(master, b"until [ \"$(stty size)\" = '51 87' ]; do sleep 0.05; done; echo re$((3 + 4))sized\n")
+        _read_until(master, "re7sized")
 
         os.write(master, b"exit 7\n")
         _read_until(master, None)

@@ -462,5 +462,5 @@ async def test_a_backend_may_be_an_engine_or_run_bash(installed, name):
 
 async def test_what_is_no_backend_is_said(installed):
     """An entry point that gives something else names itself."""
-    with pytest.raises(EnvironmentFailed, match="'my-junk' made a int"):
+    with pytest.raises(EnvironmentFailed, match="'my-junk' returned an object of type int"):
         made_by("my-junk")
