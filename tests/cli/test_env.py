@@ -92,6 +92,7 @@ def test_the_list_for_people_marks_the_backend_in_use(toolcrib: Program) -> None
     assert "local *" in outcome.stdout
 
 
+@pytest.mark.services
 def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Program) -> None:
     """A package with an entry point brings a backend like ours."""
     listed = with_backend("env", "list", DOCKER_HOST="unix:///no/such/socket")
@@ -105,6 +106,7 @@ def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Pr
 
 
 @pytest.mark.parametrize("function", ["environment", "engine"])
+@pytest.mark.services
 def test_a_backend_that_is_being_written_is_checked_by_module_and_function(
     with_backend: Program, function: str
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_workbook_shows_values_and_formulas_with_their_rows() -> None:
     assert text.splitlines() == ["--- sheet Data ---", "1: name | amount", "2: x | 3", "5:  | =SUM(B2:B3)"]
 
 
+@pytest.mark.services
 def test_slides_show_titles_texts_and_notes() -> None:
     """Each slide is numbered, with what a speaker would say."""
     pptx = pytest.importorskip("pptx")

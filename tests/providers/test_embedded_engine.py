@@ -87,6 +87,7 @@ def test_a_file_that_is_no_model_is_an_error_and_makes_no_noise(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.services
 async def test_weights_that_went_bad_are_removed_and_said(tmp_path: Path) -> None:
     """A file that cannot be loaded and has lost its hash is not tried for ever."""
     model = MODELS["smollm2-135m"]

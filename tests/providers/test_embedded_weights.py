@@ -164,6 +164,7 @@ def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
+@pytest.mark.services
 def test_a_smaller_model_stands_in_and_says_so(tmp_path: Path) -> None:
     """Where the weights cannot be had, the fallback of the catalog is taken, with a sentence about its limits."""
     smaller = MODELS["smollm2-135m"]
@@ -219,6 +220,7 @@ def start_fetching(folder: Path, hub: Hub) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.services
 def test_two_processes_download_once(tmp_path: Path) -> None:
     """The second waits for the first, says so, and then has the file."""
     begun, may_go_on = threading.Event(), threading.Event()
