@@ -6,6 +6,7 @@ import gc
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -78,6 +79,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("TERMINAL_")]:
         monkeypatch.delenv(name)
+    # The first python3 on the way may be a script of pyenv, which is slow and which a sandbox may not run.
+    monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin:{os.environ['PATH']}")
     return folder
 
 

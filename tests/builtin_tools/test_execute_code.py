@@ -78,6 +78,7 @@ def test_it_runs_for_synchronous_callers(runtime: Runtime) -> None:
     assert answer["output"] == "it works\n"
 
 
+@pytest.mark.services
 async def test_it_runs_beside_itself(runtime: Runtime) -> None:
     """Two sessions do not wait for each other, nor see each other's folders."""
     code = "import os\nopen('/tmp/mine', 'x').close()\nprint(os.path.exists('/tmp/mine'))"

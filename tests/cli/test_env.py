@@ -92,6 +92,7 @@ def test_the_list_for_people_marks_the_backend_in_use(toolcrib: Program) -> None
     assert "local *" in outcome.stdout
 
 
+@pytest.mark.services
 def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Program) -> None:
     """A package with an entry point brings a backend like ours."""
     listed = with_backend("env", "list", DOCKER_HOST="unix:///no/such/socket")
@@ -105,6 +106,7 @@ def test_an_installed_backend_is_listed_and_checked_by_its_name(with_backend: Pr
 
 
 @pytest.mark.parametrize("function", ["environment", "engine"])
+@pytest.mark.services
 def test_a_backend_that_is_being_written_is_checked_by_module_and_function(
     with_backend: Program, function: str
 ) -> None:
@@ -221,11 +223,10 @@ def test_a_shell_is_used_as_if_one_sat_there(toolcrib: Program, backend: str) ->
         os.write(master, b"echo in$((1 + 1))terrupted\n")
         _read_until(master, "in2terrupted")
 
-        os.write(master, b"trap 'stty size' WINCH; echo waits$((3 + 4))\n")
-        _read_until(master, "waits7")
         termios.tcsetwinsize(master, (51, 87))
-        os.write(master, b"stty size\n")
-        _read_until(master, "51 87")
+        # The change arrives when our program has heard of it, which may be after the next keys.
+        os.write(master, b"until [ \"$(stty size)\" = '51 87' ]; do sleep 0.05; done; echo re$((3 + 4))sized\n")
+        _read_until(master, "re7sized")
 
         os.write(master, b"exit 7\n")
         _read_until(master, None)

@@ -6,11 +6,13 @@ import io
 import json
 import time
 import zipfile
-
 import pytest
-
-from toolcrib.files.file_types import DocumentKind, document_kind
-from toolcrib.files.reading import DocumentFailed, DocumentTexts, failure, take_text
+from toolcrib.files.file_types import DocumentKind
+from toolcrib.files.file_types import document_kind
+from toolcrib.files.reading import DocumentFailed
+from toolcrib.files.reading import DocumentTexts
+from toolcrib.files.reading import failure
+from toolcrib.files.reading import take_text
 
 LIMIT_SECONDS = 40
 
@@ -109,6 +111,7 @@ def test_a_workbook_shows_values_and_formulas_with_their_rows() -> None:
     assert text.splitlines() == ["--- sheet Data ---", "1: name | amount", "2: x | 3", "5:  | =SUM(B2:B3)"]
 
 
+@pytest.mark.services
 def test_slides_show_titles_texts_and_notes() -> None:
     """Each slide is numbered, with what a speaker would say."""
     pptx = pytest.importorskip("pptx")

@@ -26,7 +26,7 @@ needs_ripgrep = [
     pytest.mark.services,
     pytest.mark.skipif(shutil.which("rg") is None, reason=NO_RIPGREP),
 ]
-ENGINES = [pytest.param("best", marks=needs_ripgrep), "python", "fetch"]
+ENGINES = [pytest.param("best", marks=needs_ripgrep), "python", pytest.param("fetch", marks=pytest.mark.services)]
 
 
 @pytest.fixture(scope="module")

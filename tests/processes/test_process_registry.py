@@ -124,6 +124,7 @@ async def test_what_a_command_left_running_is_ended_by_kill(
     await until(lambda: not process.record.children_run)
 
 
+@pytest.mark.services
 async def test_many_processes_need_no_threads(registry: ProcessRegistry, local: LocalShellEnvironment) -> None:
     """A hundred processes are started and ended together, and no thread is made for them."""
     before = threading.active_count()

@@ -7,16 +7,24 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-
 import msgspec
 import pytest
-
-from tests.providers.embedded_sources import CONTENT, NOBODY, Hub, make_store, small_model, write_wheels
-from toolcrib.config.paths import Home, model_cache_dir
+from tests.providers.embedded_sources import CONTENT
+from tests.providers.embedded_sources import NOBODY
+from tests.providers.embedded_sources import Hub
+from tests.providers.embedded_sources import make_store
+from tests.providers.embedded_sources import small_model
+from tests.providers.embedded_sources import write_wheels
+from toolcrib.config.paths import Home
+from toolcrib.config.paths import model_cache_dir
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
-from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, UnknownEmbeddedModel, find_model
-from toolcrib.providers.embedded.weights import WeightsStore, open_store
+from toolcrib.providers.embedded.catalog import DEFAULT_MODEL
+from toolcrib.providers.embedded.catalog import MODELS
+from toolcrib.providers.embedded.catalog import UnknownEmbeddedModel
+from toolcrib.providers.embedded.catalog import find_model
+from toolcrib.providers.embedded.weights import WeightsStore
+from toolcrib.providers.embedded.weights import open_store
 
 LIMIT_SECONDS = 60
 
@@ -164,6 +172,7 @@ def test_when_nothing_helps_all_that_was_tried_is_said(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
+@pytest.mark.services
 def test_a_smaller_model_stands_in_and_says_so(tmp_path: Path) -> None:
     """If the weights are unavailable, the catalog's fallback is used, with a sentence about its limits."""
     smaller = MODELS["smollm2-135m"]
@@ -219,6 +228,7 @@ def start_fetching(folder: Path, hub: Hub) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.services
 def test_two_processes_download_once(tmp_path: Path) -> None:
     """The second process waits for the first, says so, and then has the file."""
     begun, may_go_on = threading.Event(), threading.Event()

@@ -142,6 +142,7 @@ def test_questions_through_a_pipe_are_answered_one_after_the_other(home: Path) -
     assert "--resume" in done.stderr
 
 
+@pytest.mark.services
 def test_questions_from_a_file_work_too(home: Path, tmp_path: Path) -> None:
     """Standard input may be a file, which no event loop can wait for."""
     make_home(home, [{"say": "One."}, {"say": "Two."}])
@@ -189,6 +190,7 @@ def test_without_any_input_the_chat_ends_at_once(home: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
+@pytest.mark.services
 def test_a_call_that_never_began_is_not_said_to_have_an_unknown_outcome(home: Path) -> None:
     """After a crash between the request and the call, resuming warns of nothing: nothing can have happened."""
     make_home(home, [])
@@ -223,6 +225,7 @@ def test_nobody_can_be_asked_through_a_pipe(home: Path) -> None:
     assert "nobody can be asked" in session_text(home)
 
 
+@pytest.mark.services
 def test_a_question_of_a_command_does_not_hang_a_pipe(home: Path, tmp_path: Path) -> None:
     """Where nobody can answer, `/undo` takes the exchange back and leaves the files alone."""
     file = tmp_path / "new.txt"
