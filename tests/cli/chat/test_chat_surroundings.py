@@ -220,7 +220,7 @@ def test_nobody_can_be_asked_through_a_pipe(home: Path) -> None:
 
     assert "Then not." in done.stdout
     assert "blocked" in done.stderr
-    assert "nobody can be asked" in session_text(home)
+    assert "no user can answer" in session_text(home)
 
 
 def test_a_question_of_a_command_does_not_hang_a_pipe(home: Path, tmp_path: Path) -> None:
