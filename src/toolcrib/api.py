@@ -1,4 +1,4 @@
-"""What the package offers to synchronous callers, over one default Runtime that is made on first use."""
+"""The synchronous API, over one default Runtime that is made on first use."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ def default_runtime(
 ) -> Runtime:
     """The Runtime behind the functions of this module, made on first use and closed at exit.
 
-    `approver` is whom it asks before dangerous calls; `servers=False` connects no MCP servers. The first use decides
-    about all arguments.
+    `approver` approves dangerous calls; `servers=False` connects no MCP servers. The arguments of the first use apply.
     """
     if _default:
         return _default[0]
     with _lock:
         if not _default:
             runtime = Runtime(registry=registry, approver=approver, entry_point=entry_point, yolo=yolo)
-            # Known before it is loaded: a tool file may ask for it while it is imported.
+            # Set before loading: a tool file may ask for it while it is imported.
             _default.append(runtime)
             runtime.load(servers=servers)
             atexit.register(reset_default_runtime)
@@ -47,14 +46,14 @@ def default_runtime(
 
 
 def adopt_runtime(runtime: Runtime) -> None:
-    """Let a Runtime that somebody else made, and closes, serve the functions of this module."""
+    """Use this Runtime for the functions of this module; its owner closes it."""
     with _lock:
         reset_default_runtime()
         _default.append(runtime)
 
 
 def reset_default_runtime() -> None:
-    """Close the default Runtime; the next use makes a new one, with the settings of that moment."""
+    """Close the default Runtime; the next use makes a new one with the settings at that time."""
     with _lock:
         while _default:
             _default.pop().close()
@@ -66,9 +65,9 @@ def get_tool_definitions(
     quiet_mode: bool = False,
     skip_tool_search_assembly: bool = False,
 ) -> list[JsonObject]:
-    """The definitions of the available tools, in OpenAI's form, sorted by name.
+    """The definitions of the available tools, in OpenAI's format, sorted by name.
 
-    Without `enabled_toolsets` all toolsets are meant; an empty list means none. `disabled_toolsets` always wins.
+    Without `enabled_toolsets`, all toolsets are enabled; an empty list means none. `disabled_toolsets` always wins.
     """
     definitions = default_runtime().definitions(
         enabled_toolsets, disabled_toolsets, defer=not skip_tool_search_assembly
@@ -97,8 +96,8 @@ def handle_function_call(
 ) -> str | JsonObject:
     """Call a tool and return its result text (or multimodal object); an error is a result too, never an exception.
 
-    `enabled_toolsets` and `disabled_toolsets` bound what may be called. The two `skip_` arguments and the trace are
-    accepted for callers that know them; nothing goes around the hooks.
+    `enabled_toolsets` and `disabled_toolsets` limit what may be called. The two `skip_` arguments and the trace are
+    accepted for compatibility; nothing bypasses the hooks.
     """
     try:
         runtime = default_runtime()
@@ -111,7 +110,7 @@ def handle_function_call(
         keywords: dict[str, Any] | None = None
         if function_name == "execute_code":
             keywords = {"task_id": task_id, "session_id": session_id, "enabled_tools": enabled_tools}
-        # Not by `runtime.context(…)`: its keywords would be packed and unpacked for every call.
+        # Not `runtime.context(…)`, which would pack and unpack its keywords for every call.
         ctx = ToolContext(
             services=runtime.services,
             on_progress=runtime.on_progress,
@@ -127,5 +126,5 @@ def handle_function_call(
         )
         return runtime.call_sync(function_name, function_args, ctx).content
     except Exception as error:  # the contract: a caller of this function always receives a result
-        logger.exception("call of tool %r failed", function_name)
+        logger.exception("call to tool %r failed", function_name)
         return call_failed(function_name, error)

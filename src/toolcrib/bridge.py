@@ -7,7 +7,7 @@
 | inside a running loop           | on a spare thread with its own persistent loop; the caller waits      |
 
 Loops persist so that async clients cached between calls stay usable. A coroutine that outlives its deadline is
-cancelled on its own loop, and the caller returns at once: it never waits for a coroutine that does not give up.
+cancelled on its own loop, and the caller returns at once: it never waits for a coroutine that ignores cancellation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEFTOVER_GRACE_SECONDS = 1.0
 
 
 class NestedCallTimeout(TimeoutError):
-    """A coroutine that was waited for inside a running loop did not end in time; it was cancelled."""
+    """A coroutine called from inside a running loop did not end in time and was cancelled."""
 
 
 class Bridge:
@@ -36,7 +36,7 @@ class Bridge:
 
     def __init__(self, nested_call_timeout_seconds: float = NESTED_CALL_TIMEOUT_SECONDS) -> None:
         self.nested_call_timeout_seconds = nested_call_timeout_seconds
-        # What was inherited by a fork is never used nor closed: it belongs to the parent process.
+        # Never use or close what a fork inherited: it belongs to the parent process.
         self._inherited: list[object] = []
         self._start()
 
@@ -50,7 +50,7 @@ class Bridge:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result; raises NestedCallTimeout for a call inside a running loop that takes too long."""
-        # asyncio has no public "is a loop running here" that does not raise; this one is documented for that.
+        # asyncio's public check for a running loop raises; this function is documented for the purpose.
         if asyncio._get_running_loop() is not None:
             return self._run_on_spare_thread(coroutine)
         loop = self.loop()
@@ -59,7 +59,7 @@ class Bridge:
             return loop.run_until_complete(task)
         finally:
             if not task.done():
-                # Ctrl-C leaves the task on the loop, where the next call would wake it up again.
+                # Ctrl-C leaves the task on the loop, where the next call would resume it.
                 _cancel(loop, {task})
             _mark_as_seen(task)
 
@@ -74,7 +74,7 @@ class Bridge:
         return holder.loop
 
     def main_loop(self) -> asyncio.AbstractEventLoop:
-        """The persistent loop for the main thread, whoever asks."""
+        """The persistent loop for the main thread, from any thread."""
         self._notice_fork()
         with self._lock:
             if self._main_loop is None or self._main_loop.is_closed():
@@ -94,7 +94,7 @@ class Bridge:
             _close_loop(main_loop)
 
     def let_go(self) -> None:
-        """As `close`, for a bridge that nobody can use any more; waits for nothing, so that it may run anywhere."""
+        """Like `close`, for a bridge that is no longer reachable; never waits, so it can run anywhere."""
         if self._process != os.getpid():
             return
         for spare in self._idle:
@@ -127,7 +127,7 @@ class Bridge:
 
 
 class _LoopHolder:
-    """Lives in a thread's local storage, so that the loop is closed when the thread ends."""
+    """Lives in thread-local storage, to close the loop when the thread ends."""
 
     def __init__(self) -> None:
         self.loop = new_loop()
@@ -139,9 +139,9 @@ class _LoopHolder:
 
 
 class _SpareThread:
-    """A daemon thread with its own loop that runs one coroutine at a time for callers that are inside a loop.
+    """A daemon thread with its own loop that runs one coroutine at a time for callers inside a running loop.
 
-    Two plain locks hand the work over: a third of the cost of `run_coroutine_threadsafe`.
+    Two plain locks hand over the work, at a third of the cost of `run_coroutine_threadsafe`.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class _SpareThread:
         return result  # type: ignore[no-any-return]
 
     def retire(self) -> None:
-        """Lets the thread end once it has nothing to do."""
+        """Lets the thread end once it is idle."""
         self.retired = True
         if self._work.locked():
             self._work.release()
@@ -184,10 +184,10 @@ class _SpareThread:
         try:
             self._loop.call_soon_threadsafe(self._give_up)
         except RuntimeError:
-            pass  # It ended just now, and its loop is closed already.
+            pass  # It has just ended, and its loop is already closed.
 
     def _give_up(self) -> None:
-        """Cancels the coroutine; one that refuses to end loses its loop a moment later."""
+        """Cancels the coroutine; if it ignores that, stops its loop a moment later."""
         if self._task is not None:
             self._task.cancel()
             self._stop = self._loop.call_later(LEFTOVER_GRACE_SECONDS, self._loop.stop)
@@ -199,7 +199,7 @@ class _SpareThread:
                 break
             (coroutine, context), self._job = self._job, None
             self._task = self._loop.create_task(coroutine, context=context)
-            # Whatever it raises is handed to the caller, who raises it again.
+            # Pass whatever it raises to the caller, which raises it again.
             self._outcome = attempt_everything(self._loop.run_until_complete, self._task)
             _mark_as_seen(self._task)
             del coroutine, context
@@ -215,17 +215,17 @@ class _SpareThread:
 def new_loop() -> asyncio.AbstractEventLoop:
     """A loop that a forked child can drop without harm.
 
-    The state of epoll, which asyncio would choose, is shared with the child: when the child ends and closes its copy
-    of the loop, the parent's loop no longer hears other threads.
+    A fork shares the state of epoll, asyncio's default, with the child: when the child ends and closes its copy of the
+    loop, the parent's loop no longer wakes up for other threads.
     """
-    # In a context of its own: the loop keeps the one that it is made in, and with it the call that came first.
+    # In a separate context: the loop keeps the context it is created in, and with it the first call.
     loop = contextvars.Context().run(_make_loop)
     loop.set_exception_handler(_report)
     return loop
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # An interrupt may hit a task inside the one that is waited for; the caller has it already.
+    # An interrupt may hit a nested task; the caller already has it.
     if not isinstance(context.get("exception"), (KeyboardInterrupt, SystemExit)):
         loop.default_exception_handler(context)
 
@@ -237,7 +237,7 @@ def _make_loop() -> asyncio.AbstractEventLoop:
 
 
 def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels what is left on the loop, lets it finish, and closes it; also from inside another running loop."""
+    """Cancels the remaining tasks, lets them finish, and closes the loop; works inside another running loop too."""
     if loop.is_closed():
         return
     if asyncio._get_running_loop() is not None:
@@ -250,13 +250,13 @@ def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
     for task in left:
-        # asyncio would complain about each one that refused to end.
+        # Otherwise asyncio logs a warning for each task that did not end.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         _mark_as_seen(task)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancels the tasks and gives them a moment to end; one that refuses is left behind."""
+    """Cancels the tasks and gives them a moment to end; abandons those that do not."""
     unfinished = {task for task in tasks if not task.done()}
     for task in unfinished:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Which process of this machine is meant: a process id alone is given away again, together with its start it is not."""
+"""Identifies processes on this machine by id and start time, because the system reuses process ids."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import msgspec
 
 PROC = Path("/proc")
 START_FIELD = 19
-"""Where the start time stands in /proc/<pid>/stat, counted from after the closing bracket of the name."""
+"""The index of the start time in /proc/<pid>/stat, counted after the closing bracket of the name."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """One process, for as long as the machine runs."""
+    """One process, unique until the machine reboots."""
 
     pid: int
     started: str = ""
-    """The machine's boot and the clock ticks from there to the start of the process; empty where nobody can tell."""
+    """The boot id and the clock ticks from boot to the start of the process; empty if unknown."""
 
 
 def identity_of(pid: int) -> Identity | None:
-    """Who has this process id now; None when nobody has (one that only waits to be reaped counts as nobody)."""
+    """The process that has this id now; None if there is none (a zombie does not count)."""
     if not PROC.joinpath("self", "stat").exists():
         return Identity(pid) if _answers(pid) else None
     fields = stat_fields(pid)
@@ -38,22 +38,22 @@ def own_identity() -> Identity:
 
 
 def is_alive(identity: Identity) -> bool:
-    """Whether that very process still runs."""
+    """Whether this exact process is still running."""
     now = identity_of(identity.pid)
     return now is not None and (not identity.started or now.started == identity.started)
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """What /proc says about a process, from its state on; None when it is gone."""
+    """The fields of a process in /proc, starting with its state; None if it has ended."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name stands in brackets and may hold anything, brackets too.
+    # The name is in brackets and may contain anything, including brackets.
     return text[text.rfind(")") + 2 :].split()
 
 
-@functools.cache  # It stays the same for as long as we can ask.
+@functools.cache  # It never changes while this process runs.
 def _boot() -> str:
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -63,7 +63,7 @@ def _boot() -> str:
 
 def _answers(pid: int) -> bool:
     if sys.platform == "win32":
-        return False  # There is no harmless signal to ask with.
+        return False  # There is no harmless signal to test with.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""A runtime: everything that is needed to offer tools to a model and to call them. All live state belongs to one."""
+"""The runtime: offers tools to a model and calls them. All live state belongs to a runtime."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Runtime:
         """Problems in the `.env` file, as sentences."""
         self.definition_builder = DefinitionBuilder(self.registry, self.toolsets, _defer_policy(self.settings))
         self.workspace = _absolute(workspace)
-        """The folder that calls work in; empty when it was deleted."""
+        """The folder that calls work in; empty if it was deleted."""
         self.gate: Gate = gate or DeferredGate(
             GateOptions(
                 settings=self.settings,
@@ -117,7 +117,7 @@ class Runtime:
         self._loaded = self._is_loading = False
         self._loading = threading.RLock()
         self.registry.bind(self._invoke)
-        # Commands, threads and loops of a runtime that is dropped without `close` would stay for ever.
+        # Otherwise the commands, threads and loops of a runtime that is dropped without `close` would leak.
         weakref.finalize(self, _release, self._closing, self.bridge)
 
     def _make_pipeline(self, recorder: Recorder) -> Pipeline:
@@ -142,14 +142,14 @@ class Runtime:
         self.close()
 
     def load(self, *, servers: bool = True) -> Self:
-        """Find the built-in tools, the user's tools, MCP servers and the plugins, in this order, once.
+        """Load the built-in tools, the user's tools, MCP servers and plugins, in this order, once.
 
-        Servers are connected in the background: `mcp.wait_ready` waits for them. `servers=False` leaves them alone.
+        Servers connect in the background; `mcp.wait_ready` waits for them. `servers=False` does not start them.
         """
         if self._loaded:
             return self
         with self._loading:
-            # A tool file may ask for tools while it is imported: it sees what is there so far.
+            # A tool file may list tools while it is imported; it sees those loaded so far.
             if not self._loaded and not self._is_loading:
                 self._is_loading = True
                 try:
@@ -175,7 +175,7 @@ class Runtime:
         cache.save()
 
     def close(self) -> None:
-        """Stop what runs; release environments, loops and threads. The runtime cannot be used afterwards."""
+        """Stop running calls; release environments, loops and threads. The runtime cannot be used afterwards."""
         self.registry.bind(None)
         self._closing.close()
         self.bridge.close()
@@ -200,7 +200,7 @@ class Runtime:
     # Calling
 
     def context(self, **fields: Any) -> ToolContext:
-        """The context for calls of this runtime; takes the fields of ToolContext."""
+        """A context for calls of this runtime; accepts the fields of ToolContext."""
         return ToolContext(services=self.services, on_progress=self.on_progress, **fields)
 
     async def call(
@@ -232,7 +232,7 @@ class Runtime:
         on_start: OnStart | None = None,
         on_result: OnResult | None = None,
     ) -> list[ToolResult]:
-        """Call the tools of one turn: together where their effects allow it; results in call order."""
+        """Call the tools of one turn, in parallel if their effects allow it; results are in call order."""
         self.load()
         ctx = ctx or self.context()
         results = await run_batch(
@@ -270,7 +270,7 @@ class Runtime:
 
     @property
     def has_terminal(self) -> bool:
-        """Whether anything needed `terminal` yet."""
+        """Whether anything has used `terminal` yet."""
         return RuntimeServices.terminal.is_built(self.services)
 
     @property
@@ -292,7 +292,7 @@ class Runtime:
         self.services.provide(name, service)
 
     def can_have_changed_things(self, result: ToolResult) -> bool:
-        """Whether the call behind a result could have an effect: by what it was admitted to do, or undeclared."""
+        """Whether the call behind a result could have an effect: one was approved, or its effects are undeclared."""
         effects = result.effects
         if effects is None:
             entry = self.registry.get_entry(result.name)
@@ -301,7 +301,7 @@ class Runtime:
         return effects is None or any(effect.kind not in ("read", "interactive") for effect in effects)
 
     def call_queue(self) -> CallQueue:
-        """A queue for calls that arrive one by one, under the rule of `call_many`."""
+        """A queue for calls that arrive one by one, with the same rule as `call_many`."""
         pipeline = self._pipeline
         return CallQueue(
             lambda name, arguments, ctx: pipeline.planned_effects(pipeline.prepare(name, arguments), ctx),
@@ -309,14 +309,14 @@ class Runtime:
         )
 
     def has_agent_loop_stub(self, name: str) -> bool:
-        """True for the agent-loop tools, unless a tool of the user's own replaces one."""
+        """True for the agent-loop tools, unless a user's tool replaces one."""
         if name not in AGENT_LOOP_TOOLS:
             return False
         entry = self.registry.get_entry(name)
         return entry is None or entry.is_ours
 
     def stub_for(self, name: str, arguments: Mapping[str, Any] | str) -> str | None:
-        """What synchronous callers get for an agent-loop tool, also behind `tool_call`; None for all other tools."""
+        """What synchronous callers get for an agent-loop tool, even behind `tool_call`; None for all other tools."""
         if name == TOOL_CALL:
             name, _ = unwrap_tool_call(arguments)
         return agent_loop_error(name) if self.has_agent_loop_stub(name) else None
@@ -339,7 +339,7 @@ class Runtime:
 
 
 def toolsets_of_servers(settings: Settings) -> list[str]:
-    """The toolsets that the configured MCP servers will bring, each under both of its names."""
+    """The toolsets that the configured MCP servers will provide, each under both of its names."""
     return [name for server in settings.mcp_servers for name in (server, f"mcp-{server}") if not settings.safe_mode]
 
 
@@ -349,7 +349,7 @@ def _defer_policy(settings: Settings) -> DeferPolicy:
 
 
 def _absolute(workspace: Path | str | None) -> str:
-    """The workspace, or the folder that the process is in; empty when that one was deleted."""
+    """The workspace, or the current folder of the process; empty if it was deleted."""
     try:
         return str(Path.cwd() if workspace is None else Path(workspace).expanduser().absolute())
     except FileNotFoundError:
@@ -371,7 +371,7 @@ def _release(closing: ExitStack, bridge: Bridge) -> None:
 
 
 def _bounded(ctx: ToolContext, timeout_seconds: float | None, cancel: CancelToken | None) -> ToolContext:
-    """The context with an earlier deadline, and stopped by one more token."""
+    """The context with an earlier deadline and one more cancel token."""
     deadline = ctx.deadline
     if timeout_seconds is not None:
         ends = time.monotonic() + timeout_seconds

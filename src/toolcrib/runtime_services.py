@@ -1,6 +1,6 @@
 """The services of a runtime: the only place that builds them, each on first use.
 
-Most processes need few of them, and importing one costs more than starting without it: so each module is imported
+Most processes need few of them, and importing one costs more than starting without it, so each module is imported
 where its service is built.
 """
 
@@ -47,7 +47,7 @@ RENAMED = {"code": "code_execution", "delegate_task": "delegation", "call_turns"
 
 
 class ServedRuntime(Protocol):
-    """A Runtime, as far as its services need it."""
+    """The part of a Runtime that its services need."""
 
     settings: Settings
     registry: ToolRegistry
@@ -66,7 +66,7 @@ class ServedRuntime(Protocol):
 
 
 class ToolCatalog(msgspec.Struct, frozen=True):
-    """What `tool_search` searches: the tools that the session of a call may use."""
+    """The tools that `tool_search` searches: those that the call's session may use."""
 
     builder: DefinitionBuilder
     default_limit: int
@@ -89,7 +89,7 @@ class RuntimeServices:
     """
 
     def __init__(self, runtime: ServedRuntime, provided: Mapping[str, Any], closing: ExitStack) -> None:
-        """What is built here and must be closed is pushed on `closing`, so that it closes in reverse order."""
+        """Services that need closing are pushed on `closing`, so they close in reverse order."""
         self._runtime = runtime
         self._closing = closing
         self._extra: dict[str, Any] = {}
@@ -97,7 +97,7 @@ class RuntimeServices:
             self.provide(name, service)
 
     def provide(self, name: str, service: Any) -> None:
-        """Use this service under this name, in place of what would be built."""
+        """Use this service under this name instead of building one."""
         name = RENAMED.get(name, name)
         if name in SERVICE_NAMES:
             setattr(self, name, service)
@@ -105,7 +105,7 @@ class RuntimeServices:
             self._extra[name] = service
 
     def get(self, name: str) -> Any:
-        """A service by name; raises UsageError where this runtime lacks it."""
+        """A service by name; raises UsageError if this runtime lacks it."""
         name = RENAMED.get(name, name)
         if name in SERVICE_NAMES:
             return getattr(self, name)
@@ -199,7 +199,7 @@ class RuntimeServices:
 
     @lazy
     def snapshots(self) -> FileSnapshots | None:
-        """What snapshots files before calls change them; None where the settings or the platform say no."""
+        """Snapshots files before calls change them; None if the settings or the platform rule it out."""
         settings = self._runtime.settings
         if not settings.undo.enabled or sys.platform == "win32":
             return None
@@ -257,13 +257,13 @@ def _missing(name: str) -> UsageError:
 
 
 def _secret_asker(gate: Gate) -> SecretAsker | None:
-    """Whom the gate asks, if they can be asked for a secret."""
+    """The gate's approver, if it can ask for a secret."""
     approver = gate.options.approver if isinstance(gate, DeferredGate) else None
     return approver if isinstance(approver, SecretAsker) else None
 
 
 def _output_transform(hooks: HookManager, backend: str) -> Callable[[TerminalCall, JsonObject], str] | None:
-    """What the hooks make of the output of a command; None where no hook wants to change it."""
+    """A command's output as the hooks transform it; None if no hook wants to change it."""
     if not hooks.has("transform_terminal_output"):
         return None
 

@@ -1,6 +1,6 @@
-"""One event loop on a thread of its own, for services that outlive single calls: commands, connections, processes.
+"""An event loop on its own thread, for services that outlive single calls: commands, connections, processes.
 
-Callers come from any loop or thread; what a service holds is only ever touched on this loop.
+Callers may use any loop or thread; a service's state is only touched on this loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JOIN_SECONDS = 5.0
 
 
 class ServiceLoop:
-    """Started with its first use. After a fork the child starts its own: threads do not survive one."""
+    """Starts on first use. After a fork the child starts its own, because threads do not survive a fork."""
 
     def __init__(self, name: str = "toolcrib-services") -> None:
         self._name = name
@@ -40,7 +40,7 @@ class ServiceLoop:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller stands on this loop, so that it must not wait for it."""
+        """Whether the caller is on this loop and so must not wait for it."""
         return self.is_started and self._thread is threading.current_thread()
 
     @property
@@ -58,9 +58,9 @@ class ServiceLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """The result to come, as a future of the calling loop; nothing that happens to that stops the coroutine.
+        """The result as a future of the calling loop; cancelling the future does not stop the coroutine.
 
-        Leaner than `run_coroutine_threadsafe` with its two chains of callbacks.
+        Cheaper than `run_coroutine_threadsafe` with its two chains of callbacks.
         """
         caller = asyncio.get_running_loop()
         given: asyncio.Future[T] = caller.create_future()
@@ -72,7 +72,7 @@ class ServiceLoop:
 
         def hand_over(task: asyncio.Task[T]) -> None:
             self._running.discard(task)
-            with contextlib.suppress(RuntimeError):  # The caller's loop may be closed by now.
+            with contextlib.suppress(RuntimeError):  # The caller's loop may already be closed.
                 caller.call_soon_threadsafe(_settle, given, task)
 
         self.loop.call_soon_threadsafe(begin)
@@ -85,7 +85,7 @@ class ServiceLoop:
         return await asyncio.wrap_future(self.submit(coroutine))
 
     def run_sync(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
-        """The coroutine's result, for callers that are not on a loop that this one waits for."""
+        """The coroutine's result, for callers outside any loop that this loop waits for."""
         future = self.submit(coroutine)
         try:
             return future.result(timeout_seconds)
@@ -118,7 +118,7 @@ class ServiceLoop:
 
 
 def _settle(given: asyncio.Future[T], task: asyncio.Task[T]) -> None:
-    """Give the outcome of a task to a future of another loop, unless nobody waits for it any more."""
+    """Pass a task's outcome to a future of another loop, unless that future is already done."""
     if given.cancelled():
         return
     if task.cancelled():

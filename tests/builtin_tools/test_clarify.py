@@ -67,7 +67,7 @@ async def test_without_a_front_end_the_model_is_told_to_decide(make_runtime: Mak
     result = await runtime.call("clarify", {"question": "Where?"})
 
     assert result.is_error
-    assert "nobody can be asked" in result.text
+    assert "no user can answer" in result.text
     assert "decide yourself" in result.text
 
 

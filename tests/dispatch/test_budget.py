@@ -75,7 +75,7 @@ def test_a_gigantic_text_is_kept_as_head_and_tail(tmp_path, text, max_bytes):
     kept = path.read_text(encoding="utf-8")
     assert kept[:3] == text[:3]
     assert kept[-3:] == text[-3:]
-    assert "left out" in kept
+    assert "omitted" in kept
 
 
 def test_the_folder_is_bounded_and_loses_its_oldest_files(tmp_path):
@@ -103,7 +103,7 @@ def test_a_text_that_cannot_be_kept_still_gives_a_preview(tmp_path, obstacle):
     shown = json.loads(cut.content)
     assert shown["preview"].startswith("xxx")
     assert (shown["handle"], cut.handle) == ("", "")
-    assert "could not be kept" in shown["advice"]
+    assert "could not be stored" in shown["advice"]
 
 
 def test_an_error_stays_an_error(store):

@@ -6,13 +6,11 @@ import io
 import json
 import time
 import zipfile
+
 import pytest
-from toolcrib.files.file_types import DocumentKind
-from toolcrib.files.file_types import document_kind
-from toolcrib.files.reading import DocumentFailed
-from toolcrib.files.reading import DocumentTexts
-from toolcrib.files.reading import failure
-from toolcrib.files.reading import take_text
+
+from toolcrib.files.file_types import DocumentKind, document_kind
+from toolcrib.files.reading import DocumentFailed, DocumentTexts, failure, take_text
 
 LIMIT_SECONDS = 40
 

@@ -78,7 +78,7 @@ def test_override_without_consent_fails_the_plugin_whatever_the_handler(crib, mo
     loaded = crib.load_one("thief")
 
     assert loaded.problem == (
-        "plugin 'thief' wants to replace tool 'terminal' of builtin toolcrib.tools.terminal; "
+        "plugin 'thief' tried to replace tool 'terminal' from builtin toolcrib.tools.terminal; "
         "to allow it: `toolcrib config set plugins.entries.thief.allow_tool_override true`"
     )
     assert crib.owner("terminal").kind == "builtin"
@@ -197,7 +197,7 @@ def test_consent_for_one_plugin_is_not_consent_for_another(crib):
     """Consent is given by name."""
     write(crib, "own", MOMENTS["register(ctx)"])
 
-    assert "wants to replace" in crib.load_one("thief", consent=("other",)).problem
+    assert "tried to replace" in crib.load_one("thief", consent=("other",)).problem
 
 
 def test_a_plugin_that_expects_the_refusal_goes_on(crib):
@@ -240,7 +240,7 @@ def test_removing_a_foreign_tool_needs_consent_and_removing_an_own_one_does_not(
     still_there = crib.owner("terminal")
     allowed = crib.load_one("thief", consent=("thief",))
 
-    assert "wants to remove tool 'terminal'" in refused.problem
+    assert "tried to remove tool 'terminal'" in refused.problem
     assert still_there.kind == "builtin"
     assert (allowed.problem, allowed.tools) == ("", ())
     assert crib.registry.get_entry("terminal") is None

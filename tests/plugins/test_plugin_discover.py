@@ -106,7 +106,7 @@ def test_project_plugins_load_from_the_given_folder(crib, tmp_path: Path):
     (refused,) = load_plugins(crib.settings("local"), crib.registry, crib.hooks, project_folder=tmp_path)
     (loaded,) = load_plugins(crib.settings("local", project=True), crib.registry, crib.hooks, project_folder=tmp_path)
 
-    assert refused.problem.startswith("no plugin is called 'local'")
+    assert refused.problem.startswith("no plugin is named 'local'")
     assert (loaded.origin, loaded.hooks) == ("project", ("pre_llm_call",))
 
 
@@ -128,7 +128,7 @@ def test_two_folders_with_one_name_are_reported(crib):
 
     assert plugin.path == first
     assert plugin.problems == (
-        f"{second} calls itself 'same' too and is left out; change `name` in one of the two manifests",
+        f"{second} is also named 'same' and is ignored; change `name` in one of the two manifests",
     )
 
 
@@ -147,8 +147,8 @@ def test_a_folder_without_a_manifest_is_no_plugin_but_a_package_without_one_is_r
 
 BROKEN = {
     "not YAML": ("name: [", "this is not valid YAML"),
-    "a list": ("- name", "holds no keys"),
-    "text": ("hello", "holds no keys"),
+    "a list": ("- name", "has no keys"),
+    "text": ("hello", "has no keys"),
     "not UTF-8": (b"name: \xff", "is not UTF-8 text"),
 }
 
@@ -168,7 +168,7 @@ def test_a_broken_manifest_is_reported_with_its_file_and_is_not_fatal(crib, text
 
 
 ODD = {
-    "unknown kind": ("kind: gadget", "kind 'gadget' is taken as 'standalone'"),
+    "unknown kind": ("kind: gadget", "kind 'gadget' is treated as 'standalone'"),
     "name is a list": ("name: [a]", "'name' is a list; write text"),
     "nameless variable": ("requires_env: [{description: x}]", "'requires_env' has an item without a name"),
     "tools are numbers": ("provides_tools: [1]", "'provides_tools' has an item without a name"),

@@ -181,7 +181,7 @@ def test_a_name_that_does_not_exist_is_a_problem_with_the_nearest_names(crib):
     loaded = crib.load_one("greter")
 
     assert loaded.problem == (
-        "no plugin is called 'greter'; did you mean 'greeter'? run `toolcrib plugins list` to see all"
+        "no plugin is named 'greter'; did you mean 'greeter'? run `toolcrib plugins list` to see all"
     )
     assert loaded.origin == "missing"
 
@@ -405,9 +405,9 @@ def test_services_that_do_not_exist_say_so(crib):
 
     with pytest.raises(UsageError, match=r"ctx\.llm cannot be used"):
         _ = ctx.llm
-    with pytest.raises(UsageError, match="the user message 'hi' has nowhere to go"):
+    with pytest.raises(UsageError, match="the user message 'hi' cannot be delivered"):
         ctx.inject_message("hi")
-    with pytest.raises(UsageError, match="offers a skill too late"):
+    with pytest.raises(UsageError, match="registered a skill too late"):
         ctx.register_skill("late")
     assert ctx.profile_name == "default"
     assert ctx.manifest.name == "curious"
@@ -450,9 +450,9 @@ def test_a_failed_context_refuses_everything(crib):
     )
     try:
         crib.load_one("thrower")
-        with pytest.raises(PluginError, match="can add nothing any more"):
+        with pytest.raises(PluginError, match="can no longer add anything"):
             sys.toolcrib_test_context.register_tool("late", "thrower", {}, print)
-        with pytest.raises(PluginError, match="can add nothing any more"):
+        with pytest.raises(PluginError, match="can no longer add anything"):
             sys.toolcrib_test_context.register_hook("pre_llm_call", print)
         assert crib.registry.get_entry("late") is None
     finally:

@@ -6,22 +6,15 @@ import asyncio
 import struct
 import sys
 from pathlib import Path
+
 import pytest
-from tests.providers.embedded_sources import Hub
-from tests.providers.embedded_sources import make_store
-from tests.providers.embedded_sources import small_model
+
+from tests.providers.embedded_sources import Hub, make_store, small_model
 from toolcrib.core.context import CancelToken
 from toolcrib.core.messages import user_message
-from toolcrib.core.models import Delta
-from toolcrib.core.models import ModelError
-from toolcrib.core.models import ModelRequest
-from toolcrib.core.models import Notice
-from toolcrib.providers.embedded.catalog import MODELS
-from toolcrib.providers.embedded.catalog import UnknownEmbeddedModel
-from toolcrib.providers.embedded.engine import read_template
-from toolcrib.providers.embedded.engine import start_engine
-from toolcrib.providers.embedded.engine import threads_for
-from toolcrib.providers.embedded.engine import with_fences
+from toolcrib.core.models import Delta, ModelError, ModelRequest, Notice
+from toolcrib.providers.embedded.catalog import MODELS, UnknownEmbeddedModel
+from toolcrib.providers.embedded.engine import read_template, start_engine, threads_for, with_fences
 from toolcrib.providers.embedded.provider import EmbeddedProvider
 from toolcrib.providers.embedded.weights import Weights
 

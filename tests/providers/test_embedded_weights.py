@@ -7,24 +7,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+
 import msgspec
 import pytest
-from tests.providers.embedded_sources import CONTENT
-from tests.providers.embedded_sources import NOBODY
-from tests.providers.embedded_sources import Hub
-from tests.providers.embedded_sources import make_store
-from tests.providers.embedded_sources import small_model
-from tests.providers.embedded_sources import write_wheels
-from toolcrib.config.paths import Home
-from toolcrib.config.paths import model_cache_dir
+
+from tests.providers.embedded_sources import CONTENT, NOBODY, Hub, make_store, small_model, write_wheels
+from toolcrib.config.paths import Home, model_cache_dir
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
-from toolcrib.providers.embedded.catalog import DEFAULT_MODEL
-from toolcrib.providers.embedded.catalog import MODELS
-from toolcrib.providers.embedded.catalog import UnknownEmbeddedModel
-from toolcrib.providers.embedded.catalog import find_model
-from toolcrib.providers.embedded.weights import WeightsStore
-from toolcrib.providers.embedded.weights import open_store
+from toolcrib.providers.embedded.catalog import DEFAULT_MODEL, MODELS, UnknownEmbeddedModel, find_model
+from toolcrib.providers.embedded.weights import WeightsStore, open_store
 
 LIMIT_SECONDS = 60
 

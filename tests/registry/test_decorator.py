@@ -715,9 +715,9 @@ def test_methods_classes_and_generators_are_refused():
 
     with pytest.raises(RegistrationError, match="move it out of its class"):
         declare(Thing.method)
-    with pytest.raises(RegistrationError, match="stands over a function"):
+    with pytest.raises(RegistrationError, match="decorates functions"):
         declare(Thing)
-    with pytest.raises(RegistrationError, match="return it"):
+    with pytest.raises(RegistrationError, match="return a list"):
         declare(generator)
 
 

@@ -754,13 +754,13 @@ def raising() -> bool:
     [
         (never, ["SOME_UNSET_KEY"], "SOME_UNSET_KEY is not set", "toolcrib setup"),
         (never, ["SOME_UNSET_KEY", "ANOTHER_UNSET"], "SOME_UNSET_KEY, ANOTHER_UNSET are not set", "toolcrib setup"),
-        (never, [], "its availability check said no", "toolcrib tools explain"),
+        (never, [], "its availability check failed", "toolcrib tools explain"),
         (raising, ["SOME_UNSET_KEY"], "SOME_UNSET_KEY is not set", "toolcrib setup"),
         (raising, [], "its availability check raised KeyError: 'SOME_UNSET_KEY'", "toolcrib tools explain"),
         (unavailable_with_reason, ["SOME_UNSET_KEY"], "the server is asleep", "toolcrib setup"),
         (unavailable_with_reason, [], "the server is asleep", "toolcrib tools explain"),
         (unavailable_with_both, ["SOME_UNSET_KEY"], "the server is asleep", "wake it up"),
-        (unavailable_without_anything, [], "its availability check said no", "toolcrib tools explain"),
+        (unavailable_without_anything, [], "its availability check failed", "toolcrib tools explain"),
     ],
 )
 def test_an_unavailable_tool_always_has_a_reason_and_a_remedy(

@@ -105,5 +105,5 @@ def test_an_unknown_distribution_is_refused_with_the_nearest_name():
 def test_a_description_lists_the_toolsets_by_chance():
     """The text names the distribution and every toolset, the likeliest first."""
     assert describe_distribution("creative") == (
-        "creative: Pictures first, ideas from the web\n   90 %  image_gen\n   90 %  vision\n   30 %  web"
+        "creative: Mostly image generation, with ideas from the web\n   90 %  image_gen\n   90 %  vision\n   30 %  web"
     )

@@ -1,1 +1,1 @@
-"""Nouns of the whole package: types, context, ports and errors. No I/O happens here."""
+"""The types, contexts, ports and errors that the whole package shares. No I/O happens here."""

@@ -1,4 +1,4 @@
-"""The question that a person is asked about a call, and the answer."""
+"""Approval requests and answers."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Literal
 import msgspec
 
 EntryPoint = Literal["interactive", "gateway", "cron", "batch", "library"]
-"""Where a call comes from, which decides who can be asked."""
+"""Where a call comes from; this decides who can approve it."""
 
 Choice = Literal["once", "session", "always", "deny", "timeout", "cancelled"]
 """`session` and `always` also cover later calls with the same dangers in the same scopes."""
 
 
 class Danger(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason to ask. A grant covers a rule in a scope, never another rule or scope."""
+    """One reason to ask for approval. A grant covers one rule in one scope."""
 
     rule: str
     """A stable key: recursive_delete, write_outside_workspace, plugin_rule:…"""
     description: str
-    """The class of danger in a few words, as people name it: "recursive delete"."""
+    """A short, readable name for the danger, such as "recursive delete"."""
     reason: str
     """One sentence about this call."""
     scope: str = ""
-    """As wide as a person means it: "inside the workspace", "this host"."""
+    """The range that a grant covers, such as "inside the workspace" or "this host"."""
     span: tuple[int, int] | None = None
-    """The words of the command that it stands on."""
+    """The part of the command that triggers it."""
     paths: tuple[str, ...] = ()
-    """What it would touch, made absolute."""
+    """What it would touch, as absolute paths."""
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the one who answers needs to know."""
+    """Everything an approver needs to decide."""
 
     id: str
     tool: str
     command: str
-    """What would be run or done, exactly; shown escaped, never interpreted."""
+    """Exactly what would run; displayed escaped, never interpreted."""
     dangers: tuple[Danger, ...]
     title: str = ""
-    """What people know the tool by, where that is not its name: of a tool of a server, the names of both."""
+    """The tool's display name, if it differs from its name; for a server's tool it includes the server's name."""
     session_key: str = ""
     call_id: str = ""
     turn_id: str = ""
@@ -58,15 +58,15 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided, by whom."""
+    """The decision, and who made it."""
 
     choice: Choice
     reason: str = ""
-    """Why it was denied, in the words of the one who denied it."""
+    """The reason that the approver gave for a denial."""
     decided_by: str = ""
     """user, smart, policy, grant, timeout …"""
     every_scope: bool = False
-    """With `session` or `always`: dangers of these kinds are agreed to in every scope, not only in this one."""
+    """With `session` or `always`: the grant covers these rules in every scope, not only in this one."""
 
     @property
     def allows(self) -> bool:

@@ -1,6 +1,6 @@
-"""The border to code that is not ours: whatever it raises becomes a value, in this one place.
+"""Calls foreign code and turns whatever it raises into a value.
 
-Everywhere else an exception is caught by its own type.
+Everywhere else, toolcrib catches exceptions by their specific type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Attempt(NamedTuple, Generic[T]):
-    """What foreign code gave: its value, or the exception it raised."""
+    """The result of foreign code: its value, or the exception it raised."""
 
     value: T | None
     error: BaseException | None
@@ -30,14 +30,14 @@ def attempt(function: Callable[..., T], *arguments: Any, **keywords: Any) -> Att
 
 
 def notify(listener: Callable[..., object], *arguments: Any, name: str) -> None:
-    """Call a listener. What it raises is logged under its name: a listener is not part of the work."""
+    """Call a listener and log whatever it raises: a failing listener must not fail the work."""
     _, error = attempt(listener, *arguments)
     if error is not None:
         logger.error("%s failed", name, exc_info=error)
 
 
 def attempt_everything(function: Callable[..., T], *arguments: Any, **keywords: Any) -> Attempt[T]:
-    """Call foreign code where even an exit or interrupt is its own doing, as on a thread made for it."""
+    """Call foreign code and also catch exit and interrupt, for use on a thread that runs only this code."""
     try:
         return Attempt(function(*arguments, **keywords), None)
     except BaseException as error:  # noqa: BLE001 - the border

@@ -1,6 +1,6 @@
-"""What a handler knows about the call it serves: its context, the services of its runtime, and the stop signal.
+"""The context of a call: what its handler can see, the runtime's services, and the cancel token.
 
-The services are protocols; `runtime_services.py` builds what implements them.
+The services are protocols; `runtime_services.py` builds their implementations.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class CancelToken:
-    """One stop signal; cancelling any of its parents cancels it too. Safe from any thread."""
+    """A stop signal. Cancelling any of its parents cancels it too. Thread-safe."""
 
     __slots__ = ("__weakref__", "_callbacks", "_event", "_lock", "reason")
 
     def __init__(self, parent: CancelToken | None = None, *others: CancelToken) -> None:
         self.reason = ""
         self._event = threading.Event()
-        # Reentrant, because a child that is collected while the lock is held unregisters itself.
+        # Reentrant, because a child that is garbage-collected while the lock is held unregisters itself.
         self._lock = threading.RLock()
         self._callbacks: dict[object, Callable[[], None]] = {}
         for one in (parent, *others):
@@ -46,7 +46,7 @@ class CancelToken:
         return self._event.is_set()
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Tell everybody who listens to stop; one who fails to hear it does not keep the others from it."""
+        """Notify all listeners; one that raises does not stop the others."""
         with self._lock:
             if self._event.is_set():
                 return
@@ -57,7 +57,7 @@ class CancelToken:
             notify(callback, name="a listener of a cancel token")
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when cancelled (now, if it already is). Returns what unregisters it."""
+        """Call `callback` once on cancellation (now, if already cancelled). Returns a function that unregisters it."""
         key = object()
         with self._lock:
             if not self._event.is_set():
@@ -67,7 +67,7 @@ class CancelToken:
         return lambda: None
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Block until cancelled; False when the time ran out first."""
+        """Block until cancelled; returns False on timeout."""
         return self._event.wait(timeout_seconds)
 
     def _forget(self, key: object) -> None:
@@ -76,7 +76,7 @@ class CancelToken:
 
 
 def _follow(child: CancelToken, parent: CancelToken) -> None:
-    """Cancels the child with its parent. Held weakly: a session outlives thousands of calls."""
+    """Cancels the child with its parent. The reference is weak, because a session outlives thousands of calls."""
     held = weakref.ref(child)
 
     def cancel_child() -> None:
@@ -88,9 +88,9 @@ def _follow(child: CancelToken, parent: CancelToken) -> None:
 
 
 class CallMemo:
-    """What was found out about one call on its way, so that each thing is computed once.
+    """Facts about one call, cached so that each is computed once.
 
-    It starts empty at admission: what planning found authorises nothing.
+    It starts empty at admission, because the findings of planning authorise nothing.
     """
 
     __slots__ = ("readings", "target")
@@ -99,7 +99,7 @@ class CallMemo:
         self.target: ExecutionTarget | None = None
         """The environment that the call runs in."""
         self.readings: dict[str, Any] = {}
-        """Command lines as the gate read them."""
+        """Command lines, as the gate parsed them."""
 
     def clear(self) -> None:
         self.target = None
@@ -108,7 +108,7 @@ class CallMemo:
 
 # Made for every call that needs one, so a msgspec Struct: a sixth of the cost of a frozen dataclass.
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The surroundings of one call. A handler that names a parameter `ctx` receives it."""
+    """The context of one call, passed to handlers that have a `ctx` parameter."""
 
     services: Services
     tool_name: str = ""
@@ -123,34 +123,34 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """On the clock of `time.monotonic()`."""
     cancel: CancelToken | None = None
     allowed_tools: frozenset[str] | None = None
-    """The tools that this session may call; None when nothing was said about it."""
+    """The tools that this session may call; None means not specified."""
     on_progress: Callable[[str], None] | None = None
     handler_kwargs: dict[str, Any] | None = None
-    """What the handler receives by keyword, where the caller chose that; else task_id, session_id and user_task."""
+    """The handler's keyword arguments, if the caller chose them; otherwise task_id, session_id and user_task."""
     effects: tuple[Effect, ...] | None = None
-    """In a handler: the effects of this call, as they were agreed to. What it does must be these and no others."""
+    """In a handler: the effects that were approved for this call. The handler must do nothing else."""
     memo: CallMemo | None = None
-    """From admission on: what was found out about this call; None for a call that does nothing to admit."""
+    """Set at admission: facts about this call; None for a call without effects to admit."""
 
     @property
     def cancelled(self) -> bool:
         return self.cancel is not None and self.cancel.cancelled
 
     def progress(self, message: str) -> None:
-        """Tell whoever watches this call how far it is."""
+        """Report the progress of this call."""
         if self.on_progress is not None:
             self.on_progress(message)
 
     async def ask(self, question: str, choices: tuple[str, ...] = ()) -> str:
-        """Ask the person in front of this session; raises UsageError where nobody can answer."""
+        """Ask the person in front of this session; raises UsageError if the session is not interactive."""
         return await self.services.ask(self, question, choices)
 
     def spill(self, text: str) -> str:
-        """Store a long text and return the handle under which it can be read."""
+        """Store a long text and return a handle for reading it."""
         return self.services.spill(self, text)
 
 
-# For handlers written without a `ctx` parameter (`tools.interrupt.is_interrupted()`): the call being served here.
+# The current call, for handlers without a `ctx` parameter (`tools.interrupt.is_interrupted()`).
 current_context: ContextVar[ToolContext | None] = ContextVar("toolcrib_current_context", default=None)
 
 
@@ -168,7 +168,7 @@ class TerminalPort(ToolService, Protocol):
 
     @property
     def mask(self) -> Callable[[str], str]:
-        """Hides known secrets in a text."""
+        """Redacts known secrets in a text."""
         ...
 
     @property
@@ -263,13 +263,13 @@ class ToolCatalogPort(Protocol):
 
 
 class CallQueuePort(Protocol):
-    """Lets calls that arrive one by one run together where their effects allow it."""
+    """Runs calls that arrive one by one in parallel if their effects allow it."""
 
     def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AbstractAsyncContextManager[None]: ...
 
 
 class AskerPort(Protocol):
-    """The front end of a session, as far as it can put a question to the person."""
+    """The part of a session's front end that can ask the user a question."""
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
 
@@ -289,9 +289,9 @@ class ConversationPort(Protocol):
 
 
 class Services(Protocol):
-    """What handlers may use of the runtime they run in.
+    """The services that a runtime offers to handlers.
 
-    A service that this runtime lacks (those of an agent, where there is none) raises UsageError and names itself.
+    A service that this runtime lacks (an agent's services, without an agent) raises a UsageError that names it.
     """
 
     @property
@@ -314,7 +314,7 @@ class Services(Protocol):
 
     @property
     def plugins(self) -> Sequence[Any]:
-        """The plugins that were loaded."""
+        """The loaded plugins."""
         ...
 
     @property
@@ -352,5 +352,5 @@ class Services(Protocol):
     def spill(self, ctx: ToolContext, text: str) -> str: ...
 
     def get(self, name: str) -> Any:
-        """A service by name, including those that a program gave to its runtime under a name of its own."""
+        """A service by name, including those that a program added to its runtime."""
         ...

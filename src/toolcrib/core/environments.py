@@ -2,7 +2,7 @@
 
 A backend provides an Engine: it starts programs somewhere and transfers their bytes. Everything else that a command
 needs (the session's variables and folder, time limits, ending the whole process tree, background output that outlives
-toolcrib, files) is built once over the Engine, so that a command behaves the same everywhere.
+toolcrib, files) is built once on top of the Engine, so commands behave the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 from toolcrib.core.types import Effect, EffectKind
 
 BackendPath = NewType("BackendPath", str)
-"""A path inside an environment. A path of this machine is a `pathlib.Path`; the types keep them apart."""
+"""A path inside an environment. A path on this machine is a `pathlib.Path`; the types keep them apart."""
 
 OnOutput = Callable[[bytes], None]
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
     shell: str
     """The bash to use, as a path or name that `spawn` understands."""
     shell_pool_size: int
-    """How many idle shells are kept for the next commands. 0 where an idle program costs money."""
+    """How many idle shells to keep ready for the next commands; 0 if an idle program costs money."""
 
     @property
     def temporary(self) -> BackendPath:
@@ -78,11 +78,11 @@ class Engine(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Nothing of this machine can be harmed from inside, except through deliberate mounts."""
+        """Whether programs inside cannot harm this machine, except through deliberate mounts."""
         ...
 
     async def open(self) -> None:
-        """Get ready to start programs; raises EnvironmentFailed with what is missing and a remedy."""
+        """Get ready to start programs; raises EnvironmentFailed, which says what is missing and how to fix it."""
         ...
 
     async def close(self) -> None:
@@ -94,13 +94,13 @@ class Engine(Protocol):
     ) -> EngineProcess:
         """Start a program with open standard input; standard output and error go to `on_output`, on this loop.
 
-        With `terminal` it runs on a pseudo-terminal of that size. Its folder is any that exists, its variables are the
-        environment's own; it leads its own session and process group where possible.
+        With `terminal` it runs on a pseudo-terminal of that size. It starts in any existing folder, with the
+        environment's own variables, and leads its own session and process group if possible.
         """
         ...
 
     def address(self) -> Mapping[str, str]:
-        """What another toolcrib process needs to find this again after a crash: plain strings, no secrets."""
+        """What another toolcrib process needs to find this engine after a crash: plain strings, no secrets."""
         ...
 
 
@@ -109,7 +109,7 @@ class CommandRequest(Struct, frozen=True, kw_only=True):
 
     command: str
     mode: Literal["foreground", "background"] = "foreground"
-    """The output of a background command is kept inside the environment, so that it outlives this process, and its
+    """A background command keeps its output inside the environment, where it outlives this process, and its
     standard input stays open. Only a foreground command without a terminal changes the session's folder, variables and
     functions."""
     terminal: TerminalSize | None = None
@@ -164,7 +164,7 @@ class Execution(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write to its input; raises BrokenPipeError if nobody can read it any more."""
+        """Write to its input; raises BrokenPipeError if the reading end is closed."""
         ...
 
     async def close_input(self) -> None: ...
@@ -172,15 +172,15 @@ class Execution(Protocol):
     async def resize(self, size: TerminalSize) -> None: ...
 
     async def terminate(self, grace_seconds: float = 1.0) -> None:
-        """End its whole process tree, orphans included: TERM, later KILL; returns when none is left."""
+        """End its whole process tree, including orphans: TERM, later KILL. Returns when all have ended."""
         ...
 
     async def settled(self) -> None:
-        """Returns when none of its processes run any more, orphans included."""
+        """Wait until all of its processes have ended, including orphans."""
         ...
 
     async def waits_for_input(self) -> bool:
-        """Whether one of its processes is reading its terminal or standard input right now, as far as can be seen."""
+        """Whether one of its processes is reading its terminal or standard input right now, as far as we can tell."""
         ...
 
     async def abandon(self) -> None:
@@ -248,8 +248,8 @@ class Environment(Protocol):
         ...
 
     # Files. Relative paths start at `cwd`, `~` at the home there. With `plain=True` the caller has checked that the
-    # path is free of links: a link in it, or at its end, raises PathChanged, so that an approval for one path never
-    # applies to another. Anything but a file or a folder is never opened: it raises OSError without blocking.
+    # path is free of links: a link anywhere in it raises PathChanged, so an approval for one path never applies to
+    # another. Only files and folders are opened; anything else raises OSError without blocking.
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         """The content of a file; raises FileNotFoundError, IsADirectoryError, PermissionError."""
@@ -301,15 +301,15 @@ class Environment(Protocol):
         ...
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        """Copy a file or folder of this machine into the environment; keeps modes, the user inside owns it."""
+        """Copy a file or folder from this machine into the environment; keeps modes; the user inside owns the copy."""
         ...
 
     async def download(self, source: BackendPath, target: Path) -> None:
-        """Copy a file or folder out of the environment; keeps modes, we own it."""
+        """Copy a file or folder out of the environment; keeps modes; we own the copy."""
         ...
 
     def address(self) -> Mapping[str, str]:
-        """How another process finds the environment again: `kind`, `folder`, what the engine adds; no secrets."""
+        """How another process finds this environment: `kind`, `folder` and the engine's own keys; no secrets."""
         ...
 
 
@@ -347,19 +347,19 @@ class Leftover(Struct, frozen=True, kw_only=True):
     detail: str
     """For people: the image, its age, its owner."""
     owner_alive: bool
-    """Whether the process that created it still runs. Only what has lost its owner may be removed without asking."""
+    """Whether the process that created it still runs. Only an orphan may be removed without asking."""
 
 
 class ExecutionTarget(Struct, frozen=True, kw_only=True):
-    """Where a call of a session runs, as far as that is known without opening an environment."""
+    """Where a session's calls run, as far as we know without opening an environment."""
 
     spec: EnvironmentSpec
     folder: str
-    """Where relative paths start; empty where only the environment knows it."""
+    """Where relative paths start; empty if only the environment knows."""
     isolated: bool
-    """What happens there cannot leave it, except through the network."""
+    """Whether its effects stay inside, except over the network."""
     is_here: bool
-    """Its paths are paths of this machine."""
+    """Whether its paths are paths on this machine."""
 
     def effect(self, kind: EffectKind, target: str, folder: str = "") -> Effect:
         """An effect in this environment."""

@@ -1,10 +1,10 @@
 """Every exception that toolcrib raises on purpose, as one tree.
 
     ToolcribError
-    ├── ConfigError             the config or .env file says something that we cannot use
-    ├── UnknownName             a name that nothing answers to; carries the nearest ones
+    ├── ConfigError             the config or .env file is invalid
+    ├── UnknownName             an unknown name; carries the nearest known ones
     │   └── UnknownToolset
-    ├── RegistrationError       a tool cannot be registered as its author wrote it (also a ValueError)
+    ├── RegistrationError       a tool declaration is invalid (also a ValueError)
     ├── PluginError             a plugin cannot be found or loaded
     │   └── PluginToolOverrideError (also a PermissionError)
     ├── ModelError              a model could not be reached or did not answer (in core/models.py)
@@ -12,12 +12,12 @@
     ├── SessionError            a session cannot be found, read or written
     │   └── UnknownSession
     ├── EnvironmentFailed       a backend cannot be opened, or went away
-    │   └── EnvironmentGone           an environment that was left no longer exists
-    ├── PathChanged             a file, or the way to it, is not what it was when it was looked at
-    └── UsageError              a caller used the library in a way that it forbids
+    │   └── EnvironmentGone           an environment from an earlier process no longer exists
+    ├── PathChanged             a file or its path changed since it was checked
+    └── UsageError              a caller misused the library
 
-A message says what happened, to which thing, and what to do about it. `exit_code` is what the
-command line answers with when the error reaches it.
+A message says what happened, to what, and what to do about it. `exit_code` is the exit code of the command line
+when the error reaches it.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from toolcrib.core.lazy import difflib
 
 
 class ToolcribError(Exception):
-    """Base of all errors that speak to the person in front of the screen."""
+    """Base class of all errors whose messages are shown to the user."""
 
     exit_code = 1
 
@@ -44,11 +44,11 @@ class EnvironmentFailed(ToolcribError):
 
 
 class EnvironmentGone(EnvironmentFailed):
-    """An environment that an earlier toolcrib process left no longer exists, so nothing in it still runs."""
+    """An earlier toolcrib process's environment no longer exists, so nothing in it is still running."""
 
 
 class PathChanged(ToolcribError):
-    """A file, or the way to it, is not what it was when it was looked at; nothing was done to it."""
+    """A file or its path changed since it was checked; the operation did not touch it."""
 
 
 class SessionError(ToolcribError):
@@ -56,13 +56,13 @@ class SessionError(ToolcribError):
 
 
 class UnknownSession(SessionError):
-    """No session, or more than one, has this id; says which were probably meant."""
+    """No session, or more than one, has this id; suggests the likely ones."""
 
     exit_code = 2
 
 
 class RegistrationError(ToolcribError, ValueError):
-    """A tool that cannot be registered; only that tool is lost."""
+    """A tool that cannot be registered; other tools are not affected."""
 
 
 class PluginError(ToolcribError):
@@ -70,11 +70,11 @@ class PluginError(ToolcribError):
 
 
 class PluginToolOverrideError(PluginError, PermissionError):
-    """A plugin tried to replace or remove a tool that is not its own, without the operator's consent."""
+    """A plugin tried to replace or remove another source's tool without the operator's consent."""
 
 
 class UnknownName(ToolcribError):
-    """A name that nothing answers to. `nearest` holds what was probably meant."""
+    """An unknown name. `nearest` holds the likely alternatives."""
 
     exit_code = 2
     kind = "name"

@@ -1,4 +1,4 @@
-"""What is built, loaded or compiled on first use: attributes, heavy modules, rare patterns.
+"""Builds, imports or compiles on first use: attributes, heavy modules, rare patterns.
 
 `from toolcrib.core.lazy import asyncio` reads like a plain import. asyncio brings sockets, TLS and subprocesses along
 and takes a fifth of the way from a fresh process to all definitions, which never waits for anything. jsonschema-rs
@@ -17,7 +17,7 @@ __all__ = ("asyncio", "difflib", "jsonschema_rs", "lazy", "lazy_pattern", "ruame
 
 
 class _LazyModule:
-    """Stands for a module; each attribute is looked up there once and kept."""
+    """A proxy for a module; it looks up each attribute once and caches it."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -29,7 +29,7 @@ class _LazyModule:
 
 
 class _LazyPattern:
-    """Stands for a compiled pattern."""
+    """A proxy for a compiled pattern."""
 
     def __init__(self, text: str, flags: int) -> None:
         self._text, self._flags = text, flags
@@ -41,7 +41,7 @@ class _LazyPattern:
 
 
 def lazy_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """A pattern that most processes never use, compiled when it is first used."""
+    """A pattern compiled on first use; for those that most processes never need."""
     return cast("re.Pattern[str]", _LazyPattern(text, flags))
 
 
@@ -66,14 +66,14 @@ _LOCK = "_lazy_lock"
 
 
 class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like `property`
-    """An attribute built on first use, once, even when several threads ask for it at the same time.
+    """An attribute built once, on first use, even if several threads request it at the same time.
 
     class Services:
         @lazy
         def index(self) -> Index:
             return Index()
 
-    Like `functools.cached_property`, which takes no lock. Assigning to the attribute replaces what would be built.
+    Like `functools.cached_property`, but with a lock. Assigning to the attribute sets its value instead of building it.
     """
 
     def __init__(self, build: Callable[[Any], T]) -> None:
@@ -98,5 +98,5 @@ class lazy(Generic[T]):  # noqa: N801 - used as a decorator, like `property`
         return value
 
     def is_built(self, instance: object) -> bool:
-        """Whether anybody asked for the attribute of this instance yet, or assigned it."""
+        """Whether this instance's attribute has been built or assigned."""
         return self._name in instance.__dict__

@@ -12,15 +12,15 @@ from toolcrib.core.types import ResultStatus, ToolResult
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-# Hundreds of these are read and written in every turn: msgspec Structs, as ToolResult is.
+# Every turn reads and writes hundreds of these, so they are msgspec Structs, like ToolResult.
 class Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
-    """A piece of text beside images."""
+    """A text part of a message that also has images."""
 
     text: str
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="image", tag_field="type"):
-    """An image: its bytes in base64 with their media type, or an address to fetch it from."""
+    """An image: base64 data with its media type, or a URL."""
 
     media_type: str = ""
     data: str = ""
@@ -28,7 +28,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class Audio(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="audio", tag_field="type"):
-    """A recording: its bytes in base64 with their media type."""
+    """An audio recording: base64 data with its media type."""
 
     media_type: str = ""
     data: str = ""
@@ -38,7 +38,7 @@ Part = Text | Image | Audio
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call in a message. `arguments` is the model's own JSON text, byte for byte, so that caches hit."""
+    """A tool call in a message. `arguments` is the model's JSON text, unchanged byte for byte so that caches hit."""
 
     id: str
     name: str
@@ -46,22 +46,22 @@ class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a conversation. Never changed; a new version is a new message."""
+    """One message of a conversation. Immutable; a new version is a new message."""
 
     role: Role
     content: str | tuple[Part, ...] = ""
     tool_calls: tuple[RequestedCall, ...] = ()
-    """Of an assistant: the calls that it asks for."""
+    """For an assistant message: the calls it requests."""
     call_id: str = ""
-    """Of a tool: the call that this is the result of."""
+    """For a tool message: the call that produced this result."""
     name: str = ""
-    """Of a tool: its name."""
+    """For a tool message: the tool's name."""
     status: ResultStatus = "ok"
-    """Of a tool: how the call ended."""
+    """For a tool message: how the call ended."""
     reasoning: str = ""
-    """What the model thought before it answered: kept apart, shown on request, never sent back as text."""
+    """The model's reasoning before its answer: kept separately, shown on request, never sent back as text."""
     provider_data: dict[str, Any] | None = None
-    """What the provider wants to see again, unchanged, with this message: signed thinking, encrypted reasoning."""
+    """What the provider needs back unchanged with this message: signed thinking, encrypted reasoning."""
 
     @property
     def text(self) -> str:
@@ -84,13 +84,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def user_message(text: str, images: Iterable[Image] = ()) -> Message:
-    """What a person says, with images where there are any."""
+    """A user message, with any images."""
     shown = tuple(images)
     return Message(role="user", content=(Text(text), *shown) if shown else text)
 
 
 def tool_message(result: ToolResult) -> Message:
-    """The result of a call, as the model is told about it."""
+    """The result of a call, as a message for the model."""
     given = result.content
     content = given if isinstance(given, str) else tuple(parts_of(given.get("content")))
     return Message(role="tool", call_id=result.call_id, name=result.name, status=result.status, content=content)
@@ -139,7 +139,7 @@ def _sound(block: dict[str, Any]) -> Audio | None:
 
 
 def image_at(address: str) -> Image:
-    """The image behind an address; a `data:` address holds it itself."""
+    """The image at a URL; a `data:` URL contains the image."""
     head, comma, data = address.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
         return Image(media_type=head[len("data:") : -len(";base64")] or "image/png", data=data)

@@ -1,4 +1,4 @@
-"""What is asked of a language model, and what it answers: the port between the agent and every provider."""
+"""Requests to language models and their answers: the port between the agent and every provider."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject
 
 Dialect = Literal["openai", "openai_strict", "openai_gemini", "anthropic", "gemini", "llama_cpp"]
-"""How a provider wants tools to be described."""
+"""The format in which a provider expects tool definitions."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one or more requests used. `input_tokens` counts all of the prompt, cached or not."""
+    """The usage of one or more requests. `input_tokens` counts all of the prompt, cached or not."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input: what the provider had in its cache."""
+    """The part of the input that the provider read from its cache."""
     cache_write_tokens: int = 0
-    """Of the input: what the provider put into its cache."""
+    """The part of the input that the provider wrote to its cache."""
     reasoning_tokens: int = 0
-    """Of the output: what was thought and not said."""
+    """The part of the output that was reasoning."""
     cost_usd: float | None = None
-    """What the provider says that it cost, or what the configured prices make of it; None when neither is known."""
+    """The cost as the provider reports it or as the configured prices give it; None if neither is known."""
 
     def __add__(self, other: Usage) -> Usage:
         known = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
@@ -42,24 +42,24 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can take, which decides what the agent shows it."""
+    """A model's limits and abilities, which decide what the agent sends it."""
 
     context_window: int = 128_000
-    """Tokens of prompt and answer together."""
+    """The tokens of prompt and answer together."""
     max_prompt_tokens: int | None = None
-    """A tighter limit for the prompt, where a long one would take too long."""
+    """A tighter limit for the prompt, for models that are slow on long prompts."""
     max_tools: int | None = None
-    """The most tools that it can choose from; the fitting ones are picked by the words of the question."""
+    """The most tools that it can choose from; the agent picks them by the words of the question."""
     sees_images: bool = True
     hears_audio: bool = False
     project_files: bool = True
     """Whether AGENTS.md, memory and the skills index are part of the prompt."""
     small: bool = False
-    """So small that each tool's output is shown to the person as it is, beside what the model makes of it."""
+    """Whether the model is so small that the user also sees each tool's raw output."""
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Whoever retries sends the same bytes."""
+    """One request. A retry sends the same bytes."""
 
     model: str
     messages: Sequence[Message]
@@ -68,23 +68,23 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[JsonObject] = ()
     """In the dialect of the provider, sorted by name."""
     definitions: Sequence[JsonObject] = ()
-    """The same tools in canonical form, for a fallback that has another dialect."""
+    """The same tools in canonical form, for a fallback that uses another dialect."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
     response_schema: JsonObject | None = None
-    """The answer must be JSON that satisfies this schema, where the provider can promise that."""
+    """The answer must be JSON that satisfies this schema, if the provider can guarantee that."""
     max_output_tokens: int | None = None
     temperature: float | None = None
     reasoning_effort: Literal["", "none", "low", "medium", "high"] = ""
     timeout_seconds: float = 600.0
     cache_key: str = ""
-    """The session, for providers that keep a cache for each."""
+    """The session, for providers that keep a cache per session."""
 
 
 StopReason = Literal["end", "tool_calls", "length", "refused"]
 
 
 class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete answer."""
 
     message: Message
     usage: Usage = Usage()
@@ -101,13 +101,13 @@ class TextDelta(msgspec.Struct, frozen=True):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """A piece of what the model thinks before it answers."""
+    """A piece of the model's reasoning before its answer."""
 
     text: str
 
 
 class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a tool call; `index` says of which call of this answer."""
+    """A piece of a tool call; `index` identifies the call within this answer."""
 
     index: int
     id: str = ""
@@ -116,11 +116,11 @@ class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a person should know about the request: a retry, a fallback, a tool that was set aside."""
+    """Something that the user should know about the request: a retry, a fallback, a tool that was left out."""
 
     kind: Literal["retry", "fallback", "tool_set_aside", "restart", "loading"]
     message: str
-    """One sentence. `restart`: what was streamed so far is void, the answer begins anew."""
+    """One sentence. `restart`: the partial answer is discarded, and the answer starts over."""
     tool: str = ""
 
 
@@ -132,7 +132,7 @@ class Provider(Protocol):
     """One way to reach models. Safe to use for several requests at once, on one event loop."""
 
     name: str
-    """As the config and `--provider` call it."""
+    """Its name in the config and in `--provider`."""
     dialect: Dialect
     base_url: str
     api_mode: str
@@ -141,7 +141,7 @@ class Provider(Protocol):
     def profile(self, model: str) -> ModelProfile: ...
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        """The whole answer; its pieces go to `emit` as they come. Raises ModelError; cancelling it ends the request."""
+        """The complete answer; pieces go to `emit` as they arrive. Raises ModelError; cancelling ends the request."""
         ...
 
     async def close(self) -> None: ...
@@ -154,7 +154,7 @@ ModelErrorKind = Literal[
 
 
 class ModelError(ToolcribError):
-    """A model could not be reached or did not answer. The text is one sentence that says what to do."""
+    """A model could not be reached or did not answer. The message is one sentence that says what to do."""
 
     def __init__(
         self,
@@ -171,5 +171,5 @@ class ModelError(ToolcribError):
         self.may_retry = may_retry
         self.retry_after_seconds = retry_after_seconds
         self.refused_tools = refused_tools
-        """With `refused_tool`: the tools that the provider names; empty when it only says that one is wrong."""
+        """With `refused_tool`: the tools that the provider names; empty if it does not say which."""
         self.status = status

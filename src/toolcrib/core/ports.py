@@ -1,4 +1,4 @@
-"""Every seam of the runtime, as Protocols: layers meet here instead of importing each other."""
+"""The runtime's protocols: layers meet here instead of importing each other."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ __all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultSt
 
 
 class Invoker(Protocol):
-    """Runs a call through the whole pipeline from synchronous code; what a Runtime binds to a registry."""
+    """Runs a call through the whole pipeline from synchronous code; a Runtime binds this to a registry."""
 
     def __call__(self, name: str, arguments: JsonObject, extra: Mapping[str, Any], /) -> str | JsonObject: ...
 
 
 class Approver(Protocol):
-    """Asks whoever is responsible. A time-out is an answer of its own, and no yes."""
+    """Asks the person in charge for approval. A timeout is a separate answer, and not a yes."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer: ...
 
 
 @runtime_checkable
 class SecretAsker(Protocol):
-    """An approver that can also be told a secret, such as a password for sudo, without anybody else seeing it."""
+    """An approver that can also read a secret, such as a sudo password, without echoing it anywhere."""
 
     async def ask_secret(self, prompt: str, timeout_seconds: float) -> str | None:
-        """What the person typed; None when there is nobody, or no answer in time, or he gives none."""
+        """What the user typed; None if there is no user, no answer in time, or the user declined."""
         ...
 
 
 class Gate(Protocol):
-    """Decides about one call: allow or deny, having asked where policy says so."""
+    """Allows or denies one call, and asks for approval if policy says so."""
 
     def judge(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...] | None, ctx: ToolContext
     ) -> Verdict:
-        """Policy and grants alone: allow, ask or deny. Asks nobody, writes nothing, and is quick."""
+        """Apply policy and grants only: allow, ask or deny. Quick; does not ask for approval or write anything."""
         ...
 
     async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
-        """Turn an ask into allow or deny, and put on record what was decided about the dangers of the call."""
+        """Turn an ask into allow or deny, and record the decision about the call's dangers."""
         ...
 
 
 class Recorder(Protocol):
-    """Keeps what happened. `started` returns only when the record is durable."""
+    """Records calls. `started` returns only when the record is durable."""
 
     def started(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
@@ -60,22 +60,22 @@ class Recorder(Protocol):
 
 
 class FileSnapshots(Protocol):
-    """Snapshots files before a call changes them, so that they can be restored. Never makes a call fail."""
+    """Snapshots files before a call changes them, for undo. Never makes a call fail."""
 
     def wants(self, effects: tuple[Effect, ...], ctx: ToolContext, /) -> bool:
-        """Whether there may be anything to snapshot. Quick: asked before every call that has effects."""
+        """Whether there may be anything to snapshot. Quick: runs before every call that has effects."""
         ...
 
     async def before(self, entry: ToolEntry, effects: tuple[Effect, ...], ctx: ToolContext, /) -> None:
-        """Snapshot what the call may change; from then on, no end of the process loses it."""
+        """Snapshot what the call may change; the snapshot survives a crash of the process."""
         ...
 
     async def after(self, ctx: ToolContext, /) -> None:
-        """Record what the call left. `ctx` is the same object that `before` got."""
+        """Record the state after the call. `ctx` is the same object that `before` got."""
         ...
 
 
 class ResultStore(Protocol):
-    """Keeps texts that are too long for the model, and hands out readable handles."""
+    """Stores texts that are too long for the model and returns handles for reading them."""
 
     def save(self, session_id: str, call_id: str, text: str) -> str: ...

@@ -18,7 +18,7 @@ SchemaOverrides = Callable[[], Any]
 EffectKind = Literal[
     "exec", "read", "write", "delete", "network", "publish", "spend", "secret", "schedule", "interactive", "changed"
 ]
-"""`changed`: the tool itself is not what it was when somebody agreed to it; the target says in what way."""
+"""`changed`: the tool itself changed since it was approved; the target says how."""
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -30,35 +30,35 @@ class Effect(msgspec.Struct, frozen=True):
     kind: EffectKind
     target: str = ""
     cwd: str = ""
-    """The folder that a command would run in, where the tool knows better than the context of the call."""
+    """The folder that a command would run in, if the tool knows better than the call's context."""
     backend: str = ""
     """Where a command would run; empty means this machine."""
     isolated: bool = False
-    """What the command does cannot leave its backend, except by the network."""
+    """Whether the command's effects stay inside its backend, except over the network."""
     workspace: str = ""
-    """With `backend`: the folder there that the session works in, where it was named."""
+    """With `backend`: the session's working folder there, if specified."""
     caution: str = ""
-    """For write and delete: what a person should know before it happens. It is asked about, wherever the path is."""
+    """For write and delete: a warning for the user. An effect with a warning needs approval, whatever its path."""
 
 
 EffectsFn = Callable[[JsonObject, Any], tuple[Effect, ...]]
-"""From the arguments and the ToolContext of a call to what it does. Pure, and quick."""
+"""Computes a call's effects from its arguments and ToolContext. Pure and quick."""
 EffectsDeclaration = tuple[Effect, ...] | EffectsFn
 
 SourceKind = Literal["builtin", "user", "plugin", "mcp", "code"]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Who declared something: shown by `tools explain`, and what decides whose tools a plugin may touch."""
+    """Who declared something. `tools explain` shows it, and it decides which tools a plugin may change."""
 
     kind: SourceKind
     name: str
     """The plugin's or server's name, or the module for everything else."""
     path: str = ""
     may_override: bool = False
-    """The operator lets this plugin replace other people's tools."""
+    """Whether the operator lets this plugin replace tools from other sources."""
     tool: str = ""
-    """What a server calls the tool that it declares, where ours is only made from it; fit to be shown."""
+    """The server's own name for the tool, if ours is derived from it; safe to display."""
 
     def __str__(self) -> str:
         behind = self.path or self.tool
@@ -68,15 +68,15 @@ class Source(msgspec.Struct, frozen=True):
 CODE = Source("code", "python")
 
 AGENT_LOOP_TOOLS = frozenset({"todo", "memory", "session_search", "delegate_task"})
-"""Tools that need the state of a running agent; the bare edges answer for them with an error."""
+"""Tools that need the state of a running agent; without an agent, calling one returns an error."""
 
 TOOL_SEARCH, TOOL_DESCRIBE, TOOL_CALL = "tool_search", "tool_describe", "tool_call"
 SEARCH_TOOLS = frozenset({TOOL_SEARCH, TOOL_DESCRIBE, TOOL_CALL})
-"""The trio that stands in for tools which are not offered by name."""
+"""The three tools that give access to tools which are not offered by name."""
 
 
 class ToolEntry(msgspec.Struct, frozen=True):
-    """One registered tool. Entries are never changed; a new registration makes a new entry."""
+    """One registered tool. Entries are immutable; a new registration makes a new entry."""
 
     name: str
     toolset: str
@@ -93,13 +93,13 @@ class ToolEntry(msgspec.Struct, frozen=True):
     """None: not declared (trusted as effect-free, run in order). An empty tuple: declared free of effects."""
     source: Source = CODE
     takes_context: bool = False
-    """The handler names a parameter `ctx`."""
+    """Whether the handler has a `ctx` parameter."""
     keywords: frozenset[str] | None = None
-    """The keyword arguments that the handler takes beside its arguments; None when it takes any."""
+    """The keyword arguments that the handler accepts besides `args`; None if it accepts any."""
 
     @property
     def parameters(self) -> JsonObject:
-        """The JSON Schema that arguments are validated against."""
+        """The JSON Schema for the arguments."""
         parameters = self.schema.get("parameters")
         return parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
 
@@ -109,12 +109,12 @@ class ToolEntry(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What people know the tool by: of one of a server, the names of both; else its name."""
+        """The tool's display name; for a server's tool it includes the server's name."""
         return f"{self.source.name}: {self.source.tool}" if self.source.tool else self.name
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call as a model asked for it. `arguments` may still be the model's raw JSON text."""
+    """One call as a model requested it. `arguments` may still be the model's raw JSON text."""
 
     id: str
     name: str
@@ -124,9 +124,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 ResultStatus = Literal["ok", "error", "blocked", "cancelled", "timeout"]
 
 
-# One of these is made for every call: a msgspec Struct costs a sixth of a frozen dataclass.
+# Every call makes one of these, and a msgspec Struct costs a sixth of a frozen dataclass.
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call gave back: always well formed, whatever the handler did."""
+    """The result of one call: always well formed, whatever the handler did."""
 
     content: str | JsonObject
     """The text for the model, or `{"_multimodal": True, "content": [...]}`."""
@@ -140,7 +140,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     handle: str = ""
     """Where the whole text can be read, if `content` is only a preview of it."""
     effects: tuple[Effect, ...] | None = None
-    """What the call was admitted to do; None where it was not admitted, or its tool declares nothing."""
+    """The effects that were approved; None if the call was not admitted or its tool declares no effects."""
 
     @property
     def is_error(self) -> bool:
@@ -148,7 +148,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The content as text; of a multimodal result, its text parts."""
+        """The content as text; for a multimodal result, its text parts."""
         if isinstance(self.content, str):
             return self.content
         parts = self.content.get("content", [])
@@ -156,7 +156,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """What a `check_fn` may return instead of False, to say why and what to do."""
+    """A `check_fn` may return this instead of False, to give a reason and a remedy."""
 
     reason: str
     remedy: str = ""
@@ -166,21 +166,21 @@ class Unavailable(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What policy says about a call. `reasons` are sentences for people."""
+    """Policy's verdict on a call. `reasons` are sentences for the user."""
 
     decision: Literal["allow", "ask", "deny"]
     reasons: tuple[str, ...] = ()
     rule: str = ""
-    """What decided it, or what is asked about: a rule of the gate, plugin_rule:…, approval_timeout …"""
+    """What decided it, or what needs approval: a gate rule, plugin_rule:…, approval_timeout …"""
     dangers: tuple[Danger, ...] = ()
-    """What a person would have to agree to, one by one."""
+    """Each danger that needs approval."""
     command: str = ""
-    """The command line that the dangers stand in, if the call runs one."""
+    """The command line that contains the dangers, if the call runs one."""
     backend: str = ""
     """Where that command would run; empty means this machine."""
 
     def joined(self, other: Verdict) -> Verdict:
-        """The stricter of two verdicts; two questions become one with both reasons."""
+        """The stricter of two verdicts; two asks merge into one with both reasons."""
         rank = {"allow": 0, "ask": 1, "deny": 2}
         if self.decision == other.decision and self.decision != "deny":
             dangers, command = self.dangers + other.dangers, self.command or other.command

@@ -1,1 +1,1 @@
-"""What a model is offered: tool definitions, rendered for each provider, with the long tail behind a search."""
+"""Tool definitions: builds them, renders them for each provider, and defers rarely used ones to a search."""

@@ -1,6 +1,6 @@
 """Builds the definitions that a session offers: selected, available, consistent with each other, byte-stable.
 
-Definitions mention only tools that the model has: it would call the others too.
+Definitions mention only tools that the model has, because it would also try to call the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MENTIONS_OTHERS = frozenset({EXECUTE_CODE, BROWSER_NAVIGATE})
 
 
 def patched(function: JsonObject, offered: Collection[str]) -> JsonObject:
-    """The function with a description that mentions only the tools that are offered beside it."""
+    """The function with a description that mentions only the tools that are offered with it."""
     name = function["name"]
     description = str(function.get("description") or "")
     if name == EXECUTE_CODE:
@@ -73,13 +73,13 @@ logger = logging.getLogger(__name__)
 
 MAX_MEMOS = 16
 MAX_SCHEMA_DEPTH = 100
-"""Every level takes several stack frames wherever a schema is copied, compared or rendered."""
+"""Copying, comparing or rendering a schema takes several stack frames per level."""
 TOO_DEEP = f"its schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"
 _NO_OVERRIDES: JsonObject = {}
 
 
 class ToolDefinitions(msgspec.Struct, frozen=True):
-    """What one session offers, in OpenAI's form, sorted by name."""
+    """The definitions that one session offers, in OpenAI's format, sorted by name."""
 
     tools: list[JsonObject]
     deferred: list[str] = msgspec.field(default_factory=list)
@@ -95,20 +95,20 @@ class ToolDefinitions(msgspec.Struct, frozen=True):
 
 
 class _PreparedTool(msgspec.Struct):
-    """One entry as a function definition. What it costs to make is spent once for each entry, and on first use."""
+    """One entry as a function definition, built once per entry on first use."""
 
     entry: ToolEntry
     overrides: JsonObject
     function: JsonObject
-    """The definition as it should be; never handed out."""
+    """The original definition; callers only get copies."""
     _shared: JsonObject | None = None
     _tokens: int = -1
     _document: ToolDocument | None = None
 
     def definition(self) -> JsonObject:
-        """The definition for a caller. Callers share one deep copy of it, except for its topmost level."""
+        """The definition for a caller. Callers share one deep copy, except for its top level."""
         if self._shared is None or not _is_same(self._shared, self.function):
-            # On the first use, or after a caller changed what was handed out: nobody else may see that.
+            # On first use, or after a caller changed the shared copy: other callers must not see that.
             self._shared = deepcopy(self.function)
         return {"type": "function", "function": self._shared.copy()}
 
@@ -129,17 +129,17 @@ class _Assembly(msgspec.Struct):
     """The tools of one selection that are available, and what follows from them."""
 
     generation: int
-    """The registry's, when `selected` was read from it."""
+    """The registry's generation when `selected` was read from it."""
     selected: list[ToolEntry]
     entries: list[ToolEntry]
-    """Those selected that were available."""
+    """The selected tools that were available."""
     overrides: list[JsonObject]
     core: list[str]
     tools: list[_PreparedTool]
     inside: list[_PreparedTool]
-    """The tools of the core, which are always offered by name."""
+    """The core tools, which are always offered by name."""
     outside: list[_PreparedTool]
-    """All others: these can be deferred."""
+    """All others, which can be deferred."""
     outside_tokens: int
     set_aside: dict[str, str]
     index: ToolIndex | None = None
@@ -152,7 +152,7 @@ class _Assembly(msgspec.Struct):
 
 
 class DeferPolicy(msgspec.Struct, frozen=True):
-    """When tools outside the core are deferred to the search."""
+    """When to defer tools outside the core to the search."""
 
     mode: DeferMode = "auto"
     threshold_pct: float = 10
@@ -161,8 +161,8 @@ class DeferPolicy(msgspec.Struct, frozen=True):
 class DefinitionBuilder:
     """Builds definitions for one registry.
 
-    Every build checks availability anew. Each entry is prepared once, and each selection is assembled once for as long
-    as its entries stay the same, so one new tool among thousands costs only itself.
+    Every build checks availability again. Each entry is prepared once, and each selection is assembled again only if
+    its entries change, so adding one tool to thousands costs only that tool.
     """
 
     def __init__(self, registry: ToolRegistry, resolver: ToolsetResolver, defer: DeferPolicy = DeferPolicy()) -> None:  # noqa: B008
@@ -180,10 +180,10 @@ class DefinitionBuilder:
         defer: bool = True,
         context_window_tokens: int | None = None,
     ) -> ToolDefinitions:
-        """The definitions for these toolsets; None means all of them, an empty list none."""
+        """The definitions for these toolsets; None means all of them, an empty list means none."""
         selection = self.resolver.select(enabled, disabled)
         for name in selection.unknown:
-            logger.error("unknown toolset %r adds no tools; see `toolcrib toolsets list`", name)
+            logger.error("ignored unknown toolset %r; see `toolcrib toolsets list`", name)
         assembly = self._assemble(selection.tool_names)
         deferred = self._is_deferred(assembly, context_window_tokens) if defer else False
         tools = self._with_search(assembly.inside) if deferred else _definitions(assembly.tools)
@@ -191,16 +191,16 @@ class DefinitionBuilder:
         return ToolDefinitions(tools, hidden, list(selection.unknown), dict(assembly.set_aside))
 
     def available(self, names: Collection[str] | None) -> list[JsonObject]:
-        """The definitions of those named tools (None: all) that are available now."""
+        """The definitions of the named tools (None: all) that are available now."""
         return _definitions(self._assemble(names).tools)
 
     def find(self, names: Collection[str] | None, name: str) -> JsonObject | None:
-        """The definition of one of the named tools (None: all); None when it isn't available now."""
+        """The definition of one of the named tools (None: all); None if it isn't available now."""
         tools = self._assemble(names).tools
         return next((tool.definition() for tool in tools if tool.entry.name == name), None)
 
     def index(self, names: Collection[str] | None) -> ToolIndex:
-        """The search index over those named tools (None: all) that can be deferred: all but the core."""
+        """The search index of the named tools (None: all) that can be deferred: all but the core."""
         assembly = self._assemble(names)
         if assembly.index is None:
             assembly.index = ToolIndex.from_documents(tool.document for tool in assembly.outside)
@@ -215,7 +215,7 @@ class DefinitionBuilder:
         if known is not None and known.is_current(entries, overrides):
             known.generation, known.selected = generation, selected
             return known
-        # A copy: an override function may change the very object that it returned last time.
+        # A copy, because an override function may change the object that it returned last time.
         overrides = [{} if is_too_deep(given) else deepcopy(given) for given in overrides]
         assembly = self._assembly(generation, selected, entries, overrides)
         for name, reason in assembly.set_aside.items():
@@ -246,7 +246,7 @@ class DefinitionBuilder:
                 tools[entry.name] = tool
         for name in MENTIONS_OTHERS & tools.keys():
             tool = tools[name]
-            # The description may mention only what is offered beside it, which is different in each selection.
+            # The description may mention only the tools that are offered with it, which differ between selections.
             tools[name] = _PreparedTool(tool.entry, tool.overrides, patched(tool.function, tools.keys()))
         core = set(CORE_TOOLS)
         outside = [tool for name, tool in tools.items() if name not in core]
@@ -264,7 +264,7 @@ class DefinitionBuilder:
         )
 
     def _prepare(self, entry: ToolEntry, overrides: JsonObject) -> _PreparedTool | None:
-        """The entry as a definition; None for one that is too deep."""
+        """The entry as a definition; None if it is nested too deeply."""
         known = self._prepared.get(entry.name)
         if known is not None and known.entry is entry and known.overrides == overrides:
             return known
@@ -278,7 +278,7 @@ class DefinitionBuilder:
         policy = self._defer
         if not should_defer(assembly.outside_tokens, context_window_tokens, policy.mode, policy.threshold_pct):
             return False
-        # Without all three, the model could not reach what is hidden.
+        # Without all three, the model could not reach the hidden tools.
         return all(self.registry.get_entry(name) is not None for name in SEARCH_TOOLS)
 
     def _with_search(self, offered: list[_PreparedTool]) -> list[JsonObject]:
@@ -296,11 +296,11 @@ def _is_same(shared: JsonObject, function: JsonObject) -> bool:
     try:
         return shared == function
     except RecursionError:
-        return False  # A caller made what it was given too deep to compare.
+        return False  # A caller made its definition too deep to compare.
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether objects and lists are nested deeper than can be copied, compared and sent."""
+    """Whether objects and lists are nested too deeply to copy, compare and send."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -23,9 +23,9 @@ MAX_QUERY_CHARS = 4_000
 
 _TERM_SATURATION = 1.5
 _LENGTH_WEIGHT = 0.75
-# camelCase, HTTPServer and letter-digit borders all separate words; every script counts as letters.
+# camelCase, HTTPServer and letter-digit boundaries all separate words; letters of every script count.
 _CAMEL_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# How the names of tools of MCP servers are made: `mcp__server__tool`, with nothing but these characters.
+# The names of MCP tools: `mcp__server__tool`, with only these characters.
 _OF_SERVER = "mcp__"
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
@@ -40,12 +40,12 @@ class ToolMatch(msgspec.Struct, frozen=True):
 
 
 class ToolDocument(msgspec.Struct, frozen=True):
-    """What an index knows of one tool."""
+    """What an index knows about one tool."""
 
     name: str
     description: str
     folded: str
-    """Name, description and parameter names as one text, to find parts of words in."""
+    """Name, description and parameter names as one text, for matching parts of words."""
     counts: dict[str, int]
     """How often each word occurs in that text."""
     length: int
@@ -60,7 +60,7 @@ class ToolIndex:
 
     @classmethod
     def from_documents(cls, documents: Iterable[ToolDocument]) -> Self:
-        """An index over tools that have been read already: an order of magnitude quicker."""
+        """An index over preprocessed tools, which is an order of magnitude faster to build."""
         index = cls.__new__(cls)
         index._fill(documents)
         return index
@@ -92,19 +92,19 @@ class ToolIndex:
         self._fill_postings()
 
     def _add(self, document: ToolDocument) -> None:
-        """Add a tool; the first one to have a name keeps it."""
+        """Add a tool; the first one with a name keeps it."""
         name, position = document.name, len(self._documents)
         if not name or name in self._positions:
             return
         self._positions[name] = position
         if name.startswith(_OF_SERVER):
-            # A server with such a border in its own name is found by its words alone.
+            # A server with such a separator in its own name is found only by its words.
             own = name.removeprefix(_OF_SERVER).partition("__")[2]
             self._named_by_servers.setdefault(own.lower(), []).append(position)
         self._documents.append(document)
 
     def _fill_postings(self) -> None:
-        """Compute each word's weight in each document, so that a search only adds them up."""
+        """Precompute each word's weight in each document, so a search only adds them up."""
         total = len(self._documents)
         average = sum(document.length for document in self._documents) / total if total else 0.0
         holders = Counter(word for document in self._documents for word in document.counts)
@@ -136,7 +136,7 @@ class ToolIndex:
         return scores
 
     def _lift_exact_names(self, query: str, scores: dict[int, float]) -> None:
-        """A query that is a tool's name means that tool; the name that its server uses counts too."""
+        """A query that is a tool's name, or its server's name for it, means that tool."""
         exact = self._positions.get(query)
         behind = [exact] if exact is not None else self._named_by_servers.get(_FOREIGN.sub("_", query).lower(), ())
         best = max(scores.values(), default=0.0) + 1.0
@@ -164,7 +164,7 @@ def should_defer(
 
 
 def read_document(definition: JsonObject) -> ToolDocument:
-    """What an index needs to know of a definition; without a name, when it isn't one."""
+    """What an index needs to know about a definition; the name is empty if it isn't valid."""
     name, description, parameters = _texts(definition)
     text = " ".join((name, description, *parameters))
     counts = Counter(_words(text))
@@ -182,7 +182,7 @@ def _texts(definition: JsonObject) -> tuple[str, str, list[str]]:
 
 
 def _fold(text: str) -> str:
-    """The text as searches compare it: without case, and with each letter in its normal form."""
+    """The text as searches compare it: case-folded and Unicode-normalised."""
     return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 

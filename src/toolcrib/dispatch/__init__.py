@@ -1,1 +1,1 @@
-"""Runs tool calls: one pipeline for every call, batches of them, and what bounds their results."""
+"""Runs tool calls: one pipeline for every call, parallel batches, and limits for results."""

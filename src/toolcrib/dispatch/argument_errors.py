@@ -1,4 +1,4 @@
-"""Errors in the arguments of a call, explained so that a model can do better: what was expected, with an example."""
+"""Explains errors in a call's arguments so that a model can correct them: what was expected, with an example."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _MAX_ERRORS_READ = 200
 _MAX_SENTENCE_CHARS = 300
 _MAX_EXAMPLE_CHARS = 400
 _MAX_UNION_DEPTH = 8
-# Violations of these keywords are told by describing the whole subschema; others in the validator's own words.
+# For violations of these keywords, describe the whole subschema; for others, use the validator's message.
 _DESCRIBED = frozenset({
     "type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     "minLength", "maxLength", "pattern", "minItems", "maxItems", "format", "anyOf", "oneOf",
 })  # fmt: skip
-# The validator lists the errors of every branch of every union, so with a schema that contains itself the list
-# grows with the power of the nesting: 2,000 entries take about 0.2 seconds, 60,000 take 14 and gigabytes.
+# The validator lists the errors of every branch of every union, so with a recursive schema the list grows
+# exponentially with the nesting: 2,000 entries take about 0.2 seconds, 60,000 take 14 seconds and gigabytes.
 _MAX_UNION_ERRORS = 2_000
 _UNKNOWN_NAME_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
 
 
 class ArgumentError(msgspec.Struct, frozen=True):
-    """Why a call cannot run as it was asked for."""
+    """Why a call cannot run as requested."""
 
     message: str
-    """For the model: every problem of the call, the most important first, and an example."""
+    """For the model: every problem with the call, the most important first, and an example."""
     field: str
     """The argument that the first problem is about: `path`, `items[0].name`, or `arguments` for the whole call."""
     expected: str
     example: Any | None
-    """A valid value for that field, where one is known."""
+    """A valid value for that field, if known."""
 
 
 class _ArgumentFinding(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class _ArgumentFinding(msgspec.Struct, frozen=True):
 
 
 class ArgumentErrorReport:
-    """Writes the problems of calls to one tool."""
+    """Describes the problems of calls to one tool."""
 
     __slots__ = ("_compiled", "_expectation", "_known", "_tool_name", "_union_width")
 
@@ -92,7 +92,7 @@ class ArgumentErrorReport:
         )
 
     def about(self, arguments: JsonObject) -> ArgumentError | None:
-        """What is wrong with these arguments; None if nothing is."""
+        """What is wrong with these arguments, or None."""
         try:
             if self._is_affordable(arguments):
                 errors = list(itertools.islice(self._compiled.errors(arguments), _MAX_ERRORS_READ))
@@ -115,7 +115,7 @@ class ArgumentErrorReport:
         return width == 1 or width ** _depth(arguments, _MAX_UNION_ERRORS.bit_length()) <= _MAX_UNION_ERRORS
 
     def _outline(self, arguments: JsonObject) -> list[_ArgumentFinding]:
-        """Which arguments are wrong, without the places inside of them."""
+        """Which arguments are wrong, without the positions inside them."""
         properties = self._compiled.document.resolved(self._compiled.document.root).get("properties")
         found = []
         for name, schema in properties.items() if isinstance(properties, dict) else ():
@@ -133,7 +133,7 @@ class ArgumentErrorReport:
         return self.about_text(f"a value cannot be expressed in JSON ({reason})")
 
     def _told(self, findings: list[_ArgumentFinding], arguments: JsonObject) -> ArgumentError:
-        # The same trouble is often reported by several branches; one sentence each is enough.
+        # Several branches often report the same problem; report it once.
         unique = list({finding.sentence: finding for finding in findings}.values())
         unique.sort(key=lambda finding: finding.rank)
         told = "; ".join(finding.sentence for finding in unique[:_MAX_TOLD])
@@ -149,7 +149,7 @@ class ArgumentErrorReport:
         )
 
     def _message(self, text: str) -> str:
-        # A model's text may hold half of a surrogate pair, which no provider accepts back.
+        # A model's text may contain half of a surrogate pair, which providers reject.
         return f"Invalid arguments for {self._tool_name}: {text}".encode(errors="backslashreplace").decode()
 
     def _findings(self, error: jsonschema_rs.ValidationError, depth: int) -> Iterator[_ArgumentFinding]:
@@ -206,7 +206,7 @@ class ArgumentErrorReport:
         return None if self._compiled.part_accepts(finding.pointer, example) is False else example
 
     def _example_call(self, arguments: JsonObject, fields: tuple[str, ...]) -> JsonObject | None:
-        """A valid call: what was given and is right, with examples in place of what is wrong or missing."""
+        """A valid call: the valid arguments as given, with examples in place of invalid or missing ones."""
         root = self._compiled.document.resolved(self._compiled.document.root)
         generated = self._expectation.example_object(root, extra_names=fields)
         properties = root.get("properties")
@@ -228,7 +228,7 @@ class ArgumentErrorReport:
 
 
 def _depth(value: Any, limit: int) -> int:
-    """How many containers stand inside of each other, counted up to a limit."""
+    """The nesting depth of containers, counted up to a limit."""
     if limit <= 0 or not isinstance(value, (dict, list)):
         return 0
     inner = value.values() if isinstance(value, dict) else value
@@ -259,7 +259,7 @@ def _telling_branch(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.
 
 
 _MAX_OPTIONS = 12
-# With every level a union of many, the work grows as their product; deeper words would not be read anyway.
+# If every level is a large union, the work grows as their product, and a deeper description would not help.
 _MAX_DEPTH = 4
 _MAX_EXAMPLE_LENGTH = 40
 
@@ -288,7 +288,7 @@ _FORMAT_EXAMPLES = {
 
 
 class ExpectedValue:
-    """Words and examples for the subschemas of one document."""
+    """Descriptions and examples for the subschemas of one document."""
 
     __slots__ = ("_document",)
 
@@ -296,7 +296,7 @@ class ExpectedValue:
         self._document = document
 
     def describe(self, schema: Any, depth: int = 0) -> str:
-        """A phrase that fits after "must be"; empty where the schema does not say."""
+        """A phrase that fits after "must be"; empty if the schema does not say."""
         schema = self._document.resolved(schema)
         if "const" in schema:
             return shorten(schema["const"])
@@ -359,7 +359,7 @@ class ExpectedValue:
         return None
 
     def example_object(self, schema: JsonObject, depth: int = 0, extra_names: tuple[str, ...] = ()) -> JsonObject:
-        """An object with the required properties, and those named besides."""
+        """An object with the required properties and the other named ones."""
         properties = schema.get("properties")
         required = schema.get("required")
         names = [*(required if isinstance(required, list) else ()), *extra_names]

@@ -1,4 +1,4 @@
-"""The arguments of a call, as its handler may trust them: read, coerced without loss, validated."""
+"""Prepares the arguments of a call: parses, coerces without loss, and validates them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from toolcrib.dispatch.schema import Check, CompiledSchema, mentions_integer, sh
 
 __all__ = ["ArgumentChecker", "ArgumentError"]
 
-# Values of these types hold no float that an integer is wanted for.
+# Values of these types contain no float that must become an integer.
 _WITHOUT_FLOATS = frozenset({int, str, bool, type(None)})
 
 
 class ArgumentChecker:
-    """Prepares the arguments of one tool. The schema is compiled at the first call; safe from any thread."""
+    """Prepares the arguments of one tool. Compiles the schema at the first call; thread-safe."""
 
     __slots__ = ("_compiled", "_complaint", "_entry", "_integer_names", "_is_valid", "_known", "_lock")
 
@@ -27,20 +27,20 @@ class ArgumentChecker:
         self._lock = threading.Lock()
         self._is_valid: Check | None = None
         self._known: frozenset[str] | None = None
-        # Where a whole float may stand for an integer; None: anywhere.
+        # Where a whole float may replace an integer; None: anywhere.
         self._integer_names: tuple[str, ...] | None = None
         self._compiled: CompiledSchema
         self._complaint: ArgumentErrorReport
 
     @property
     def schema_problem(self) -> str | None:
-        """Why the tool's schema cannot be used for validation; None when it can."""
+        """Why the tool's schema cannot be used for validation; None if it can."""
         if self._is_valid is None:
             self._compile()
         return self._compiled.problem
 
     def prepare(self, arguments: Mapping[str, Any] | str) -> tuple[JsonObject, ArgumentError | None]:
-        """The arguments to call the handler with, in a new dict; with a problem, they must not be used."""
+        """The arguments for the handler, in a new dict; do not use them if there is a problem."""
         is_valid = self._is_valid or self._compile()
         if type(arguments) is not dict:
             try:
@@ -48,7 +48,7 @@ class ArgumentChecker:
             except InvalidJson as error:
                 return {}, self._complaint.about_text(str(error))
         try:
-            # Most calls are right as they stand, and asking the validator first costs less than looking for ourselves.
+            # Most calls are valid already, and asking the validator first is cheaper than checking ourselves.
             if is_valid(arguments) and (self._known is None or arguments.keys() <= self._known):
                 for name in arguments if self._integer_names is None else self._integer_names:
                     value = arguments.get(name)
@@ -56,12 +56,12 @@ class ArgumentChecker:
                         return coerce_with(self._compiled, arguments), None
                 return arguments.copy(), None
         except (ValueError, RecursionError):
-            pass  # not JSON: the complaint says what
+            pass  # not JSON: the error says what
         coerced = coerce_with(self._compiled, arguments)
         return coerced, self._complaint.about(coerced)
 
     def coerce(self, arguments: JsonObject) -> JsonObject:
-        """A new dict with the arguments in the types of the schema, as far as nothing is lost; not validated."""
+        """A new dict with the arguments converted to the schema's types without loss; not validated."""
         if self._is_valid is None:
             self._compile()
         return coerce_with(self._compiled, arguments)
@@ -76,7 +76,7 @@ class ArgumentChecker:
             self._find_integers(compiled)
             self._compiled = compiled
             self._complaint = ArgumentErrorReport(self._entry.name, compiled, self._known)
-            # Set last: its presence tells the other threads that the rest is there.
+            # Set last: its presence tells other threads that the rest is ready.
             self._is_valid = compiled.is_valid
             return self._is_valid
 
@@ -96,7 +96,7 @@ def _holds_float(value: Any) -> bool:
 
 
 def _read(arguments: Any) -> JsonObject:
-    """The object that a model's raw arguments stand for; raises InvalidJson."""
+    """A model's raw arguments, parsed as an object; raises InvalidJson."""
     if arguments is None:
         return {}
     if isinstance(arguments, Mapping):

@@ -1,6 +1,6 @@
-"""Keeps results small enough for a model: a preview takes the place of a long text, which is kept in a file.
+"""Keeps results small enough for a model: replaces a long text with a preview and stores the text in a file.
 
-Files are bounded too: 64 MB a call (its head and tail), 1 GB a home (the oldest go first).
+Files are limited too: 64 MB per call (its head and tail), 1 GB per home (the oldest are removed first).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 PREVIEW_HEAD_CHARS = 1_000
 PREVIEW_TAIL_CHARS = 500
 PREVIEW_FRAME_CHARS = 500
-"""About what stands around a preview: how much was left out, and where the whole is."""
+"""The approximate length of the text around a preview: how much was omitted, and where the full text is."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_FOLDER_BYTES = 1024 * 1024 * 1024
 
 
 class FileResultStore:
-    """Long texts as files in the home, readable by their owner alone. The handle is the path."""
+    """Stores long texts as files in the home, readable only by their owner. The handle is the path."""
 
     def __init__(
         self, folder: Path, max_file_bytes: int = MAX_FILE_BYTES, max_folder_bytes: int = MAX_FOLDER_BYTES
@@ -51,7 +51,7 @@ class FileResultStore:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
         except OSError:
-            # Half a text under a handle that nobody knows would only take up the room that is missing.
+            # A partial file without a known handle would only waste the space that has run out.
             path.unlink(missing_ok=True)
             raise
         return str(path)
@@ -59,9 +59,9 @@ class FileResultStore:
     def _bounded(self, data: bytes) -> bytes:
         if len(data) <= self._max_file_bytes:
             return data
-        note = f"\n… [{len(data) - self._max_file_bytes} bytes and a few more left out] …\n".encode()
+        note = f"\n… [{len(data) - self._max_file_bytes} or more bytes omitted] …\n".encode()
         half = max(0, self._max_file_bytes - len(note)) // 2
-        # Cut between characters, so that the file stays readable as text.
+        # Cut between characters to keep the file readable as text.
         end, begin = half, len(data) - half
         while end and _inside_character(data[end]):
             end -= 1
@@ -80,7 +80,7 @@ class FileResultStore:
         for _, size, path in sorted(files):
             if total <= self._max_folder_bytes:
                 return
-            # Another process may have been quicker to remove it.
+            # Another process may have removed it first.
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
@@ -108,9 +108,9 @@ def within_turn_budget(
     session_id: str,
     never_cut: Collection[str] = (),
 ) -> list[ToolResult]:
-    """The results of one turn, the longest texts replaced by previews until all of them fit together.
+    """The results of one turn, with the longest texts replaced by previews until all of them fit together.
 
-    What is a preview already stays as it is, and so do the results of the tools that are named in `never_cut`.
+    Existing previews stay unchanged, and so do the results of tools named in `never_cut`.
     """
     kept = list(results)
     total = sum(len(result.content) for result in kept if isinstance(result.content, str))
@@ -129,23 +129,23 @@ def within_turn_budget(
 
 
 def spill(result: ToolResult, store: ResultStore, session_id: str, limit: int | float) -> ToolResult:
-    """The result with a preview for content; the whole text is kept, if there is room for it anywhere."""
+    """The result with a preview as its content; stores the full text if there is space."""
     text = result.text
     saved, error = attempt(store.save, session_id, result.call_id or result.name, text)
     handle = saved or ""
-    advice = f"the whole text is in {handle}; read parts of it with read_file (offset, limit) or search_files"
+    advice = f"the full text is in {handle}; read parts of it with read_file (offset, limit) or search_files"
     if error is not None:
-        # The tool has run: a store that fails may cost the whole text, but not the result.
-        logger.error("the whole result of tool %r could not be kept", result.name, exc_info=error)
+        # The tool has run: a failing store may lose the full text, but not the result.
+        logger.error("cannot store the full result of tool %r", result.name, exc_info=error)
         reason = getattr(error, "strerror", None) or type(error).__name__
-        advice = f"the whole text could not be kept ({reason}); ask for less"
+        advice = f"the full text could not be stored ({reason}); request less"
     budget = _preview_chars(limit)
     head = text[: budget * 2 // 3]
     tail = text[-(budget // 3) :]
     preview = {
         "truncated": True,
         "total_chars": len(text),
-        "preview": f"{head}\n… [{len(text) - len(head) - len(tail)} characters left out] …\n{tail}",
+        "preview": f"{head}\n… [{len(text) - len(head) - len(tail)} characters omitted] …\n{tail}",
         "handle": handle,
         "advice": advice,
     }

@@ -1,7 +1,7 @@
 """Converts arguments to the types of their schema where nothing is lost, and reads JSON text strictly.
 
-A value that its schema accepts is never changed (a whole float becomes the equal int where an integer is
-asked for). What cannot be converted without loss stays as it is, and validation then speaks about it.
+A value that its schema accepts never changes (except that a whole float becomes an int if the schema wants an
+integer). A value that cannot be converted without loss stays unchanged, and validation then reports it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from toolcrib.core.types import JsonObject
 from toolcrib.dispatch.schema import ROOT, CompiledSchema, allowed_types, child
 
-# Bounds for schemas that refer to themselves or branch without end; a real call needs a few dozen steps.
+# Limits for schemas that recurse or branch without end; a real call needs a few dozen steps.
 _MAX_DEPTH = 64
 _MAX_STEPS = 50_000
-# What a double can hold; beyond it "1e400" is more likely a slip than a number.
+# What a double can hold; beyond it, "1e400" is more likely a mistake than a number.
 _MAX_EXPONENT = 308
 _JSON_NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
 _UNREAD: Any = object()
 
 
 def coerce(schema: JsonObject, arguments: JsonObject) -> JsonObject:
-    """A new dict with the arguments in the types that `schema` asks for, as far as nothing is lost."""
+    """A new dict with the arguments converted to the types of `schema`, without loss."""
     return coerce_with(CompiledSchema(schema), arguments)
 
 
 def coerce_with(compiled: CompiledSchema, arguments: JsonObject) -> JsonObject:
-    """As `coerce`, for a schema that is compiled once and used often."""
+    """Like `coerce`, for a schema that is compiled once and used often."""
     result = _Coercion(compiled).visit(compiled.document.root, ROOT, arguments, 0, settled=False)
     return dict(result) if isinstance(result, dict) else dict(arguments)
 
@@ -46,7 +46,7 @@ class _Coercion:
         self._steps_left = _MAX_STEPS
 
     def visit(self, schema: Any, pointer: str, value: Any, depth: int, *, settled: bool) -> Any:
-        """The value as this subschema wants it. `settled`: it is known to be valid, so only whole floats change."""
+        """The value as this subschema wants it. `settled`: it is known to be valid, so convert only whole floats."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._steps_left <= 0:
             return value
         self._steps_left -= 1
@@ -72,7 +72,7 @@ class _Coercion:
         if settled:
             return value
         if isinstance(value, str) and _read_null(value) is None and self._some_accept(branches, pointer, None):
-            # Before a branch for arrays can make a list of it.
+            # Before an array branch can turn it into a list.
             return None
         for index, branch in enumerate(branches):
             candidate = self.visit(branch, child(pointer, index), value, depth + 1, settled=False)
@@ -86,7 +86,7 @@ class _Coercion:
     def _visit_object(self, schema: JsonObject, pointer: str, value: JsonObject, depth: int, *, settled: bool) -> Any:
         properties = schema.get("properties")
         properties = properties if isinstance(properties, dict) else {}
-        # Which names are additional cannot be told without matching the patterns, so those are left alone.
+        # Additional names can only be identified by matching the patterns, so leave them alone.
         additional = None if "patternProperties" in schema else schema.get("additionalProperties")
         required = _list(schema, "required")
         result = value
@@ -131,7 +131,7 @@ class _Coercion:
         accepted = self._compiled.part_accepts(pointer, value)
         if accepted is not None:
             return accepted
-        # The schema as a whole is invalid, so the types that it names are all there is to go by.
+        # The schema as a whole is invalid, so only the types that it names can guide us.
         schema = self._document.resolved(schema)
         types = allowed_types(schema)
         return types is None or _is_of(value, types)
@@ -227,7 +227,7 @@ def _read_integer(text: str) -> Any:
 
 
 def _decimal_parts(text: str) -> tuple[str, str, int] | None:
-    """Sign, significant digits and power of ten of a JSON number: equal numbers have equal parts."""
+    """The sign, significant digits and power of ten of a JSON number; equal numbers have equal parts."""
     match = _JSON_NUMBER.fullmatch(text)
     if match is None:
         return None
@@ -280,11 +280,11 @@ _NEARBY_CHARS = 20
 
 
 class InvalidJson(ValueError):
-    """The text is not JSON that we accept; the message says what is wrong and where."""
+    """The text is not acceptable JSON; the message says what is wrong and where."""
 
 
 def read_json(text: str) -> Any:
-    """The value that `text` stands for; raises InvalidJson and nothing else."""
+    """The parsed value of `text`; raises only InvalidJson."""
     try:
         return _DECODER.decode(text)
     except InvalidJson:
@@ -294,7 +294,7 @@ def read_json(text: str) -> Any:
     except RecursionError:
         raise InvalidJson("the JSON is nested too deeply") from None
     except ValueError as error:
-        # int() refuses a number of more than 4,300 digits.
+        # int() rejects numbers of more than 4,300 digits.
         raise InvalidJson(f"a number in the JSON cannot be read: {error}") from None
 
 
@@ -326,5 +326,5 @@ def _constant(name: str) -> float:
     raise InvalidJson(f"{name} is not a JSON value")
 
 
-# Not strict about line breaks and tabs inside strings: models write them, and they have only one meaning.
+# Allow line breaks and tabs inside strings: models write them, and their meaning is clear.
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant, strict=False)

@@ -1,4 +1,4 @@
-"""Which calls of a batch may run together: decided by the effects they declare and the paths they touch."""
+"""Decides which calls of a batch may run in parallel, by their declared effects and the paths they touch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 from toolcrib.core.context import ToolContext
 from toolcrib.core.types import Effect, JsonObject, ToolEntry
 
-# Nothing else may run beside these: a command can touch anything, a person has one pair of eyes.
+# These run alone: a command can touch anything, and a user can answer only one question at a time.
 ALONE = frozenset({"exec", "interactive", "publish", "spend", "schedule"})
 
 Effects = tuple[Effect, ...] | None
-"""The effects of a call; None when its tool declares nothing, so that it keeps its place in the order."""
+"""The effects of a call; None if its tool declares nothing, so it keeps its place in the order."""
 
 
 class AccessSet(msgspec.Struct, frozen=True):
-    """What a call keeps others from doing: everything, or only what touches the same paths."""
+    """What a call blocks: all other calls, or only those that touch the same paths."""
 
     alone: bool
     read: tuple[str, ...] = ()
@@ -28,19 +28,19 @@ NOTHING_BESIDE = AccessSet(alone=True)
 
 
 def effects_of(entry: ToolEntry, args: JsonObject, ctx: ToolContext) -> Effects:
-    """The effects that a call would have; raises whatever the tool's own function raises."""
+    """The effects that a call would have; raises whatever the tool's effects function raises."""
     declared = entry.effects
     if not callable(declared):
         return declared
     effects = tuple(declared(args, ctx))
     for effect in effects:
         if not isinstance(effect, Effect):
-            raise TypeError(f"the effects function of {entry.name!r} gave {effect!r}, which is no Effect")
+            raise TypeError(f"the effects function of {entry.name!r} returned {effect!r}, which is not an Effect")
     return effects
 
 
 def access_set(footprint: Effects, cwd: str) -> AccessSet:
-    """What calls with these effects keep others from."""
+    """What calls with these effects block."""
     if footprint is None or any(effect.kind in ALONE for effect in footprint):
         return NOTHING_BESIDE
     read: list[str] = []
@@ -56,7 +56,7 @@ def access_set(footprint: Effects, cwd: str) -> AccessSet:
 
 
 class CallGroup:
-    """Calls that run together. `admits` says whether one more may join; `add` lets it in."""
+    """Calls that run in parallel. `admits` says whether one more may join; `add` adds it."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -88,14 +88,14 @@ class CallGroup:
 
 
 def _overlaps(path: str, touched: set[str], above: set[str]) -> bool:
-    """Whether the path is one of the touched ones, inside one of them, or around one of them."""
+    """Whether the path is, contains, or is inside one of the touched paths."""
     if not touched:
         return False
     return path in touched or path in above or not touched.isdisjoint(_folders_above(path))
 
 
 def _real_path(effect: Effect, cwd: str) -> str:
-    """The path, absolute and free of links as far as it exists; of another place as text, with its name in front."""
+    """The absolute path with links resolved, as far as it exists; for another environment, its name plus the path."""
     if effect.backend:
         there = os.path.normpath(os.path.join(effect.cwd or "/", effect.target))  # noqa: PTH118 - of any machine
         return f"/{effect.backend}:{there}"

@@ -1,7 +1,7 @@
 """Executors: how the pipeline waits and runs blocking handlers, for coroutines and for synchronous callers.
 
-The pipeline itself is one coroutine. For synchronous callers it never suspends: whatever has to be waited for is run
-to its end by the bridge, so the coroutine is driven by a single `send`.
+The pipeline itself is one coroutine. For synchronous callers it never suspends: the bridge runs every awaitable to its
+end, so a single `send` drives the coroutine.
 
 | executor       | for                                         | coroutines            | blocking functions |
 |------------|---------------------------------------------|-----------------------|--------------------|
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLEAN_UP_SECONDS = 0.1
-"""How long a stopped handler may take to clean up before its caller goes on without it."""
+"""How long a stopped handler may take to clean up before its caller continues without it."""
 CLEAN_UP_AFTER_EFFECTS_SECONDS = 5.0
-"""The same for one with effects, which may have processes to end."""
+"""The same for a handler with effects, which may have processes to end."""
 
 
 class CallLimit(NamedTuple):
-    """What may stop a call before it ends by itself."""
+    """What may stop a call before it finishes."""
 
     seconds: float | None = None
     cancel: CancelToken | None = None
@@ -60,14 +60,14 @@ class CallTimedOut(Exception):
 
 class Executor(Protocol):
     runs_inline: bool
-    """A blocking function may be called as it is, instead of through `block`."""
+    """Whether a blocking function may be called directly instead of through `block`."""
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         """The awaitable's result."""
         ...
 
     async def wait_bounded(self, awaitable: Awaitable[T], limit: CallLimit) -> T:
-        """The awaitable's result; raises CallTimedOut or CallCancelled when it is stopped first."""
+        """The awaitable's result; raises CallTimedOut or CallCancelled if it is stopped first."""
         ...
 
     async def block(self, function: Callable[[], T], seconds: float | None, cancel: CancelToken | None) -> T:
@@ -75,15 +75,15 @@ class Executor(Protocol):
         ...
 
     def nested_in_wait(self) -> Executor:
-        """The executor for what a coroutine given to `wait` runs in its turn."""
+        """The executor for nested work of a coroutine passed to `wait`."""
         ...
 
     def nested_in_block(self) -> Executor:
-        """The executor for what a function given to `block` calls; nothing suspends on it, so `drive` works."""
+        """The executor for nested work of a function passed to `block`; it never suspends, so `drive` works."""
         ...
 
     def propagates(self, error: BaseException) -> bool:
-        """Whether what a handler raised is meant for the caller's program, and not for the model."""
+        """Whether a handler's exception is for the calling program and not for the model."""
         ...
 
 
@@ -117,14 +117,14 @@ class AsyncExecutor:
 
     def propagates(self, error: BaseException) -> bool:
         if isinstance(error, asyncio.CancelledError):
-            # A handler may let the cancellation of something of its own escape; only the caller's is the caller's.
+            # A handler may leak the cancellation of its own task; only pass on the caller's cancellation.
             task = asyncio.current_task()
             return task is not None and task.cancelling() > 0
         return isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
 
 class _BlocksInline:
-    """A thread that belongs to the call: it may as well run the function itself, which nothing can interrupt."""
+    """The thread belongs to the call, so it runs the function itself; nothing can interrupt it."""
 
     runs_inline = True
 
@@ -157,7 +157,7 @@ class SyncExecutor(_BlocksInline):
 
 
 class InlineExecutor(_BlocksInline):
-    """For async middleware of a synchronous caller: the handler is awaited on the loop that the middleware is on."""
+    """For async middleware of a synchronous caller: awaits the handler on the middleware's loop."""
 
     def __init__(self, outer: SyncExecutor) -> None:
         self._outer = outer
@@ -181,7 +181,7 @@ class InlineExecutor(_BlocksInline):
 
 
 class ThreadExecutor(_BlocksInline):
-    """For middleware that blocks in a thread of the pool while its caller awaits on a loop."""
+    """For middleware that blocks in a pool thread while its caller awaits on a loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outer: AsyncExecutor) -> None:
         self._loop = loop
@@ -215,7 +215,7 @@ class ThreadExecutor(_BlocksInline):
         return isinstance(error, GeneratorExit)
 
     def stop(self) -> None:
-        """Cancels what the thread waits for: nobody waits for the thread any more."""
+        """Cancels what the thread waits for, because its caller has stopped waiting for the thread."""
         self._stopped.set()
         if self._running is not None:
             self._running.cancel()
@@ -240,7 +240,7 @@ async def _await(awaitable: Awaitable[T]) -> T:
 
 
 async def _without_exit(awaitable: Awaitable[T]) -> T:
-    """The awaitable's result; `sys.exit()` in a task of its own would end the loop, and all other calls with it."""
+    """The awaitable's result; `sys.exit()` in its own task would end the loop and with it all other calls."""
     try:
         return await awaitable
     except SystemExit as error:
@@ -248,7 +248,7 @@ async def _without_exit(awaitable: Awaitable[T]) -> T:
 
 
 def _discard(awaitable: Awaitable[Any]) -> None:
-    """Closes a coroutine that was stopped before it began; Python would complain that nobody awaited it."""
+    """Closes a coroutine that was stopped before it started; otherwise Python warns that it was never awaited."""
     if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
         awaitable.close()
 
@@ -262,10 +262,10 @@ async def _bounded(awaitable: Awaitable[T], limit: CallLimit) -> T:
         await asyncio.wait({task, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
-            # A handler that swallows the cancellation must not hold up its caller.
+            # A handler that swallows the cancellation must not block its caller.
             await asyncio.wait({task}, timeout=limit.clean_up_seconds)
             if task.done() and not task.cancelled() and task.exception() is None:
-                # It answered its own cancellation: a command that was stopped tells what it printed so far.
+                # It returned a result despite its cancellation: a stopped command returns its output so far.
                 return task.result()
             if stopped.done():
                 raise CallCancelled
@@ -312,8 +312,8 @@ _inside_a_pool: ContextVar[bool] = ContextVar("toolcrib_inside_a_pool", default=
 class DaemonPool:
     """Runs blocking functions for coroutines, at most `limit` at once, with the caller's context variables.
 
-    A function that (through whatever it calls) waits for another one in the pool gets a thread beyond the limit for
-    it; else a full pool would wait for itself for ever.
+    A function that waits for another one in the pool, directly or indirectly, gets a thread beyond the limit for it;
+    otherwise a full pool would deadlock.
     """
 
     def __init__(self, limit: int) -> None:
@@ -361,7 +361,7 @@ class DaemonPool:
     def _serve(self, jobs: Jobs) -> None:
         while (job := jobs.get()) is not None:
             outcome = _outcome(job)
-            # Before the caller hears of it, so that his next call finds this thread.
+            # Before notifying the caller, so that its next call finds this thread.
             with self._lock:
                 if jobs is self._jobs:
                     self._idle += 1
@@ -381,7 +381,7 @@ def _marked(function: Callable[[], Any]) -> Any:
 def _outcome(job: Job) -> tuple[Any, BaseException | None]:
     function, future, _ = job
     if future.cancelled():
-        # Its caller gave up while it was still in the queue, and has said so: it must not run any more.
+        # Its caller gave up while it was still queued and has reported that, so it must not run.
         return None, None
     value, error = attempt_everything(function)
     if error is None or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
@@ -397,7 +397,7 @@ def _deliver(job: Job, outcome: tuple[Any, BaseException | None]) -> None:
     try:
         loop.call_soon_threadsafe(_settle, future, *outcome)
     except RuntimeError:
-        pass  # The loop was closed while the handler ran: nobody waits any more.
+        pass  # The loop was closed while the handler ran, so no caller is waiting.
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

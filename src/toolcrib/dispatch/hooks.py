@@ -1,4 +1,4 @@
-"""How hooks and middleware take part in one call."""
+"""Runs the hooks and middleware of one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolcrib.registry.results import message_of, safe_error_text
 logger = logging.getLogger(__name__)
 
 STOPPED_HOOK_SECONDS = 5.0
-"""How long each hook of a call that was stopped may take."""
+"""How long each hook of a stopped call may take."""
 
 RunRest = Callable[[JsonObject | None, Executor], Coroutine[Any, Any, Any]]
 RunHandler = Callable[[JsonObject, Executor], Awaitable[Any]]
@@ -30,16 +30,16 @@ RunHandler = Callable[[JsonObject, Executor], Awaitable[Any]]
 async def rewrite_request(
     hooks: HookManager, name: str, args: JsonObject, ctx: ToolContext, executor: Executor
 ) -> tuple[JsonObject, tuple[JsonObject, ...]]:
-    """The arguments after every `tool_request` middleware, each seeing what the one before left, and their trace."""
+    """The arguments after all `tool_request` middleware, in a chain, and their trace."""
     original = args
     trace = []
     for registered in hooks.middleware("tool_request"):
-        # Copies, so that only what is returned counts: one that fails half-way has changed nothing.
+        # Copies, so that only the return value counts: a middleware that fails halfway changes nothing.
         keywords = _middleware_keywords(name, deepcopy(args), deepcopy(original), ctx)
         answer, error = await _answer(registered, keywords, ctx, executor)
         if error is not None:
             source = registered.source
-            logger.error("middleware 'tool_request' of %s failed and was passed over", source, exc_info=error)
+            logger.error("skipped middleware 'tool_request' from %s because it failed", source, exc_info=error)
         changed = answer.get("args") if isinstance(answer, dict) else None
         if isinstance(changed, dict):
             args = changed
@@ -55,16 +55,16 @@ async def ask_pre_hooks(
     trace: tuple[JsonObject, ...],
     executor: Executor,
 ) -> Verdict:
-    """What `pre_tool_call` says: the first valid answer counts, but every callback sees the call."""
+    """The answer of `pre_tool_call`: the first valid one counts, but every callback sees the call."""
     verdict = ALLOW
     keywords = _call_keywords(entry.name, args, ctx) | {"middleware_trace": list(trace)}
     for registered in hooks.hooks("pre_tool_call"):
         answer, error = await _answer(registered, keywords, ctx, executor)
         if error is not None:
-            logger.error("hook 'pre_tool_call' of %s failed", registered.source, exc_info=error)
+            logger.error("hook 'pre_tool_call' from %s failed", registered.source, exc_info=error)
             if registered.observer:
                 continue
-            # A policy that cannot be asked must not mean yes.
+            # A policy check that fails must not mean yes.
             message = safe_error_text(f"{registered.source} could not check this call: {message_of(error)}")
             answer = {"action": "block", "message": message}
         if verdict.decision == "allow":
@@ -88,7 +88,7 @@ async def run_through_middleware(
         if index == len(layers):
             return await run_handler(args, executor)
         registered = layers[index]
-        # A copy: what a layer changes counts only if it goes on to run the rest with it.
+        # A copy: a layer's changes count only if it passes them on to the rest.
         own = deepcopy(args)
 
         layer = ChainLayer("tool_execution", registered)
@@ -116,12 +116,12 @@ async def fire_post_hooks(
     trace: tuple[JsonObject, ...],
     executor: Executor,
 ) -> str | JsonObject:
-    """Tells `post_tool_call` about the outcome and returns the content as `transform_tool_result` leaves it."""
+    """Calls `post_tool_call` with the outcome and returns the content after `transform_tool_result`."""
     keywords = _call_keywords(entry.name, args, ctx) | {
         "result": result.content,
         "duration_ms": round(result.duration_ms),
         "status": result.status,
-        # To hooks, a result of a forbidden type is a fault of the tool like any other.
+        # To hooks, a result of a forbidden type is a tool error like any other.
         "error_type": "tool_error" if result.error_type == "tool_result_contract" else result.error_type or None,
         "error_message": result.error_message or None,
     }
@@ -155,18 +155,18 @@ async def _run_layer(registered: HookRegistration, keywords: JsonObject, run_res
         raise
     if inspect.iscoroutine(answer):
         answer.close()
-        raise TypeError("middleware that is a plain function gave a coroutine; write it as `async def`")
+        raise TypeError("plain-function middleware returned a coroutine; write it as `async def`")
     return answer
 
 
 async def _answer(
     registered: HookRegistration, keywords: JsonObject, ctx: ToolContext, executor: Executor
 ) -> Attempt[Any]:
-    """What a callback gives or raises; raises CallCancelled when the call is stopped while it waits."""
+    """What a callback returns or raises; raises CallCancelled if the call is stopped while it waits."""
     try:
         answer = registered(keywords)
         if inspect.isawaitable(answer):
-            # The hooks of a call that was stopped still hear of it, if they do not take long.
+            # The hooks of a stopped call still run, if they do not take long.
             limit = CallLimit(STOPPED_HOOK_SECONDS) if ctx.cancelled else CallLimit(cancel=ctx.cancel)
             answer = await executor.wait_bounded(answer, limit)
     except CallCancelled:
@@ -182,10 +182,10 @@ async def _answer_logged(
     try:
         answer, error = await _answer(registered, keywords, ctx, executor)
     except CallCancelled:
-        logger.warning("hook %r of %s was left behind when its call was stopped", name, registered.source)
+        logger.warning("abandoned hook %r from %s because its call was stopped", name, registered.source)
         return None
     if error is not None:
-        logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+        logger.error("hook %r from %s failed", name, registered.source, exc_info=error)
     return answer
 
 
@@ -195,12 +195,12 @@ def _verdict(answer: Any, tool_name: str) -> Verdict:
     message = answer.get("message")
     text = message if isinstance(message, str) and message else ""
     if answer.get("action") == "block":
-        return Verdict("deny", (text or f"A plugin blocked this call of {tool_name}",), PLUGIN_BLOCK)
+        return Verdict("deny", (text or f"A plugin blocked this call to {tool_name}",), PLUGIN_BLOCK)
     if answer.get("action") == "approve":
         rule = answer.get("rule_key")
-        # Keyed by the reason as well, so that an answer to one question is no answer to another.
+        # Keyed by the reason too, so that an answer to one question does not answer another.
         key = rule if isinstance(rule, str) and rule else f"{tool_name}:{text}"
-        return Verdict("ask", (text or f"A plugin wants {tool_name} to be approved",), f"plugin_rule:{key}")
+        return Verdict("ask", (text or f"A plugin requires approval for {tool_name}",), f"plugin_rule:{key}")
     return ALLOW
 
 

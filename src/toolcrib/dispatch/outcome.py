@@ -1,4 +1,4 @@
-"""Makes the result of a call: from what its handler gave, or from what went wrong."""
+"""Makes the result of a call from the handler's return value or from what went wrong."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toolcrib.registry import results
 
 PLUGIN_BLOCK = "plugin_block"
 APPROVAL_TIMEOUT = "approval_timeout"
-"""The rule of a verdict that came about because nobody answered."""
+"""The rule of a verdict after an approval timeout."""
 
 
 def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolResult:
-    """The result for what the handler returned: a text, or a multimodal object; anything else breaks its contract."""
+    """The result for a handler's return value: a text or a multimodal object; anything else breaks the contract."""
     if isinstance(value, str):
         text = value if type(value) is str else plain_text(value)
         if not text.isascii():
@@ -37,7 +37,7 @@ def from_value(value: Any, name: str, ctx: ToolContext, started: float) -> ToolR
 def handler_failed(error: BaseException, name: str, ctx: ToolContext, started: float) -> ToolResult:
     """The first error layer: what the handler raised."""
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, (StopIteration, SystemExit)):
-        # These cannot leave a coroutine or a thread as themselves.
+        # These cannot propagate unchanged out of a coroutine or a thread.
         error = error.__cause__
     message = results.safe_error_text(f"Tool execution failed: {type(error).__name__}: {results.message_of(error)}")
     return failed(results.tool_error(message), "error", "tool_error", message, name, ctx, started)
@@ -50,12 +50,12 @@ def call_failed(error: BaseException, name: str, ctx: ToolContext) -> ToolResult
 
 
 def unknown(name: str, known: list[str], ctx: ToolContext) -> ToolResult:
-    """The result for a tool that does not exist."""
+    """The result for an unknown tool."""
     return failed(results.unknown_tool(name, known), "error", "unknown_tool", f"Unknown tool: {name}", name, ctx)
 
 
 def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
-    """The result of a call that policy, a person or a plugin did not allow."""
+    """The result of a call that policy, a user or a plugin did not allow."""
     reasons = "; ".join(verdict.reasons)
     if verdict.rule == PLUGIN_BLOCK:
         return problem(reasons, "blocked", PLUGIN_BLOCK, name, ctx)
@@ -65,7 +65,7 @@ def denied(verdict: Verdict, name: str, ctx: ToolContext) -> ToolResult:
 
 
 def cancelled(name: str, ctx: ToolContext, started: float | None = None, reason: str = "") -> ToolResult:
-    """The result of a call that was stopped, before it began or while it ran."""
+    """The result of a call that was stopped before it started or while it ran."""
     if ctx.cancel is not None and ctx.cancel.cancelled:
         reason = reason or ctx.cancel.reason
     message = f"{name} was stopped before it ended: {reason or 'cancelled'}"
@@ -79,7 +79,7 @@ def timed_out(reason: object, name: str, ctx: ToolContext, started: float | None
 def problem(
     message: str, status: ResultStatus, error_type: str, name: str, ctx: ToolContext, started: float | None = None
 ) -> ToolResult:
-    """A result that tells the model what is wrong, in our own words."""
+    """An error result with our own message for the model."""
     text = results.tool_error(message, error_type=error_type)
     return failed(text, status, error_type, message, name, ctx, started)
 
@@ -105,7 +105,7 @@ def failed(
 
 
 def plain_text(text: str) -> str:
-    """The text as an exact `str`: what subclasses add does not survive encoding anyway."""
+    """The text as an exact `str`: what subclasses add would be lost in encoding anyway."""
     return str.__str__(text)
 
 

@@ -1,4 +1,4 @@
-"""Runs the calls of one model response: together or in order, by declared effects, with results in call order."""
+"""Runs the calls of one model response in parallel or in order, by declared effects; results keep the call order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run_batch(
     on_start: OnStart | None = None,
     on_result: OnResult | None = None,
 ) -> list[ToolResult]:
-    """One result for each call, in call order. `on_result` sees each as it comes, also when the batch is cancelled."""
+    """One result for each call, in call order. `on_result` gets each as it arrives, even if the batch is cancelled."""
     results: list[ToolResult | None] = [None] * len(calls)
     prepared = [pipeline.prepare(call.name, call.arguments) for call in calls]
 
@@ -53,7 +53,7 @@ async def run_batch(
         for group in plan(pipeline, prepared, ctx):
             await _run_group(run_one, group, limit)
     finally:
-        # Whatever ends the batch, a call without a result would make the transcript unusable.
+        # However the batch ends, every call needs a result, or the transcript is unusable.
         for index, call in enumerate(calls):
             if results[index] is None:
                 keep(index, pipeline.stopped(call, ctx))
@@ -61,7 +61,7 @@ async def run_batch(
 
 
 def plan(pipeline: Pipeline, calls: Sequence[PreparedCall], ctx: ToolContext) -> list[list[int]]:
-    """The positions of the calls in groups: the calls of a group run together, the groups one after the other."""
+    """The positions of the calls in groups: the calls of a group run in parallel, the groups one after the other."""
     if len(calls) == 1:
         return [[0]]
     groups: list[list[int]] = []
@@ -102,7 +102,7 @@ class _QueuedCall:
 
     @property
     def access(self) -> AccessSet:
-        """Only computed when there is another call beside this one."""
+        """Computed only if there is another call in the batch."""
         if self._access is None:
             self._access = self._find_access()
         return self._access
@@ -118,8 +118,8 @@ class _QueuedCall:
 
 
 class CallQueue:
-    """Calls that arrive one by one, such as those of a script with threads: together where their effects allow it,
-    else in the order of their arrival. Used on one event loop."""
+    """Runs calls that arrive one by one, such as those of a multithreaded script: in parallel if their effects allow
+    it, otherwise in order of arrival. Used on one event loop."""
 
     def __init__(self, planned_effects: PlannedEffects, limit: int) -> None:
         self._planned_effects = planned_effects
@@ -128,7 +128,7 @@ class CallQueue:
 
     @asynccontextmanager
     async def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AsyncIterator[None]:
-        """Waits until no earlier call stands in the way of this one."""
+        """Waits until no earlier call blocks this one."""
         one = _QueuedCall(lambda: access_set(self._planned_effects(name, arguments, ctx), ctx.cwd))
         self._turns.append(one)
         try:

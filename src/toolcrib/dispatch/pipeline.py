@@ -1,4 +1,4 @@
-"""The one pipeline: every tool call of every kind takes this straight line, from every front end."""
+"""The pipeline that every tool call from every front end goes through."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
-NOT_KEPT = "what a call of tool %r changes could not be kept"
+NOT_KEPT = "cannot snapshot the files that a call to tool %r changes"
 
 FILE_CHANGING_KINDS = frozenset({"write", "delete", "exec"})
 """The effects that can change files."""
 
 
 class PipelineLimits(msgspec.Struct, frozen=True):
-    """What bounds every call of a runtime."""
+    """The limits for every call of a runtime."""
 
     max_result_chars: int | float = 100_000
     timeouts: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """Seconds that a tool may take, by its name."""
+    """The timeout in seconds for each tool, by name."""
 
 
 class CallRefused(Exception):
-    """A stage ended the call before its handler ran; carries the result."""
+    """Raised by a stage that ends the call before its handler runs; carries the result."""
 
     def __init__(self, result: ToolResult) -> None:
         super().__init__(result.error_message)
@@ -71,10 +71,10 @@ class CallRefused(Exception):
 
 
 class PreparedCall(msgspec.Struct, frozen=True):
-    """A call that was looked up and whose arguments were checked, once for planning and running it."""
+    """A call with its tool looked up and its arguments checked, once for both planning and running."""
 
     name: str
-    """Of the tool that really runs, also behind `tool_call`."""
+    """The entry of the tool that really runs, even behind `tool_call`."""
     arguments: Mapping[str, Any] | str
     """As they were given."""
     entry: ToolEntry | None
@@ -82,9 +82,9 @@ class PreparedCall(msgspec.Struct, frozen=True):
     problem: ArgumentError | None
 
 
-# Made for every call, so a msgspec Struct, as ToolContext is.
+# Made for every call, so a msgspec Struct, like ToolContext.
 class CallState(msgspec.Struct):
-    """One call on its way, and what is known of it so far."""
+    """One call in progress, and what is known about it so far."""
 
     entry: ToolEntry
     ctx: ToolContext
@@ -101,7 +101,7 @@ class CallState(msgspec.Struct):
 
 @contextmanager
 def _logged(message: str, name: str) -> Iterator[None]:
-    """Log what effects, snapshots or the recorder raise: none of that may cost a call its result."""
+    """Log what effects, snapshots or the recorder raise: a call must not lose its result over that."""
     try:
         yield
     except Exception:
@@ -109,7 +109,7 @@ def _logged(message: str, name: str) -> Iterator[None]:
 
 
 class Pipeline:
-    """Takes calls from a name and raw arguments to a well-formed result."""
+    """Turns a tool name and raw arguments into a well-formed result."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Pipeline:
         snapshots: Callable[[], FileSnapshots | None] = lambda: None,
         restricted: Sequence[str] = (),
     ) -> None:
-        """`restricted` names, with wildcards, tools that the gate judges whatever they say about themselves."""
+        """`restricted` names, with wildcards, the tools that the gate checks whatever effects they declare."""
         self.registry = registry
         self.hooks = hooks
         self.gate = gate
@@ -143,7 +143,7 @@ class Pipeline:
     ) -> ToolResult:
         """Exactly one result for the call, whatever happens; only cancellation of the caller's task passes through.
 
-        `post_tool_call` hears of every call of a tool that exists once, also of one that was refused or stopped.
+        `post_tool_call` runs once for every call to an existing tool, even if the call was denied or stopped.
         """
         try:
             entry = None if prepared is None else prepared.entry
@@ -165,14 +165,14 @@ class Pipeline:
                 and self.hooks.is_empty
                 and len(result.content) <= self._max_chars(entry)
             ):
-                return result  # Most calls: no hooks to run, and nothing to cut.
+                return result  # Most calls: no hooks to run, and nothing to shorten.
             return await self._finish(call, result)
         except Exception as error:
             logger.exception("call of tool %r failed outside its handler", name)
             return outcome.call_failed(error, str(name), ctx)
 
     async def run_prepared(self, prepared: PreparedCall, ctx: ToolContext, executor: Executor) -> ToolResult:
-        """As `run`, without checking the arguments again, unless the tool was replaced since."""
+        """Like `run`, without checking the arguments again, unless the tool was replaced in the meantime."""
         return await self.run(prepared.name, prepared.arguments, ctx, executor, prepared)
 
     def prepare(self, name: str, arguments: Mapping[str, Any] | str) -> PreparedCall:
@@ -183,14 +183,14 @@ class Pipeline:
             entry = self.registry.get_entry(name)
             args, problem = ({}, None) if entry is None else self._checker(entry).prepare(arguments)
         except (TypeError, ValueError, RecursionError):
-            # `run` tells the model about it.
+            # `run` reports it to the model.
             return PreparedCall(name, arguments, None, {}, None)
         return PreparedCall(name, arguments, entry, args, problem)
 
     def planned_effects(self, prepared: PreparedCall, ctx: ToolContext) -> Effects:
-        """The effects that a call would have now; None where they are not known, so that it runs by itself.
+        """The effects that a call would have now; None if unknown, so it runs alone.
 
-        For planning only: what counts is what admission finds, after the hooks and the calls before this one.
+        For planning only: admission decides, after the hooks and after earlier calls.
         """
         entry = prepared.entry
         if entry is None:
@@ -200,18 +200,18 @@ class Pipeline:
         if prepared.problem is not None:
             return None
         effects: Effects = None
-        with _logged("the effects of tool %r could not be computed", prepared.name):
+        with _logged("cannot compute the effects of tool %r", prepared.name):
             effects = effects_of(entry, prepared.args, ctx)
         return effects  # noqa: RET504 - what raises ends the block before it assigns
 
     def stopped(self, call: ToolCall, ctx: ToolContext) -> ToolResult:
-        """The result of a call that was never run, or not to its end, because its batch was cancelled."""
+        """The result of a call that did not run or did not finish because its batch was cancelled."""
         name = unwrap_tool_call(call.arguments)[0] if call.name == TOOL_CALL else call.name
         ctx = replace(ctx, call_id=call.id)
         return outcome.cancelled(name, ctx, reason="the batch was cancelled")
 
     async def _result(self, call: CallState, arguments: Mapping[str, Any] | str) -> ToolResult:
-        """What the call gives, before anybody is told: the second error layer is here."""
+        """The call's result before hooks and recorder see it; contains the second error layer."""
         entry, ctx = call.entry, call.ctx
         try:
             allowed = ctx.allowed_tools
@@ -253,7 +253,7 @@ class Pipeline:
         return args
 
     async def _ask_plugins(self, call: CallState) -> Verdict:
-        """Lets middleware rewrite the arguments and hooks judge the call; what they leave is validated again."""
+        """Lets middleware rewrite the arguments and hooks judge the call; validates the new arguments again."""
         hooks = self.hooks
         if hooks.has_middleware("tool_request"):
             args, call.trace = await rewrite_request(hooks, call.entry.name, call.args, call.ctx, call.executor)
@@ -267,10 +267,10 @@ class Pipeline:
         return verdict
 
     async def _admit(self, call: CallState, verdict: Verdict, executor: Executor) -> None:
-        """Has policy, and a person where it says so, agree to the call, and its start recorded; else it is refused."""
+        """Checks the call against policy, asks for approval if needed, and records its start; otherwise denies it."""
         entry, ctx = call.entry, call.ctx
         if callable(entry.effects) and ctx.memo is None:
-            # One context for the whole call: the snapshots before and after it meet by this object.
+            # One context for the whole call: this object links the snapshots before and after it.
             ctx = call.ctx = replace(ctx, memo=CallMemo())
         memo = ctx.memo
         if memo is not None:
@@ -295,24 +295,24 @@ class Pipeline:
             call.recorded = True
 
     async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
-        """Asks where the verdict is to ask, and has the gate record what was decided."""
+        """Asks for approval if the verdict is to ask, and has the gate record the decision."""
         ctx = call.ctx
         settling = self.gate.settle(call.entry, call.args, verdict, ctx)
         if verdict.decision != "ask":
             return await executor.wait(settling)
         if ctx.memo is not None:
-            # People take their time: the environment is determined again after the answer.
+            # An answer may take long, so determine the environment again after it.
             ctx.memo.target = None
         return await executor.wait_bounded(settling, CallLimit(_seconds_left(ctx), ctx.cancel))
 
     def _is_judged(self, entry: ToolEntry, effects: object) -> bool:
-        """Whether the gate looks at a tool that declares no effects."""
+        """Whether the gate checks a tool that declares no effects."""
         if effects is None and entry.source.kind == "mcp":
             return True
         return bool(self._restricted) and any(fnmatchcase(entry.name, name) for name in self._restricted)
 
     async def _execute(self, call: CallState) -> ToolResult:
-        """Runs the handler and turns whatever it gave or raised into a result: the first error layer."""
+        """Runs the handler and turns whatever it returns or raises into a result: the first error layer."""
         entry, ctx = call.entry, call.ctx
         if ctx.cancel is not None and ctx.cancel.cancelled:
             return outcome.cancelled(entry.name, ctx, call.started)
@@ -340,7 +340,7 @@ class Pipeline:
     async def _call_through_middleware(self, call: CallState) -> Any:
         async def run_handler(args: JsonObject, executor: Executor) -> Any:
             if args != call.args:
-                # Nobody has agreed to these arguments yet.
+                # These arguments are not approved yet.
                 call.args = self._checked(call, args)
                 if callable(call.entry.effects):
                     await self._admit(call, ALLOW, executor)
@@ -367,7 +367,7 @@ class Pipeline:
         if ctx.deadline is not None:
             left = ctx.deadline - time.monotonic()
             if left <= 0:
-                raise CallTimedOut("no answer: its deadline had passed before it began")
+                raise CallTimedOut("no answer: its deadline passed before it started")
             seconds = left if seconds is None else min(seconds, left)
         if entry.is_async:
             value = entry.handler(args, **keywords)
@@ -380,7 +380,7 @@ class Pipeline:
         return await executor.block(lambda: entry.handler(args, **keywords), seconds, ctx.cancel)
 
     async def _finish(self, call: CallState, result: ToolResult) -> ToolResult:
-        """What files are now, post hooks for every outcome, then the budget, then the record."""
+        """Records the changed files, runs post hooks for every outcome, applies the budget, then records the result."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.snapshots is not None:
             with _logged(NOT_KEPT, entry.name):
@@ -395,7 +395,7 @@ class Pipeline:
         if len(result.content) > limit:
             result = within_call_budget(result, limit, self.store, ctx.session_id)
         if call.recorded:
-            with _logged("the end of a call of tool %r could not be recorded", entry.name):
+            with _logged("cannot record the end of a call to tool %r", entry.name):
                 self.recorder.finished(entry, result, ctx)
         return result
 
@@ -414,7 +414,7 @@ def _seconds_left(ctx: ToolContext) -> float | None:
 
 
 def unwrap_tool_call(arguments: Mapping[str, Any] | str) -> tuple[str, Mapping[str, Any] | str]:
-    """The name and arguments of the inner call; `tool_call` itself, unchanged, if they cannot be found."""
+    """The name and arguments of the inner call; those of `tool_call` itself if there is no valid one."""
     outer: Any = arguments
     if isinstance(outer, str):
         try:
@@ -432,7 +432,7 @@ def unwrap_tool_call(arguments: Mapping[str, Any] | str) -> tuple[str, Mapping[s
 
 
 class NullRecorder:
-    """Keeps nothing and opens nothing."""
+    """Does nothing."""
 
     def started(
         self, _entry: ToolEntry, _arguments: JsonObject, _effects: tuple[Effect, ...], _ctx: ToolContext, /

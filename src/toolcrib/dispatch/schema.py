@@ -1,4 +1,4 @@
-"""A tool's JSON Schema: as a document with types, references and drafts, and compiled by jsonschema-rs.
+"""A tool's JSON Schema, as a document with types, references and drafts, and compiled by jsonschema-rs.
 
 Validation takes bounded time and never touches the network.
 """
@@ -29,7 +29,7 @@ _SUPPORTED_DRAFTS = (
     "json-schema.org/draft-06/schema",
     "json-schema.org/draft-04/schema",
 )
-# Root keywords that say by themselves which further arguments are welcome.
+# Root keywords that define which further arguments are allowed.
 _OPEN_KEYWORDS = ("additionalProperties", "unevaluatedProperties")
 _MAX_HOPS = 32
 
@@ -37,7 +37,7 @@ _MAX_HOPS = 32
 def normalise(schema: JsonObject) -> JsonObject:
     """The schema to validate with: an unknown `$schema` means 2020-12, `nullable` becomes a null type.
 
-    The input is not changed. Raises RecursionError where it is nested too deeply to be walked.
+    Does not change the input. Raises RecursionError if it is nested too deeply.
     """
     result = _widen(schema)
     draft = schema.get("$schema")
@@ -75,7 +75,7 @@ def _says_null(schema: Any) -> bool:
 
 
 def _map_subschemas(schema: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-    """A schema whose direct subschemas went through `change`; the same object where nothing changed."""
+    """The schema with `change` applied to its direct subschemas; the same object if nothing changed."""
     changed: JsonObject = {}
     for keyword, value in schema.items():
         if isinstance(value, dict) and keyword in _SCHEMAS:
@@ -95,7 +95,7 @@ def _map_subschemas(schema: JsonObject, change: Callable[[JsonObject], JsonObjec
 
 
 def allowed_types(schema: JsonObject) -> tuple[str, ...] | None:
-    """The names under `type`, in order; None where the schema says nothing (usable) about it."""
+    """The names under `type`, in order; None if the schema says nothing usable about it."""
     types = schema.get("type")
     if isinstance(types, str):
         return (types,)
@@ -105,13 +105,13 @@ def allowed_types(schema: JsonObject) -> tuple[str, ...] | None:
 
 
 def child(pointer: str, *steps: str | int) -> str:
-    """The pointer to something inside of what `pointer` names."""
+    """The pointer to something inside `pointer`."""
     escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
     return "/".join((pointer, *escaped))
 
 
 class SchemaDocument:
-    """One root schema and what its own references mean. References that leave it lead nowhere."""
+    """One root schema with its local references. External references are not resolved."""
 
     __slots__ = ("root",)
 
@@ -128,7 +128,7 @@ class SchemaDocument:
         return None if found is None else (found, pointer)
 
     def at(self, steps: list[Any]) -> Any | None:
-        """What stands at a path of keys and indices, or None."""
+        """The value at a path of keys and indices, or None."""
         found: Any = self.root
         for step in steps:
             if isinstance(found, dict) and step in found:
@@ -140,7 +140,7 @@ class SchemaDocument:
         return found
 
     def resolved(self, schema: Any) -> JsonObject:
-        """A schema with its chain of bare references followed; keywords next to a reference win."""
+        """A schema with its chain of bare references resolved; keywords next to a reference win."""
         for _ in range(_MAX_HOPS):
             if not isinstance(schema, dict):
                 return {}
@@ -151,7 +151,7 @@ class SchemaDocument:
         return schema if isinstance(schema, dict) else {}
 
     def is_recursive(self) -> bool:
-        """Whether a schema may apply inside of itself; a reference that cannot be followed counts as yes."""
+        """Whether a schema may be recursive; an unresolvable reference counts as yes."""
         open_schemas: set[int] = set()
         done: set[int] = set()
 
@@ -176,7 +176,7 @@ class SchemaDocument:
         return leads_back(self.root)
 
     def known_names(self) -> frozenset[str] | None:
-        """Every argument name that the root speaks of; None where it welcomes names that it does not list."""
+        """Every argument name in the root; None if it allows names that it does not list."""
         names: set[str] = set()
         for schema in self._root_parts():
             if schema.get("patternProperties") or any(schema.get(key, False) is not False for key in _OPEN_KEYWORDS):
@@ -186,7 +186,7 @@ class SchemaDocument:
         return frozenset(names)
 
     def _root_parts(self) -> Iterator[JsonObject]:
-        """The root and every subschema that speaks about the same object."""
+        """The root and every subschema that describes the same object."""
         waiting: list[Any] = [self.root]
         seen: set[int] = set()
         while waiting:
@@ -213,7 +213,7 @@ def widest_union(schema: Any) -> int:
 
 
 def mentions_integer(schema: Any) -> bool:
-    """Whether an integer may be asked for somewhere below; a reference counts as yes."""
+    """Whether some subschema may want an integer; a reference counts as yes."""
     if isinstance(schema, dict):
         if "$ref" in schema or "$dynamicRef" in schema:
             return True
@@ -225,7 +225,7 @@ def mentions_integer(schema: Any) -> bool:
 
 
 def shorten(value: Any) -> str:
-    """A value as a message shows it: short scalars in full, containers by their size."""
+    """A value as shown in messages: short scalars in full, containers by their size."""
     if isinstance(value, str):
         cut = value if len(value) <= MAX_TEXT_CHARS else value[:MAX_TEXT_CHARS] + "…"
         return json.dumps(cut, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in cut))
@@ -243,7 +243,7 @@ def shorten(value: Any) -> str:
     return f"a Python {type(value).__name__}"
 
 
-# A pattern that needs more steps than this on one value is told as a mismatch; 100,000 take about a millisecond.
+# A pattern that needs more steps than this counts as a mismatch; 100,000 steps take about a millisecond.
 _BACKTRACK_LIMIT = 100_000
 _MASK = "the value"
 _MAX_REASON_CHARS = 300
@@ -252,7 +252,7 @@ Check = Callable[[Any], bool]
 
 
 class CompiledSchema:
-    """One schema, ready to judge values; `problem` says why it cannot, where it is itself invalid."""
+    """One compiled schema; if it is invalid, `problem` says why."""
 
     __slots__ = ("_options", "_parts", "_validator", "document", "is_valid", "problem")
 
@@ -281,7 +281,7 @@ class CompiledSchema:
         return iter(()) if self._validator is None else self._validator.iter_errors(value)
 
     def part_accepts(self, pointer: str, value: Any) -> bool | None:
-        """Whether the subschema at `pointer` accepts a value; None where that cannot be known."""
+        """Whether the subschema at `pointer` accepts a value; None if unknown."""
         if self._validator is None:
             return None
         if self._parts is None:
@@ -301,7 +301,7 @@ class CompiledSchema:
 
 
 def validate(schema: JsonObject, value: Any) -> bool:
-    """Whether `value` is valid under `schema`, as it stands; raises ValueError where the schema is not usable."""
+    """Whether `value` is valid under `schema` without coercion; raises ValueError if the schema is not usable."""
     compiled = CompiledSchema(schema)
     if compiled.problem is not None:
         raise ValueError(compiled.problem)
@@ -313,14 +313,14 @@ def _nothing_is_valid(_value: Any) -> bool:
 
 
 def _refuse_to_fetch(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is outside of the schema, and references are never fetched")
+    raise ValueError(f"{uri} is outside the schema, and toolcrib never fetches references")
 
 
 def _reason(error: Exception, document: SchemaDocument) -> str:
     text = str(getattr(error, "message", "") or error)
     path: list[str | int] = getattr(error, "instance_path", [])
     if path and text.startswith(_MASK):
-        # The mask keeps a model's values out of messages; here it hides the schema's own words.
+        # The mask keeps a model's values out of messages; here it hides the schema's own text.
         text = shorten(document.at(path)) + text.removeprefix(_MASK)
     place = f" at {'/'.join(str(step) for step in path)!r}" if path else ""
     return f"{text[:_MAX_REASON_CHARS]}{place}"

@@ -1,1 +1,1 @@
-"""Hooks and middleware: where plugins watch, change or stop what the runtime does."""
+"""Hooks and middleware, with which plugins observe, change or block what the runtime does."""

@@ -1,4 +1,4 @@
-"""Keeps the callbacks of one runtime and calls them: each receives only the arguments that it names."""
+"""Keeps the callbacks of one runtime and calls each with only the arguments that it names."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Callback = Callable[..., Any]
 
 
 class HookRegistration(msgspec.Struct, frozen=True):
-    """One callback, with the names that it takes (None: all) and who registered it."""
+    """One callback, with the arguments that it accepts (None: all) and who registered it."""
 
     callback: Callback
     names: frozenset[str] | None
     source: Source = CODE
     observer: bool = False
-    """An observer of `pre_tool_call` cannot block: when it raises, the call goes on."""
+    """An observer of `pre_tool_call` cannot block: if it raises, the call continues."""
     is_async: bool = False
-    """Calling it gives a coroutine."""
+    """Whether calling it returns a coroutine."""
 
     def __call__(self, keywords: dict[str, Any]) -> Any:
         if self.names is None:
@@ -38,32 +38,32 @@ class HookRegistration(msgspec.Struct, frozen=True):
 
 
 class HookManager:
-    """The hooks and middleware of one runtime, in the order in which they were registered."""
+    """The hooks and middleware of one runtime, in order of registration."""
 
     def __init__(self) -> None:
         self.is_empty = True
-        """Nothing was ever registered: one look that spares a call all others."""
+        """True while nothing is registered; one check that spares a call all the others."""
         self._hooks: dict[str, tuple[HookRegistration, ...]] = {}
         self._middleware: dict[str, tuple[HookRegistration, ...]] = {}
         self._lock = threading.Lock()
 
     def register(self, name: str, callback: Callback, *, source: Source = CODE, observer: bool = False) -> None:
-        """Add a callback. An unknown hook is kept, since something may fire it, but said to be unknown."""
+        """Add a callback. An unknown hook name is kept, because something may fire it, but logs a warning."""
         if name not in HOOKS:
-            logger.warning("%s registers the unknown hook %r%s", source, name, _suggest(name, HOOKS))
+            logger.warning("%s registered the unknown hook %r%s", source, name, _suggest(name, HOOKS))
         self._add(self._hooks, name, callback, source, observer)
 
     def register_middleware(self, kind: str, callback: Callback, *, source: Source = CODE) -> None:
         if kind not in MIDDLEWARE:
-            logger.warning("%s registers the unknown middleware %r%s", source, kind, _suggest(kind, MIDDLEWARE))
+            logger.warning("%s registered the unknown middleware %r%s", source, kind, _suggest(kind, MIDDLEWARE))
         self._add(self._middleware, kind, callback, source, False)
 
     def unregister(self, callback: Callback) -> None:
-        """Forget a callback wherever it was registered."""
+        """Remove a callback from everything it was registered for."""
         with self._lock:
             for table in (self._hooks, self._middleware):
                 for name, registered in table.items():
-                    # Compared by equality: a bound method is a new object each time it is named.
+                    # Compare by equality: each access to a bound method makes a new object.
                     table[name] = tuple(one for one in registered if one.callback != callback)
 
     def has(self, name: str) -> bool:
@@ -79,7 +79,7 @@ class HookManager:
         return self._middleware.get(kind, ())
 
     def invoke(self, name: str, **keywords: Any) -> list[Any]:
-        """What the callbacks answered, without None; one that raises is logged and left out."""
+        """The callbacks' answers, without None; one that raises is logged and skipped."""
         keywords.setdefault("telemetry_schema_version", TELEMETRY_SCHEMA_VERSION)
         answers = []
         for registered in self._hooks.get(name, ()):
@@ -89,7 +89,7 @@ class HookManager:
         return answers
 
     def invoke_middleware(self, kind: str, **keywords: Any) -> list[Any]:
-        """What the middleware of a kind answered, without None; each is called with the same keywords."""
+        """The answers of all middleware of a kind, without None; each gets the same keywords."""
         keywords.setdefault("middleware_schema_version", MIDDLEWARE_SCHEMA_VERSION)
         answers = [call_logged(kind, registered, keywords) for registered in self._middleware.get(kind, ())]
         return [answer for answer in answers if answer is not None]
@@ -109,7 +109,7 @@ class HookManager:
 
 
 def call_logged(name: str, registered: HookRegistration, keywords: dict[str, Any]) -> Any:
-    """The callback's answer, or None with a log entry when it raises."""
+    """The callback's answer; if it raises, logs that and returns None."""
     answer, error = attempt(registered, keywords)
     if error is not None:
         _log_failure(name, registered, error)
@@ -117,7 +117,7 @@ def call_logged(name: str, registered: HookRegistration, keywords: dict[str, Any
 
 
 async def call_logged_async(name: str, registered: HookRegistration, keywords: dict[str, Any]) -> Any:
-    """As `call_logged`, for a callback that may be async."""
+    """Like `call_logged`, for a callback that may be async."""
     answer = call_logged(name, registered, keywords)
     if not inspect.isawaitable(answer):
         return answer
@@ -128,11 +128,11 @@ async def call_logged_async(name: str, registered: HookRegistration, keywords: d
 
 
 def _log_failure(name: str, registered: HookRegistration, error: BaseException) -> None:
-    logger.error("hook %r of %s failed", name, registered.source, exc_info=error)
+    logger.error("hook %r from %s failed", name, registered.source, exc_info=error)
 
 
 class ChainLayer:
-    """One layer of an execution chain: it may run the rest of the chain once, and how that ended is kept."""
+    """One layer of an execution chain: it may run the rest of the chain once, and remembers the outcome."""
 
     def __init__(self, kind: str, registered: HookRegistration) -> None:
         self._kind = kind
@@ -142,9 +142,9 @@ class ChainLayer:
         self.error: BaseException | None = None
 
     async def run_rest(self, rest: Callable[[], Awaitable[Any]]) -> Any:
-        """What the rest of the chain gives or raises."""
+        """What the rest of the chain returns or raises."""
         if self.is_used:
-            raise RuntimeError("next_call can be used once in each middleware")
+            raise RuntimeError("each middleware can use next_call only once")
         self.is_used = True
         try:
             self.result = await rest()
@@ -156,16 +156,16 @@ class ChainLayer:
         return self.result
 
     async def call(self, layer: Awaitable[Any]) -> Attempt[Any]:
-        """What the layer itself gives or raises; its own error is logged, one of the rest is not its fault."""
+        """What the layer itself returns or raises; logs its own errors, but not those of the rest."""
         outcome = await attempt_async(layer)
         if outcome.error is not None and self.error is None:
             source = self._registered.source
-            logger.error("middleware %r of %s failed and was passed over", self._kind, source, exc_info=outcome.error)
+            logger.error("skipped middleware %r from %s because it failed", self._kind, source, exc_info=outcome.error)
         return outcome
 
 
 def accepted_names(callback: Callback) -> frozenset[str] | None:
-    """The keyword arguments that a callback takes; None when it takes any."""
+    """The keyword arguments that a callback accepts; None if it accepts any."""
     try:
         parameters = inspect.signature(callback).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The whole hook contract: every hook and middleware, what it receives, and what its answer does."""
+"""The hook contract: every hook and middleware, what it receives, and what its answer does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOOKS: dict[str, Hook] = {
             "pre_tool_call",
             ("tool_name", "args", *_CALL, "middleware_trace"),
             '`{"action": "block", "message": str}` stops the call, '
-            '`{"action": "approve", "message"?, "rule_key"?}` has a person asked; the first valid answer wins',
+            '`{"action": "approve", "message"?, "rule_key"?}` asks for approval; the first valid answer wins',
         ),
         Hook("post_tool_call", ("tool_name", "args", *_CALL, "middleware_trace", "result", *_OUTCOME)),
         Hook(
@@ -159,7 +159,7 @@ MIDDLEWARE: dict[str, Middleware] = {
         Middleware(
             "tool_request",
             ("tool_name", "args", "original_args", *_CALL),
-            '`{"args": {…}}` replaces the arguments; each sees what the one before it left',
+            '`{"args": {…}}` replaces the arguments; each sees the result of the one before it',
         ),
         Middleware(
             "tool_execution",

@@ -1,1 +1,1 @@
-"""Plugins: other people's tools, hooks and commands, loaded only where the operator said so."""
+"""Plugins: third-party tools, hooks and commands, loaded only if the operator enables them."""

@@ -1,7 +1,7 @@
-"""What a plugin's `register(ctx)` receives: the ways to add tools, hooks and everything else.
+"""The context that a plugin's `register(ctx)` receives, for adding tools, hooks and everything else.
 
-Tools go to the registry at once, so that a refusal reaches the plugin. Hooks and declarations take effect when
-`register(ctx)` has returned: a plugin that fails leaves nothing behind.
+Tools go to the registry at once, so the plugin sees a rejection. Hooks and declarations take effect after
+`register(ctx)` returns: a plugin that fails leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class _Hooked(msgspec.Struct, frozen=True):
-    """A hook or middleware that waits for the plugin to be loaded."""
+    """A hook or middleware that takes effect once the plugin is loaded."""
 
     table: Literal["hook", "middleware"]
     name: str
@@ -46,7 +46,7 @@ class _Hooked(msgspec.Struct, frozen=True):
 
 
 def _declaring(kind: str) -> Callable[..., None]:
-    """A method that keeps its arguments as a declaration of this kind."""
+    """A method that stores its arguments as a declaration of this kind."""
 
     def declare(self: PluginContext, *arguments: Any, **options: Any) -> None:
         self.declare(kind, *arguments, **options)
@@ -57,7 +57,7 @@ def _declaring(kind: str) -> Callable[..., None]:
 
 
 FindService = Callable[[str], Any]
-"""Gives a named service of the runtime; raises UsageError where it is missing."""
+"""Returns a named service of the runtime; raises UsageError if it is missing."""
 
 
 class PluginContext:
@@ -101,7 +101,7 @@ class PluginContext:
         dynamic_schema_overrides: SchemaOverrides | None = None,
         effects: EffectsDeclaration | None = None,
     ) -> None:
-        """Declare a tool, as `registry.register` does. Replacing somebody else's tool needs the operator's consent."""
+        """Declare a tool, as `registry.register` does. Replacing another source's tool needs the operator's consent."""
         self._require_usable()
         with loading_scope(self._loading):
             self._registry.register(
@@ -121,11 +121,11 @@ class PluginContext:
             )
 
     def register_hook(self, hook_name: str, callback: Callback, observer: bool = False) -> None:
-        """Have `callback` called at a hook; an observer of `pre_tool_call` cannot stop a call by raising."""
+        """Register `callback` for a hook; an observer of `pre_tool_call` cannot stop a call by raising."""
         self._add(_Hooked("hook", hook_name, callback, observer))
 
     def register_middleware(self, kind: str, callback: Callback) -> None:
-        """Put `callback` around requests or executions of tools or models."""
+        """Wrap `callback` around requests or executions of tools or models."""
         self._add(_Hooked("middleware", kind, callback))
 
     def register_command(
@@ -136,14 +136,12 @@ class PluginContext:
         self.declare("command", name.lstrip("/"), handler, description, *arguments, **options)
 
     def declare(self, kind: str, *arguments: Any, **options: Any) -> None:
-        """Keep something for the part of the runtime that uses things of this kind."""
+        """Store a declaration for the part of the runtime that uses this kind."""
         self._require_usable()
         if self._state == "loaded":
-            raise UsageError(f"plugin {self.manifest.name!r} offers a {kind} too late; do it inside register(ctx)")
+            raise UsageError(f"plugin {self.manifest.name!r} registered a {kind} too late; do it inside register(ctx)")
         name = _name_in(arguments, options)
-        logger.debug(
-            "plugin %r offers the %s %r; a part that uses it may not exist yet", self.manifest.name, kind, name
-        )
+        logger.debug("plugin %r registered the %s %r, but nothing may use it yet", self.manifest.name, kind, name)
         self._declarations.append(Declaration(kind, name, arguments, options, self._loading.source))
 
     register_cli_command = _declaring("cli_command")
@@ -168,12 +166,12 @@ class PluginContext:
         return self._registry.dispatch(tool_name, args, **keywords)
 
     def inject_message(self, content: str, role: str = "user") -> None:
-        """Put a message into the running conversation: the model hears it before its next request."""
+        """Add a message to the running conversation; the model sees it with its next request."""
         conversation = self._service("conversation")
         if conversation is None or not conversation.inject(content):
             message = f"{content[:SHOWN_CHARS]}…" if len(content) > SHOWN_CHARS else content
             needs = _needs_agent("a running conversation")
-            raise UsageError(f"the {role} message {message!r} has nowhere to go: {needs}")
+            raise UsageError(f"the {role} message {message!r} cannot be delivered: {needs}")
 
     @property
     def llm(self) -> Any:
@@ -184,7 +182,7 @@ class PluginContext:
         return model
 
     def _service(self, name: str) -> Any:
-        """A service of the running agent; None where there is no agent."""
+        """A service of the running agent; None without an agent."""
         if self._services is None:
             return None
         try:
@@ -194,14 +192,14 @@ class PluginContext:
 
     @property
     def profile_name(self) -> str:
-        """The name of the profile whose home this is."""
+        """The name of the profile that this home belongs to."""
         root = self._home.root
         return root.name if root.parent.name == "profiles" else DEFAULT_PROFILE
 
     # For the loader
 
     def finish(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Declaration, ...]]:
-        """Let the hooks and middleware take effect; their names, and the declarations."""
+        """Activate the hooks and middleware; returns their names and the declarations."""
         self._state = "loaded"
         for hooked in self._hooked:
             self._apply(hooked)
@@ -210,7 +208,7 @@ class PluginContext:
         return hooks, middleware, tuple(self._declarations)
 
     def abandon(self) -> None:
-        """Take back the tools, and refuse whatever the plugin still tries through this context."""
+        """Remove the tools, and reject everything the plugin still tries through this context."""
         self._state = "failed"
         self._registry.take_back(self._loading)
 
@@ -231,7 +229,7 @@ class PluginContext:
 
     def _require_usable(self) -> None:
         if self._state == "failed":
-            raise PluginError(f"plugin {self.manifest.name!r} failed to load and can add nothing any more")
+            raise PluginError(f"plugin {self.manifest.name!r} failed to load and can no longer add anything")
 
     def _require_callable(self, what: str, callback: object) -> None:
         if not callable(callback):
@@ -243,7 +241,7 @@ def _needs_agent(service: str) -> str:
 
 
 def _name_in(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-    """What a declaration is called: its `name`, its first argument, or the `name` of the object offered."""
+    """The name of a declaration: its `name`, its first argument, or the `name` of the declared object."""
     candidates = (options.get("name"), options.get("key"), *arguments[:1], *options.values())
     for candidate in candidates:
         name = candidate if isinstance(candidate, str) else getattr(candidate, "name", None)

@@ -1,8 +1,8 @@
 """Finds plugins without running any of their code.
 
-They come from the user's folder, from the project folder where that is allowed, and from installed packages. A plugin
-of the project stands in for one of the user with the same name, and a folder for an installed package: looking through
-all installed packages is slow, so it is done only for names that no folder answers to.
+They come from the user's folder, from the project folder if allowed, and from installed packages. A project's plugin
+replaces a user's plugin with the same name, and a folder replaces an installed package. Searching all installed
+packages is slow, so this happens only for names without a folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 Origin = Literal["user", "project", "entry point", "missing"]
 State = Literal["enabled", "disabled", "not enabled"]
 
-# Later ones stand in for earlier ones.
+# Later ones replace earlier ones.
 PROJECT_FOLDERS = (".hermes/plugins", ".toolcrib/plugins")
 ENTRY_POINT_GROUPS = ("hermes_agent.plugins", "toolcrib.plugins")
 
@@ -65,7 +65,7 @@ class FoundPlugin(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """What the config may call it: its name, or that of its folder."""
+        """The names that the config may use for it: its name, or that of its folder."""
         return frozenset((self.name, self.path.name) if self.path is not None else (self.name,))
 
 
@@ -73,7 +73,7 @@ Plugins = dict[str, FoundPlugin]
 
 
 def discover_all(settings: Settings, project_folder: Path | None = None) -> list[FoundPlugin]:
-    """Every plugin there is, sorted by name, then the names in the config that nothing answers to."""
+    """Every plugin, sorted by name, then the unknown names in the config."""
     found = {**entry_point_plugins(), **folder_plugins(settings, project_folder)}
     known = sorted(found.values(), key=lambda plugin: plugin.name)
     wanted = _wanted(settings.plugins)
@@ -82,7 +82,7 @@ def discover_all(settings: Settings, project_folder: Path | None = None) -> list
 
 
 def find_enabled(settings: Settings, project_folder: Path | None = None) -> list[FoundPlugin]:
-    """The plugins to load, in the order in which the config names them; no file is read where it names none."""
+    """The plugins to load, in the order of the config; reads no file if the config names none."""
     wanted = _wanted(settings.plugins)
     if settings.safe_mode or not wanted:
         return []
@@ -98,7 +98,7 @@ def find_enabled(settings: Settings, project_folder: Path | None = None) -> list
 
 
 def folder_plugins(settings: Settings, project_folder: Path | None = None) -> Plugins:
-    """The plugins of the user's folder and, where the config allows it, of the project's folders."""
+    """The plugins of the user's folder and, if the config allows it, of the project's folders."""
     users_folder = settings.home.plugins_dir
     found = _in_folder(users_folder, "user")
     if not settings.plugins.project:
@@ -106,20 +106,20 @@ def folder_plugins(settings: Settings, project_folder: Path | None = None) -> Pl
     try:
         project = (project_folder or Path()).absolute()
     except FileNotFoundError:
-        logger.warning("the folder that toolcrib was started in is gone; plugins of the project are not loaded")
+        logger.warning("the folder that toolcrib was started in no longer exists; not loading the project's plugins")
         return found
     for path in (project / folder for folder in PROJECT_FOLDERS):
         if path == users_folder:
             continue
         for name, plugin in _in_folder(path, "project").items():
             if name in found:
-                logger.info("plugin %r of %s stands in for the one of %s", name, plugin.path, found[name].path)
+                logger.info("plugin %r from %s replaces the one from %s", name, plugin.path, found[name].path)
             found[name] = plugin
     return found
 
 
 def entry_point_plugins() -> Plugins:
-    """The plugins that installed packages offer. Reads the metadata of all of them."""
+    """The plugins in installed packages. Reads the metadata of all packages."""
     # Costs 20 ms to import, and most processes never look for installed plugins.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
@@ -154,13 +154,13 @@ def _in_folder(folder: Path, origin: Origin) -> Plugins:
         if first is None:
             found[plugin.name] = plugin
             continue
-        problem = f"{path} calls itself {plugin.name!r} too and is left out; change `name` in one of the two manifests"
+        problem = f"{path} is also named {plugin.name!r} and is ignored; change `name` in one of the two manifests"
         found[plugin.name] = replace(first, problems=(*first.problems, problem))
     return found
 
 
 def _read(folder: Path, origin: Origin) -> FoundPlugin | None:
-    """The plugin in a folder; None when the folder holds nothing of the kind."""
+    """The plugin in a folder; None if it contains none."""
     named_after_folder = PluginManifest(name=folder.name)
     try:
         files = {path.name for path in folder.iterdir()}
@@ -187,7 +187,7 @@ def _unusable(manifest: PluginManifest, problem: str, origin: Origin, folder: Pa
 def _missing(name: str, known: Plugins) -> FoundPlugin:
     nearest = nearest_names(name, known)
     meant = f"did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
-    problem = f"no plugin is called {name!r}; {meant}run `toolcrib plugins list` to see all"
+    problem = f"no plugin is named {name!r}; {meant}run `toolcrib plugins list` to see all"
     return replace(_unusable(PluginManifest(name=name), problem, "missing"), state="enabled")
 
 

@@ -1,4 +1,4 @@
-"""Loads the enabled plugins into one runtime, each wholly or not at all; one that fails costs nobody else."""
+"""Loads the enabled plugins into one runtime, each completely or not at all; a failure does not affect the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedPlugin(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one enabled plugin."""
+    """The outcome of loading one enabled plugin."""
 
     name: str
     version: str = ""
@@ -50,11 +50,11 @@ class LoadedPlugin(msgspec.Struct, frozen=True, kw_only=True):
     middleware: tuple[str, ...] = ()
     declarations: tuple[Declaration, ...] = ()
     files: tuple[LoadedFile, ...] = ()
-    """The tool files in its folder; one that could not be imported has a problem, the others are loaded."""
+    """The tool files in its folder; one that could not be imported has a `problem`, and the others are loaded."""
     problem: str = ""
-    """Why it was not loaded, as a sentence; empty when it was."""
+    """Why it was not loaded, as a sentence; empty on success."""
     missing_env: tuple[str, ...] = ()
-    """The variables that it asks for and that are not set. It is loaded all the same."""
+    """The variables that it needs and that are not set. The plugin loads anyway."""
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -77,10 +77,10 @@ def load_plugins(
     project_folder: Path | None = None,
     services: FindService | None = None,
 ) -> list[LoadedPlugin]:
-    """What became of every enabled plugin, in the order of the config. Their tools land in `registry`.
+    """Loads every enabled plugin, in the order of the config. Their tools go to `registry`.
 
-    `project_folder` is where the project's plugins are looked for: the current folder, if nothing else is said.
-    `services` finds what plugins may use of a running agent.
+    `project_folder` is where to find the project's plugins; by default the current folder.
+    `services` returns the services of a running agent that plugins may use.
     """
     enabled = find_enabled(settings, project_folder)
     if enabled:
@@ -132,7 +132,7 @@ class _Loader:
             try:
                 with fresh_namespace(self._slug):
                     files = self._run(ctx)
-            except (Exception, SystemExit) as error:  # the contract: one plugin's failure is its own
+            except (Exception, SystemExit) as error:  # the contract: a failing plugin does not affect others
                 ctx.abandon()
                 logger.debug("plugin %r failed", found.name, exc_info=error)
                 return self._failed(_explain(error, found))
@@ -176,7 +176,7 @@ class _Loader:
         return getattr(import_folder(folder, self._slug, self._source), "register", None)
 
     def _register_of_package(self) -> Callable[..., Any] | None:
-        """What the entry point names: a module with `register`, or the function itself."""
+        """The target of the entry point: a module with `register`, or the function itself."""
         point = self._found.entry_point
         if point is None:
             return None
@@ -194,7 +194,7 @@ class _Loader:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the contract: a failing file is reported, the rest load
                 self._registry.take_back(loading)
                 problem = _explain(error, self._found)
-                logger.warning("tool file %s of plugin %r was skipped: %s", file, self._found.name, problem)
+                logger.warning("skipped tool file %s of plugin %r: %s", file, self._found.name, problem)
                 return LoadedFile(file, name, problem=problem)
         return LoadedFile(file, name, list(loading.registered))
 
@@ -217,14 +217,14 @@ class _Loader:
 
 
 def _offer_to_setup(manifest: PluginManifest, tools: tuple[str, ...]) -> None:
-    """Let the set-up wizard ask for the variables that a plugin needs, in the plugin's own words."""
+    """Let the setup wizard ask for the variables that a plugin needs, with the plugin's own texts."""
     for name, said in manifest.variables.items():
         about = {
-            "description": str(said.get("description") or f"Needed by the plugin {manifest.name}"),
+            "description": str(said.get("description") or f"Required by the plugin {manifest.name}"),
             "prompt": str(said.get("prompt") or name),
             "url": str(said.get("url") or ""),
             "tools": list(tools),
-            # What is not said to be harmless is hidden.
+            # Hide the input unless the plugin says that it is harmless.
             "password": bool(said.get("password", said.get("secret", True))),
         }
         OPTIONAL_ENV_VARS.setdefault(name, about)
@@ -251,7 +251,7 @@ HERMES_NAMESPACE = "hermes_plugins"
 
 
 def slug_of(name: str, taken: set[str]) -> str:
-    """The plugin's name as part of a module name, different from those that are taken."""
+    """The plugin's name as part of a module name, different from those in use."""
     slug = re.sub(r"\W", "_", name) or "_"
     while slug in taken:
         slug += "_"
@@ -259,9 +259,9 @@ def slug_of(name: str, taken: set[str]) -> str:
 
 
 def import_folder(folder: Path, slug: str, source: Source) -> ModuleType:
-    """The package in a folder, imported anew; a folder without `__init__.py` gives an empty package."""
+    """The package in a folder, freshly imported; a folder without `__init__.py` is an empty package."""
     name = f"{PLUGIN_NAMESPACE}.{slug}"
-    # The import system lists a folder once and may miss a file that was saved just now.
+    # The import system caches folder listings and may miss a file that was just saved.
     sys.path_importer_cache.pop(str(folder), None)
     if (folder / "__init__.py").is_file():
         module = import_file(name, folder / "__init__.py", source)
@@ -275,7 +275,7 @@ def import_folder(folder: Path, slug: str, source: Source) -> ModuleType:
 
 @contextmanager
 def fresh_namespace(slug: str) -> Iterator[None]:
-    """A block in which the package of a slug is imported anew; if it fails, the modules from before are back."""
+    """A block that imports the package of a slug again; if it fails, the previous modules come back."""
     _make_namespaces()
     before = _take_modules(slug)
     with ExitStack() as on_failure:
@@ -286,14 +286,14 @@ def fresh_namespace(slug: str) -> Iterator[None]:
 
 
 def answer_for(slug: str, module: ModuleType) -> None:
-    """Let a module, whatever its own name, be found as the package of a plugin under both namespaces."""
+    """Register a module, whatever its own name, as a plugin's package under both namespaces."""
     for namespace in (PLUGIN_NAMESPACE, HERMES_NAMESPACE):
         sys.modules[f"{namespace}.{slug}"] = module
         setattr(sys.modules[namespace], slug, module)
 
 
 def attribute_modules(folder: Path, source: Source, known: set[str]) -> None:
-    """Mark modules that came from the plugin's folder by another way, such as `sys.path`, as the plugin's."""
+    """Mark modules that were imported from the plugin's folder in another way, such as `sys.path`, as the plugin's."""
     for name in sys.modules.keys() - known:
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None)
@@ -302,9 +302,9 @@ def attribute_modules(folder: Path, source: Source, known: set[str]) -> None:
 
 
 class _HermesNames:
-    """Gives `hermes_plugins.X` as the very module `toolcrib_plugins.X`.
+    """Finds `hermes_plugins.X` as the same module object as `toolcrib_plugins.X`.
 
-    It stands first on `sys.meta_path`: a package's folder would otherwise be searched, and its modules made twice.
+    It is first on `sys.meta_path`: otherwise Python would search the package's folder and create its modules twice.
     """
 
     def find_spec(

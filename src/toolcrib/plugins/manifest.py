@@ -1,6 +1,6 @@
-"""What a plugin says about itself in its `plugin.yaml`.
+"""Reads a plugin's manifest, its `plugin.yaml`.
 
-Keys that we do not know are left alone, since plugins are written for other hosts too.
+Unknown keys are ignored, because plugins are written for other hosts too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PluginManifest(msgspec.Struct, frozen=True, kw_only=True):
     author: str = ""
     kind: PluginKind = "standalone"
     requires_env: list[str | JsonObject] = msgspec.field(default_factory=list)
-    """As written: names of variables, or objects with a `name` and what the set-up wizard shows for it."""
+    """As written: names of variables, or objects with a `name` and texts for the setup wizard."""
     provides_tools: list[str] = msgspec.field(default_factory=list)
     provides_hooks: list[str] = msgspec.field(default_factory=list)
 
     @property
     def variables(self) -> dict[str, JsonObject]:
-        """What is said about each variable that the plugin needs, by name."""
+        """The details of each variable that the plugin needs, by name."""
         return {
             item if isinstance(item, str) else item["name"]: {} if isinstance(item, str) else item
             for item in self.requires_env
@@ -44,7 +44,7 @@ class PluginManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(file: Path) -> tuple[PluginManifest, list[str]]:
-    """The manifest, and what is odd about it, one sentence each; raises PluginError where it cannot be used at all."""
+    """The manifest and its problems, one sentence each; raises PluginError if it is unusable."""
     try:
         text = file.read_bytes().decode("utf-8").removeprefix(BOM)
     except UnicodeDecodeError as error:
@@ -56,19 +56,19 @@ def read_manifest(file: Path) -> tuple[PluginManifest, list[str]]:
     except ConfigError as error:
         raise PluginError(str(error)) from error
     if document.data is not None and not isinstance(document.data, dict):
-        raise PluginError(f"{file}: the manifest holds no keys; write at least `name: {file.parent.name}`")
+        raise PluginError(f"{file}: the manifest has no keys; write at least `name: {file.parent.name}`")
     return _Reading(file, document).manifest()
 
 
 class _Reading:
-    """One manifest on its way from YAML to values; collects what is odd about it."""
+    """Converts one manifest from YAML to values and collects its problems."""
 
     def __init__(self, file: Path, document: Document) -> None:
         self._file = file
         self._document = document
         self._data: dict[Any, Any] = document.data or {}
         self._problems = [f"{file}:{line}: {message}" for line, message in document.problems]
-        # Text as it stands in the file: a version 1.10 must not become the number 1.1.
+        # The text as written in the file: a version 1.10 must not become the number 1.1.
         pairs = document.root.value if document.root is not None and self._data else []
         self._texts = {
             key.value: value.value
@@ -105,7 +105,7 @@ class _Reading:
             if written == kind:
                 return kind
         if written:
-            self._odd("kind", f"kind {written!r} is taken as 'standalone'; known kinds are {', '.join(kinds)}")
+            self._odd("kind", f"kind {written!r} is treated as 'standalone'; known kinds are {', '.join(kinds)}")
         return "standalone"
 
     def _items(self, key: str) -> list[Any]:
@@ -123,7 +123,7 @@ class _Reading:
         return self._named("requires_env")
 
     def _named(self, key: str) -> list[str | JsonObject]:
-        """The items of a list that are names, or objects with a name; anything else is reported and left out."""
+        """The items of a list that are names, or objects with a name; anything else is reported and ignored."""
         named: list[str | JsonObject] = []
         for item in self._items(key):
             name = item.get("name") if isinstance(item, dict) else item

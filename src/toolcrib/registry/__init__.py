@@ -1,7 +1,7 @@
-"""Declaring, finding and checking tools.
+"""The tool registry: declares, finds and checks tools.
 
-The module forwards to the default registry, so that `from toolcrib import registry` and
-`from toolcrib.registry import registry` both give something to call `registry.register(...)` on.
+The module forwards to the default registry, so `registry.register(...)` works both after `from toolcrib import
+registry` and after `from toolcrib.registry import registry`.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ __all__ = [
     "tool_result",
 ]
 
-# By name, because a submodule of the same name would stand before `__getattr__`.
+# By name, because a submodule of the same name would take precedence over `__getattr__`.
 entries = registry.entries
 register = registry.register
 deregister = registry.deregister

@@ -1,6 +1,6 @@
-"""Whether tools are available: asks their check functions, remembers the answers, and never hangs on a check.
+"""Finds out whether tools are available: runs their check functions, caches the answers, and never hangs on a check.
 
-A check that cannot block runs in place; any other runs on a thread of its own, within a time limit.
+A check that cannot block runs in place; any other runs on its own thread, with a time limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Round:
-    """The checks of one build: who took each of them, and what they answered."""
+    """The checks of one build: which thread claimed each of them, and their answers."""
 
     def __init__(self, checks: list[CheckFn]) -> None:
         self.checks = checks
@@ -39,7 +39,7 @@ class Round:
         self._takers: dict[CheckFn, object] = {}
 
     def take(self, check: CheckFn, taker: object) -> bool:
-        """True for the one who may run the check; `setdefault` decides between threads."""
+        """True for the one caller that may run the check; `setdefault` decides between threads."""
         return self._takers.setdefault(check, taker) is taker
 
 
@@ -50,7 +50,7 @@ def run(check: CheckFn) -> Any:
 
 
 def run_safely(check: CheckFn) -> Any:
-    """As `run`, on a check's own thread, where an exit or interrupt is the check's doing and no one else's."""
+    """Like `run`, but on the check's own thread, where only the check itself can cause an exit or interrupt."""
     answer, error = attempt_everything(_answer, check)
     return answer if error is None else Raised(_describe(error))
 
@@ -60,7 +60,7 @@ def _answer(check: CheckFn) -> Any:
     if isinstance(answer, CoroutineType):
         answer.close()
         raise TypeError("it is an `async def`; write it as a plain function")
-    # Truth is taken here, where a `__bool__` that raises or hangs is still inside the bounds.
+    # Evaluate truth here, where the time limit still covers a `__bool__` that raises or hangs.
     return answer if isinstance(answer, Unavailable) else bool(answer)
 
 
@@ -69,13 +69,13 @@ def _describe(error: BaseException) -> str:
 
 
 class CheckThread(threading.Thread):
-    """Marks the threads on which checks run, so that a check that asks for other checks is recognised."""
+    """Marks the threads that run checks, to recognise a check that runs other checks."""
 
     round: Round | None = None
 
 
 class CheckWorker:
-    """A daemon thread that runs checks; two plain locks hand the work over, which is the cheapest way there is."""
+    """A daemon thread that runs checks; two plain locks hand over the work, which is the cheapest way."""
 
     def __init__(self) -> None:
         self._job: tuple[Round, list[CheckFn], object] | None = None
@@ -91,16 +91,16 @@ class CheckWorker:
         return self._thread.is_alive()
 
     def begin(self, asked: Round, checks: list[CheckFn], taker: object) -> None:
-        """Run those of the checks that `taker` may run, one after the other."""
+        """Run the checks that `taker` may run, one after the other."""
         self._job = (asked, checks, taker)
         self._work.release()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """False when the time ran out before the last check ended."""
+        """False if the time ran out before the last check ended."""
         return self._done.acquire(timeout=timeout_seconds)
 
     def stop(self) -> None:
-        """Lets the thread end once it has nothing to do."""
+        """Lets the thread end once it is idle."""
         self._stopped = True
         if self._work.locked():
             self._work.release()
@@ -127,13 +127,13 @@ class CheckWorker:
 
 
 _INSTANT_NAMES = frozenset({"os", "getenv", "environ", "get", "bool"})
-# As global names these would be something else than the attributes of `os` and the built-in.
+# As globals, these names would not mean the attributes of `os` and the built-in.
 _NO_GLOBALS = _INSTANT_NAMES - {"os"}
 _LOOP_OPCODES = frozenset(number for name, number in opmap.items() if "BACKWARD" in name)
 
 
 def only_reads_environment(check: CheckFn) -> bool:
-    """A straight function of `os.getenv` and `os.environ.get` alone: it cannot hang, so it needs no thread."""
+    """Whether the function only calls `os.getenv` and `os.environ.get`: it cannot hang, so it needs no thread."""
     if type(check) is not FunctionType:
         return False
     code = check.__code__
@@ -152,27 +152,27 @@ def only_reads_environment(check: CheckFn) -> bool:
 
 CHECK_TIMEOUT_SECONDS = 1.0
 FAILURE_GRACE_SECONDS = 60.0
-# Beyond this, what is remembered about checks that are no longer asked is dropped.
+# Above this size, drop the cached answers of checks that are no longer used.
 MAX_REMEMBERED = 1000
 TOO_SLOW = "make the check quick and free of side effects"
 
 
 class Availability(msgspec.Struct, frozen=True):
-    """What one check said. `reason` and `remedy` are empty when it is available without a doubt."""
+    """The answer of one check. `reason` and `remedy` are empty if it passed."""
 
     available: bool
     reason: str = ""
     remedy: str = ""
     explained: bool = False
-    """The check itself gave the reason."""
+    """Whether the check itself gave the reason."""
 
 
 AVAILABLE = Availability(True)
-SAID_NO = Availability(False, "its availability check said no")
+SAID_NO = Availability(False, "its availability check failed")
 
 
 class AvailabilityChecker:
-    """Runs checks for one registry. Safe from several threads."""
+    """Runs the checks of one registry. Thread-safe."""
 
     def __init__(
         self, timeout_seconds: float = CHECK_TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -190,14 +190,14 @@ class AvailabilityChecker:
             self._worker.stop()
 
     def ask(self, checks: Iterable[CheckFn]) -> dict[CheckFn, Availability]:
-        """The outcome of every check, each asked once, in at most twice the time-out together."""
+        """The outcome of every check. Each runs once, and all together take at most twice the timeout."""
         outcomes: dict[CheckFn, Availability] = {}
         slow: list[CheckFn] = []
         for check in dict.fromkeys(checks):
             if self._is_instant(check):
                 outcomes[check] = self._judge(check, run(check))
             elif self._still_hangs(check):
-                outcomes[check] = self._forgive(check, "its availability check is still hanging", TOO_SLOW)
+                outcomes[check] = self._forgive(check, "its availability check still hangs", TOO_SLOW)
             else:
                 slow.append(check)
         if slow:
@@ -208,7 +208,7 @@ class AvailabilityChecker:
         return outcomes
 
     def forget(self) -> None:
-        """Drops what is remembered about earlier passes."""
+        """Drops cached answers."""
         self._passed_at.clear()
 
     def _is_instant(self, check: CheckFn) -> bool:
@@ -218,7 +218,7 @@ class AvailabilityChecker:
         return instant
 
     def _still_hangs(self, check: CheckFn) -> bool:
-        """Whether it is held by an earlier build; it is not started again and again while that lasts."""
+        """Whether an earlier build is still running it; if so, do not start it again."""
         earlier = self._hanging.get(check)
         if earlier is None:
             return False
@@ -231,7 +231,7 @@ class AvailabilityChecker:
         asked = Round(checks)
         with self._lock:
             worker, self._worker = self._worker, None
-        # A worker does not survive a fork of the process.
+        # A worker does not survive a fork.
         if worker is None or not worker.is_alive():
             worker = CheckWorker()
         worker.begin(asked, checks, asked)
@@ -253,7 +253,7 @@ class AvailabilityChecker:
         return {check: self._outcome(check, asked) for check in checks}
 
     def _ask_the_rest(self, asked: Round) -> None:
-        """One check held up the others: give each that has not begun a thread of its own."""
+        """One check blocks the others: give each check that has not started its own thread."""
         deadline = time.monotonic() + self.timeout_seconds
         workers = []
         for check in asked.checks:
@@ -266,7 +266,7 @@ class AvailabilityChecker:
             worker.stop()
 
     def _ask_inside(self, asked: Round, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
-        """For a check that asks for other tools: it is inside the bounds of its build, and part of it."""
+        """For a check that asks about other tools: it runs within the time limit of its build."""
         outcomes = {}
         for check in checks:
             if asked.take(check, object()):
@@ -274,7 +274,7 @@ class AvailabilityChecker:
             if check in asked.answers:
                 outcomes[check] = self._judge(check, asked.answers[check])
             else:
-                outcomes[check] = self._forgive(check, "its availability check is being asked at this moment")
+                outcomes[check] = self._forgive(check, "its availability check is already running")
         return outcomes
 
     def _outcome(self, check: CheckFn, asked: Round) -> Availability:
@@ -300,7 +300,7 @@ class AvailabilityChecker:
         return Availability(recently, reason, remedy)
 
     def _tidy(self, asked: int) -> None:
-        """Tools come and go; what is remembered about their checks must not grow for ever."""
+        """Keeps the cache from growing forever as tools come and go."""
         if len(self._instant) <= max(MAX_REMEMBERED, 2 * asked):
             return
         self._instant.clear()
@@ -311,7 +311,7 @@ class AvailabilityChecker:
 
 
 def with_remedy(entry: ToolEntry, outcome: Availability) -> Availability:
-    """The outcome with the best reason and remedy that the declaration of the tool gives."""
+    """The outcome with the best reason and remedy that the tool's declaration gives."""
     if outcome.available or outcome.remedy:
         return outcome
     missing = unset_variables(entry.requires_env)
@@ -321,5 +321,5 @@ def with_remedy(entry: ToolEntry, outcome: Availability) -> Availability:
         remedy = f"run `toolcrib setup {entry.name}` to enter {names}"
         return Availability(False, outcome.reason if outcome.explained else reason, remedy)
     return Availability(
-        False, outcome.reason, f"see `toolcrib tools explain {entry.name}` for who declared it and ask there"
+        False, outcome.reason, f"run `toolcrib tools explain {entry.name}` to see who declared it, and ask them"
     )

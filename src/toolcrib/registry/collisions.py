@@ -1,7 +1,7 @@
-"""Who registers, and whether they may take a name that somebody has.
+"""Finds out who registers a tool, and whether they may take a name that is already in use.
 
-A plugin is recognised in three ways, so that no kind of callable hides it: it is being loaded, its module is on the
-call stack, or its module made the handler.
+We recognise a plugin in three ways, so no kind of callable can hide it: it is being loaded, its module is on the call
+stack, or its module made the handler.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ PLUGIN_NAMESPACE = "toolcrib_plugins"
 # The second is where the reference system puts its plugins.
 _PLUGIN_PREFIXES = (f"{PLUGIN_NAMESPACE}.", "hermes_plugins.")
 BUILTIN_NAMESPACE = "toolcrib.tools"
-# Set by the plugin loader in a plugin's own module, so that code it runs later is still recognised.
+# The plugin loader sets this in a plugin's module, to recognise code that the plugin runs later.
 SOURCE_ATTRIBUTE = "__toolcrib_source__"
-# Somebody who handed a method of the registry to a thread or a hook, with a handler that tells nothing either.
+# An unknown caller: it passed a registry method to a thread or a hook, and its handler does not identify it either.
 UNKNOWN = Source("code", "unknown")
-# Handlers are peeled this deep at most: an object may claim to wrap itself.
+# The most wrappers to unwrap: an object may claim to wrap itself.
 MAX_LAYERS = 50
 
 
 class LoadScope(msgspec.Struct):
-    """A tool file or plugin that is being loaded: who it is, where its tools go, and what it registered."""
+    """A tool file or plugin that is being loaded: its source, its target registry, and what it registered."""
 
     source: Source
     target: object
     """The registry that its tools go to."""
     registered: list[str] = msgspec.field(default_factory=list)
     before: dict[str, ToolEntry | None] = msgspec.field(default_factory=dict)
-    """What stood in the target under each name that was changed, so that everything can be taken back."""
+    """The target's previous entry under each changed name, to undo the changes."""
 
 
 _loading: ContextVar[LoadScope | None] = ContextVar("toolcrib_loading", default=None)
@@ -68,7 +68,7 @@ def source_of_registration(handler: Handler, loading: LoadScope | None) -> Sourc
         return caller
     behind = _modules_behind(handler)
     sources = [source for source in map(_source_in, behind) if source is not None]
-    # A plugin's function around a built-in handler is the plugin's.
+    # A plugin's function that wraps a built-in handler belongs to the plugin.
     for source in sorted(sources, key=lambda source: source.kind != "plugin"):
         return source
     if caller != UNKNOWN:
@@ -94,45 +94,45 @@ def source_of_caller(loading: LoadScope | None) -> Source:
     return plain or UNKNOWN
 
 
-# By namespace, for plugins that our loader did not bring in: declarations of the operator, no live state.
+# By namespace, for plugins that our loader did not load: declarations by the operator, not live state.
 _override_consent: dict[str, bool] = {}
 
 
 def set_override_consent(namespace: str, allowed: bool) -> None:
-    """Say whether the plugin in a namespace may replace other people's tools. A plugin cannot say so itself."""
+    """Set whether the plugin in a namespace may replace tools from other sources. A plugin cannot call this itself."""
     caller = source_of_caller(current_loading())
     if caller.kind == "plugin":
         raise PluginToolOverrideError(
-            f"plugin {caller.name!r} wants to decide who may replace tools; only the operator may: "
+            f"plugin {caller.name!r} tried to set who may replace tools; only the operator may do that: "
             "`toolcrib config set plugins.entries.NAME.allow_tool_override true`"
         )
     _override_consent[namespace] = allowed
 
 
 def refusal(existing: ToolEntry, new: ToolEntry, override: bool) -> str:
-    """Why the new entry may not take the name, or "" if it may. Raises for a plugin that overrides without consent."""
+    """Why the new entry may not take the name, or "" if it may. Raises if a plugin overrides a tool without consent."""
     both_mcp = existing.toolset.startswith("mcp-") and new.toolset.startswith("mcp-")
     if both_mcp:
-        logger.debug("MCP tool %r of %r replaces the one of %r", new.name, new.toolset, existing.toolset)
+        logger.debug("MCP tool %r from %r replaces the one from %r", new.name, new.toolset, existing.toolset)
         return ""
     foreign_plugin = _needs_consent(new.source, existing)
     if override:
         if foreign_plugin and not new.source.may_override:
             raise _without_consent("replace", existing, new.source)
-        logger.info("tool %r of %s (toolset %r) is replaced by %s (toolset %r)",
+        logger.info("tool %r from %s (toolset %r) is replaced by %s (toolset %r)",
                     new.name, existing.source, existing.toolset, new.source, new.toolset)  # fmt: skip
         return ""
     if existing.toolset == new.toolset and not foreign_plugin:
         return ""
     return (
         f"tool {new.name!r} (toolset {new.toolset!r}, {new.source}) was refused: "
-        f"{existing.source} has that name in toolset {existing.toolset!r}; "
-        "choose another name, or pass override=True if the replacement is meant"
+        f"{existing.source} already uses that name in toolset {existing.toolset!r}; "
+        "choose another name, or pass override=True to replace it on purpose"
     )
 
 
 def require_removal_allowed(entry: ToolEntry, caller: Source) -> None:
-    """Raises for a plugin that removes a tool of somebody else without the operator's consent."""
+    """Raises if a plugin removes another source's tool without the operator's consent."""
     if caller.may_override or entry.toolset.startswith("mcp-"):
         return
     if _needs_consent(caller, entry):
@@ -140,7 +140,7 @@ def require_removal_allowed(entry: ToolEntry, caller: Source) -> None:
 
 
 def _needs_consent(acting: Source, entry: ToolEntry) -> bool:
-    """Whether the operator must allow this actor to touch the tool: a plugin, or somebody who may well be one."""
+    """Whether this caller needs the operator's consent to change the tool: a plugin, or an unknown caller."""
     if acting == UNKNOWN:
         return entry.source.kind != "code"
     same_owner = entry.source.kind == acting.kind and entry.source.name == acting.name
@@ -150,17 +150,17 @@ def _needs_consent(acting: Source, entry: ToolEntry) -> bool:
 def _without_consent(verb: str, entry: ToolEntry, acting: Source) -> PluginToolOverrideError:
     if acting == UNKNOWN:
         return PluginToolOverrideError(
-            f"somebody wants to {verb} tool {entry.name!r} of {entry.source}, and nothing on the call stack says who; "
-            "call the registry from a function of your own module"
+            f"an unknown caller tried to {verb} tool {entry.name!r} from {entry.source}; "
+            "call the registry from a function in your own module"
         )
     return PluginToolOverrideError(
-        f"plugin {acting.name!r} wants to {verb} tool {entry.name!r} of {entry.source}; "
+        f"plugin {acting.name!r} tried to {verb} tool {entry.name!r} from {entry.source}; "
         f"to allow it: `toolcrib config set plugins.entries.{acting.name}.allow_tool_override true`"
     )
 
 
 def _modules_behind(handler: Handler) -> list[dict[str, Any]]:
-    """The globals of every module that had a part in a handler: wrappers, partials, methods and callable objects."""
+    """The globals of every module involved in a handler: wrappers, partials, methods and callable objects."""
     found: list[dict[str, Any]] = []
     layer: Any = handler
     for _ in range(MAX_LAYERS):
@@ -176,13 +176,13 @@ def _modules_behind(handler: Handler) -> list[dict[str, Any]]:
 
 
 def _is_machinery(module: str) -> bool:
-    """Whether code of this module calls on behalf of others, so that it does not say who acts."""
+    """Whether this module's code calls on behalf of others and so does not identify the caller."""
     package = module.split(".")[0]
     return package == "toolcrib" or package in sys.stdlib_module_names
 
 
 def _source_in(module_globals: dict[str, Any]) -> Source | None:
-    """The source that a module's globals belong to, if it is a plugin, a tool file, or a module inside one."""
+    """The source of a module's globals, if it is a plugin, a tool file, or a module inside one."""
     source = module_globals.get(SOURCE_ATTRIBUTE)
     if isinstance(source, Source):
         return source

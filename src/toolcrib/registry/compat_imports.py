@@ -1,8 +1,8 @@
 """Lets tool files and plugins written for the reference system import the names they know.
 
-The finder stands last on `sys.meta_path`, so it answers only when no real module of that name exists. It knows the
-compatibility modules by name alone; they are imported when somebody asks for one. The base class of
-its loader is for type checkers only, because `importlib.abc` costs 5 ms to import.
+The finder is last on `sys.meta_path`, so it answers only if no real module of that name exists. It knows the
+compatibility modules only by name and imports each on demand. The base class of its loader is for type checkers only,
+because `importlib.abc` costs 5 ms to import.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ COMPATIBILITY_MODULES = {
     "hermes_cli.plugins": "toolcrib.compat.hermes_cli_plugins",
     "hermes_constants": "toolcrib.compat.hermes_constants",
 }
-# In a folder of that name somebody may keep modules of their own; `tools.registry` is answered beside them.
+# Users may keep their own modules in a folder of that name; `tools.registry` works beside them.
 PACKAGES = frozenset({"tools", "tools.environments", "hermes_cli"})
 USER_TOOLS_NAMESPACE = "toolcrib_user_tools"
 
 
 class CompatibilityFinder:
-    """Answers for the reference system's module names, and for `tools.X` where X is a file beside a user's tool."""
+    """Finds the reference system's module names, and `tools.X` if X is a file beside a user's tool."""
 
     def __init__(self) -> None:
         self.tool_folders: list[Path] = []
-        """Where files beside a tool are looked for; the folder that was loaded last comes first."""
+        """The folders to search for files beside a tool, most recently loaded first."""
         self._found: dict[str, Path] = {}
 
     def find_spec(
@@ -82,7 +82,7 @@ class CompatibilityFinder:
         return None
 
     def use_folder(self, folder: Path) -> None:
-        """Look in this folder first; what was found beside the tools of another one does not count here."""
+        """Search this folder first, and forget modules found beside the tools of another folder."""
         if self.tool_folders[:1] == [folder]:
             return
         self.tool_folders = [folder, *(known for known in self.tool_folders if known != folder)]
@@ -91,7 +91,7 @@ class CompatibilityFinder:
                 self._drop(fullname)
 
     def forget(self, stem: str) -> None:
-        """Let the next `import tools.STEM` see the file as it is loaded then."""
+        """Make the next `import tools.STEM` load the file again."""
         if f"tools.{stem}" in self._found:
             self._drop(f"tools.{stem}")
 
@@ -105,16 +105,16 @@ class CompatibilityFinder:
         del self._found[fullname]
         module = sys.modules.pop(fullname, None)
         package, _, stem = fullname.rpartition(".")
-        # `from tools import X` looks at the package before it asks anyone.
+        # `from tools import X` looks at the package before it asks any finder.
         if module is not None and vars(sys.modules.get(package, module)).get(stem) is module:
             delattr(sys.modules[package], stem)
 
 
 class FolderGuard:
-    """Answers where a mere folder has the name of a compatibility module, as in `tests/toolsets/`.
+    """Finds a compatibility module even if a plain folder has the same name, such as `tests/toolsets/`.
 
-    Python would take such a folder for an empty package. It stands first on `sys.meta_path`, because that happens
-    before the last finder is asked; what is inside the folder can still be imported.
+    Python would treat such a folder as an empty package before it asks the last finder, so this one is first on
+    `sys.meta_path`. The modules inside the folder can still be imported.
     """
 
     def find_spec(
@@ -135,7 +135,7 @@ class FolderGuard:
 
 
 class AliasLoader(Loader):
-    """Hands out a module that exists under another name, as the very same object."""
+    """Loads an alias: returns the existing module object under another name."""
 
     def __init__(self, real_name: str) -> None:
         self.real_name = real_name
@@ -151,7 +151,7 @@ class AliasLoader(Loader):
 
 
 def install(tool_folder: Path | None = None) -> CompatibilityFinder:
-    """The finder, put on `sys.meta_path` once; `tool_folder` is where `tools.X` is looked for first."""
+    """The finder, added to `sys.meta_path` once; `tool_folder` is searched first for `tools.X`."""
     finder = next((found for found in sys.meta_path if isinstance(found, CompatibilityFinder)), None)
     if finder is None:
         finder = CompatibilityFinder()

@@ -27,23 +27,23 @@ from toolcrib.registry.signature import Parameter, Signature, encode_custom, rea
 
 Convert = Callable[[Any], Any]
 Converters = tuple[tuple[str, type | None, Convert], ...]
-"""Name, the type that needs no conversion (None: every value does), and the conversion."""
+"""Name, the type that needs no conversion (None: every value needs it), and the conversion."""
 
 _MISSING = object()
 
 
 class BadArgument(Exception):
-    """An argument that the parameter's type refuses."""
+    """An argument that does not fit the parameter's type."""
 
 
 def make_handler(function: Callable[..., Any], signature: Signature, name: str) -> Handler:
-    """A handler with the contract's signature; it names `ctx` only if the function does."""
+    """A handler with the contract's signature; it has a `ctx` parameter only if the function does."""
     prepare = _preparer(signature)
     if gives_coroutine(function):
         handler: Any = _async_handler(function, signature, prepare, name)
     else:
         handler = _sync_handler(function, signature, prepare, name)
-    # `__wrapped__` tells who really made this handler: the module of the function, not this one.
+    # `__wrapped__` shows who really made this handler: the function's module, not this one.
     handler.__wrapped__ = function
     handler.__name__ = function.__name__
     handler.__qualname__ = function.__qualname__
@@ -54,7 +54,7 @@ def make_handler(function: Callable[..., Any], signature: Signature, name: str) 
 
 
 def gives_coroutine(function: Callable[..., Any]) -> bool:
-    """Whether it is an `async def`, also behind decorators that return a plain function."""
+    """Whether it is an `async def`, even behind decorators that return a plain function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
@@ -92,7 +92,7 @@ def _async_handler(function: Callable[..., Any], signature: Signature, prepare: 
         except BadArgument as error:
             return tool_error(f"{name}: {error}")
         result = function(**arguments)
-        if inspect.isawaitable(result):  # A decorator may have waited for it already.
+        if inspect.isawaitable(result):  # A decorator may have awaited it already.
             result = await result
         return result if type(result) is str else encode_result(result, name)
 
@@ -115,7 +115,7 @@ def _async_handler(function: Callable[..., Any], signature: Signature, prepare: 
 
 def _context_adder(parameter: inspect.Parameter, name: str) -> Callable[[JsonObject, Any], JsonObject]:
     def add(arguments: JsonObject, ctx: Any) -> JsonObject:
-        # The runtime's context stands last: an argument of that name, made up by a model, never takes its place.
+        # The runtime's context comes last, so an argument of that name from a model never replaces it.
         if ctx is not None:
             return {**arguments, "ctx": ctx}
         if parameter.default is inspect.Parameter.empty:
@@ -126,7 +126,7 @@ def _context_adder(parameter: inspect.Parameter, name: str) -> Callable[[JsonObj
 
 
 def _preparer(signature: Signature) -> Prepare | None:
-    """What turns JSON arguments into those that the function expects; None if they are the same."""
+    """Converts JSON arguments to those that the function expects; None if they are the same."""
     converters: Converters = tuple(
         (parameter.name, parameter.hint if parameter.hint in (int, float) else None, _converter(parameter))
         for parameter in signature.parameters
@@ -153,7 +153,7 @@ def _preparer(signature: Signature) -> Prepare | None:
 
 
 def _is_json(hint: Any) -> bool:
-    """Whether the value that JSON gives is already the one that the hint means."""
+    """Whether the JSON value already has the hinted type."""
     if hint in (Any, str, bool, None, type(None), list, dict):
         return True
     origin, args = get_origin(hint), get_args(hint)
@@ -185,7 +185,7 @@ def _converted(hint: Any, value: Any) -> Any:
     try:
         return _settled(msgspec.convert(value, hint, str_keys=True, dec_hook=_decode_custom))
     except msgspec.ValidationError:
-        # JSON knows no difference between 3 and 3.0, msgspec does.
+        # JSON does not distinguish 3 from 3.0; msgspec does.
         whole = _with_whole_numbers(value)
         if repr(whole) == repr(value):
             raise
@@ -193,7 +193,7 @@ def _converted(hint: Any, value: Any) -> Any:
 
 
 def _settled(value: Any) -> Any:
-    """The converted value, with the defaults of dataclasses in each instance; msgspec leaves them to the class."""
+    """The converted value, with dataclass defaults set on each instance; msgspec leaves them on the class."""
     if isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             _settled(item)
@@ -226,23 +226,23 @@ def _decode_custom(kind: type, value: Any) -> Any:
 
 
 def encode_result(value: Any, name: str) -> str | JsonObject:
-    """The text for the model: str as it is, objects and lists as JSON, single values as `{"result": value}`."""
+    """The text for the model: a str unchanged, objects and lists as JSON, single values as `{"result": value}`."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return str(value)
     if is_multimodal(value):
         multimodal: JsonObject = value
         return multimodal
     if inspect.iscoroutine(value):
-        value.close()  # Python would complain that nobody awaited it.
+        value.close()  # Python would warn that it was never awaited.
     try:
         return _encode(value if type(value) in (dict, list) else _wrapped(_plain(value)))
     except (TypeError, ValueError, NotImplementedError, RecursionError):
-        # Keys that are not text, NaN, and what has no JSON form at all: only the last is an error.
+        # Non-string keys, NaN, and values without a JSON form: only the last is an error.
         return _encode_hard_case(value, name)
 
 
 def _plain(value: Any) -> Any:
-    """One value that `json` does not know, in terms that it does."""
+    """Converts a value that `json` does not support to one that it does."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=encode_custom, order="deterministic")
 
 
@@ -304,7 +304,7 @@ def tool(
     registry: ToolRegistry | None = None,
     **options: Any,
 ) -> Any:
-    """Register a function as a tool and return it unchanged, so that it can still be called directly.
+    """Register a function as a tool and return it unchanged, so you can still call it directly.
 
     Used bare (`@tool`) or with options (`@tool(toolset="weather", emoji="🌤")`), over `def` and `async def`.
     The name is the function's, the toolset the last part of its module's name, the description the first
@@ -315,7 +315,7 @@ def tool(
     options_given = function is None
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        # The frame that defines the function: its local names may appear in hints that are written as text.
+        # The frame that defines the function: string hints may use its local names.
         frame = sys._getframe(1 if options_given else 2)
         target = default_registry if registry is None else registry
         try:
@@ -332,7 +332,7 @@ def tool(
             loading = current_loading()
             if loading is None:
                 raise
-            # As with register(): inside a tool file or plugin the error costs this tool alone.
+            # As with register(): inside a tool file or plugin, the error affects only this tool.
             target.landing(loading)._reject(str(error))
         return function
 
@@ -348,7 +348,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         known = ", ".join(sorted(_OPTIONS | {"name", "toolset", "description", "registry"}))
-        raise RegistrationError(f"@tool has no option {unknown[0]!r}; it takes {known}")
+        raise RegistrationError(f"@tool has no option {unknown[0]!r}; its options are {known}")
 
 
 def _register(
@@ -377,10 +377,10 @@ def _register(
 
 def _refuse_what_cannot_be_called(function: Any) -> None:
     if not callable(function) or isinstance(function, (type, staticmethod)) or not hasattr(function, "__qualname__"):
-        raise RegistrationError(f"@tool stands over a function, not over {function!r}; write `@tool` above a `def`")
+        raise RegistrationError(f"@tool decorates functions, not {function!r}; write `@tool` above a `def`")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RegistrationError(
-            f"@tool function {function.__qualname__!r} yields; a tool gives one result: collect a list and return it"
+            f"@tool function {function.__qualname__!r} is a generator; a tool returns one result: return a list"
         )
 
 

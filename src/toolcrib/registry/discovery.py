@@ -1,7 +1,7 @@
-"""Finds tool files by looking at their syntax, and imports the ones that declare tools.
+"""Finds tool files by their syntax, and imports those that declare tools.
 
 A file declares tools if it has a top-level `registry.register(...)` statement or a top-level function decorated with
-`@tool`. A file that cannot be imported is reported with its reason; the rest load.
+`@tool`. A file that cannot be imported is reported with the reason; the others still load.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from toolcrib.registry.results import message_of
 logger = logging.getLogger(__name__)
 
 NOT_TOOL_FILES = frozenset({"__init__.py", "registry.py", "mcp_tool.py"})
-# Grows when the rule for what declares a tool changes, so that verdicts of an older version do not count.
+# Increase this when the rule for what declares a tool changes, to invalidate cached verdicts.
 SCAN_RULE = 1
 
 
 class LoadedFile(msgspec.Struct, frozen=True):
-    """What became of one tool file."""
+    """The outcome of loading one tool file."""
 
     path: Path
     module: str
     tools: list[str] = msgspec.field(default_factory=list)
     problem: str = ""
-    """Why it could not be loaded, as a sentence; empty when it was."""
+    """Why it could not be loaded, as a sentence; empty on success."""
 
 
 class ScanCache:
-    """Remembers by modification time and size which files declare tools, so that a start parses nothing twice."""
+    """Caches which files declare tools, by modification time and size, to avoid parsing them at every start."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class ScanCache:
                 self._verdicts = known if isinstance(known, dict) else {}
 
     def declares_tools(self, path: Path) -> bool:
-        """Whether the file declares tools; a file that cannot be read or parsed is tried, so that its error is seen."""
+        """Whether the file declares tools; True if it cannot be read or parsed, because importing it shows why."""
         try:
             stat = path.stat()
         except OSError:
@@ -69,7 +69,7 @@ class ScanCache:
         if isinstance(known, list) and known[:3] == stamp and len(known) == 4:
             return bool(known[3])
         verdict = declares_tools(path)
-        # Whether a file can be read depends on more than its time and size.
+        # Not cached: whether a file can be read depends on more than its time and size.
         if os.access(path, os.R_OK):
             self._verdicts[str(path)] = [*stamp, int(verdict)]
             self._changed = True
@@ -78,7 +78,7 @@ class ScanCache:
     def save(self) -> None:
         if self._file is None or not self._changed:
             return
-        # A cache that cannot be written only costs time.
+        # Without a cache, the next start only takes longer.
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
@@ -88,7 +88,7 @@ class ScanCache:
 
 
 def declares_tools(path: Path) -> bool:
-    """Whether the file declares tools, or cannot be read or parsed, so that trying it shows why."""
+    """Whether the file declares tools, or cannot be read or parsed (importing it shows why)."""
     if path.exists() and not path.is_file():
         return False
     try:
@@ -114,7 +114,7 @@ def _is_register_call(node: ast.stmt) -> bool:
 
 
 def _names_of_the_decorator(tree: ast.Module) -> frozenset[str]:
-    """The ways in which this file can write `@tool`, imports under another name included."""
+    """The names by which this file can refer to `@tool`, including import aliases."""
     names = {"tool", "toolcrib.tool"}
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -140,12 +140,12 @@ def tool_files(folder: Path, cache: ScanCache) -> list[Path]:
 
 
 def is_candidate(path: Path) -> bool:
-    """Whether a file counts by its name; hidden ones are leftovers of editors and file managers."""
+    """Whether the file name qualifies; hidden files are leftovers of editors and file managers."""
     return path.name not in NOT_TOOL_FILES and not path.name.startswith(".")
 
 
 def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
-    """Imports the built-in tool files; their tools land in the default registry."""
+    """Imports the built-in tool files; their tools go to the default registry."""
     folder = Path(importlib.import_module(BUILTIN_NAMESPACE).__path__[0])
     reports = []
     for path in tool_files(folder, cache or ScanCache()):
@@ -156,12 +156,12 @@ def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
 
 
 def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | None = None) -> list[LoadedFile]:
-    """Imports a user's tool files; their tools land in `registry`."""
+    """Imports a user's tool files; their tools go to `registry`."""
     return [load_tool_file(path, registry) for path in tool_files(folder, cache or ScanCache())]
 
 
 def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
-    """Imports one tool file anew, with the reference system's module names at hand."""
+    """Imports one tool file again, with the reference system's module names available."""
     compat_imports.install(path.parent).forget(path.stem)
     name = f"{compat_imports.USER_TOOLS_NAMESPACE}.{path.stem}"
     source = Source("user", path.name, str(path))
@@ -169,14 +169,14 @@ def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
 
 
 def import_file(name: str, path: Path, source: Source) -> ModuleType:
-    """A fresh module made from a file, known in `sys.modules` under `name`."""
+    """A new module from a file, added to `sys.modules` as `name`."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     setattr(module, SOURCE_ATTRIBUTE, source)
     with ExitStack() as on_failure:
-        # A half-made module must not answer for the name; the one from before still may.
+        # A partially loaded module must not keep the name; restore the previous one.
         on_failure.callback(_put_module, name, sys.modules.get(name))
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -209,10 +209,10 @@ def _load(
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
-            # The contract: a failing file is reported, the rest load. What it had registered may need what failed.
+            # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
             problem = explain_import_error(error)
-            logger.warning("tool file %s was skipped: %s", path, problem)
+            logger.warning("skipped tool file %s: %s", path, problem)
     return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
 
 

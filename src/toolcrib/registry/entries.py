@@ -1,4 +1,4 @@
-"""Turns what an author wrote into a ToolEntry, or says what is wrong with it."""
+"""Turns a tool's declaration into a ToolEntry, or says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_entry(
     effects: EffectsDeclaration | None,
     source: Source,
 ) -> ToolEntry:
-    """The entry for one registration; raises RegistrationError naming the tool and what to change."""
+    """The entry for one registration; raises a RegistrationError that names the tool and what to change."""
     if not isinstance(name, str) or not name:
         raise RegistrationError(f"a tool needs a name, not {name!r}; pass name='…' to register()")
     if not isinstance(toolset, str) or not toolset:
@@ -72,7 +72,7 @@ def make_entry(
 
 
 def complete_schema(name: str, schema: Any) -> JsonObject:
-    """The schema with its name and parameters filled in; only what is not a dict, or not JSON, is refused."""
+    """The schema with its name and parameters filled in; rejects only non-dicts and non-JSON values."""
     if not isinstance(schema, dict):
         raise RegistrationError(
             f"schema of tool {name!r} is a {type(schema).__name__}; "
@@ -81,7 +81,7 @@ def complete_schema(name: str, schema: Any) -> JsonObject:
     try:
         text = json.dumps({**schema, "name": name}, allow_nan=False, ensure_ascii=False)
         text.encode()
-        # A copy of plain JSON values, which its author cannot change afterwards into something that is none.
+        # A copy of plain JSON values, which its author cannot change afterwards.
         complete: JsonObject = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise RegistrationError(f"schema of tool {name!r} is not JSON: {error}; use plain JSON values only") from error
@@ -91,7 +91,7 @@ def complete_schema(name: str, schema: Any) -> JsonObject:
 
 
 def handler_keywords(handler: Handler) -> tuple[bool, frozenset[str] | None]:
-    """Whether the handler names a parameter `ctx`, and which keywords it takes (None: any)."""
+    """Whether the handler has a `ctx` parameter, and which keywords it accepts (None: any)."""
     function: Any = handler
     bound = 0
     given: set[str] = set()
@@ -109,7 +109,7 @@ def handler_keywords(handler: Handler) -> tuple[bool, frozenset[str] | None]:
             return False, None
         function, bound = call, bound + 1
     code = function.__code__
-    # The first positional parameter receives the arguments, whatever its author called it.
+    # The first positional parameter receives the arguments, whatever its name.
     first_by_keyword = max(bound + 1, code.co_posonlyargcount)
     by_keyword = code.co_varnames[first_by_keyword : code.co_argcount]
     keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -119,7 +119,7 @@ def handler_keywords(handler: Handler) -> tuple[bool, frozenset[str] | None]:
 
 
 def _hashable(check_fn: CheckFn | None) -> CheckFn | None:
-    """The check as something that can be told apart from others: of an unhashable object, its bound `__call__`."""
+    """The check as a hashable object: for an unhashable one, its bound `__call__`."""
     if check_fn is None or getattr(type(check_fn), "__hash__", None) is not None:
         return check_fn
     bound: CheckFn = check_fn.__call__  # type: ignore[operator]
@@ -150,7 +150,7 @@ def _effects(name: str, effects: Any) -> EffectsDeclaration | None:
 def _result_limit(name: str, limit: Any) -> int | float | None:
     if limit is None:
         return None
-    # `nan` is refused too, because it is not greater than anything.
+    # This also rejects `nan`, which is not greater than anything.
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
         raise RegistrationError(
             f"max_result_size_chars of tool {name!r} is {limit!r}; use a positive number, float('inf') or None"

@@ -1,4 +1,4 @@
-"""Checks tools against the checklist for authors: name, texts, JSON Schema, requirements, and the code of the file."""
+"""Checks tools against the author checklist: name, texts, JSON Schema, requirements, and the code of the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 def check_name(name: Any, line: int | None) -> Iterator[LintFinding]:
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-        message = f"tool name {name!r} is refused by model providers; use 1 to 64 letters, digits, `_` or `-`"
+        message = f"model providers reject the tool name {name!r}; use 1 to 64 letters, digits, `_` or `-`"
         yield LintFinding("error", "name", message, line)
 
 
@@ -52,12 +52,12 @@ def check_parameters(name: str, parameters: Any, line: int | None) -> Iterator[L
         yield LintFinding("error", "schema", message, line)
     problem = _schema_problem(parameters)
     if problem:
-        message = f"parameters of tool {name!r} are no valid JSON Schema: {problem}; correct that keyword"
+        message = f"parameters of tool {name!r} are not a valid JSON Schema: {problem}; correct that keyword"
         yield LintFinding("error", "schema", message, line)
         return
     properties = parameters.get("properties", {})
     for missing in [field for field in parameters.get("required", ()) if field not in properties]:
-        message = f"tool {name!r} requires {missing!r}, which is not among its properties; add it or drop it there"
+        message = f"tool {name!r} requires {missing!r}, which is not one of its properties; add it there or drop it"
         yield LintFinding("error", "required", message, line)
     for field, schema in properties.items():
         yield from _check_property(name, field, schema, parameters, line)
@@ -65,7 +65,7 @@ def check_parameters(name: str, parameters: Any, line: int | None) -> Iterator[L
 
 def check_parameter_description(name: str, parameter: str, text: Any, line: int | None) -> Iterator[LintFinding]:
     if not str(text or "").strip():
-        message = f"parameter {parameter!r} of tool {name!r} has no description; say what to put there, with an example"
+        message = f"parameter {parameter!r} of tool {name!r} has no description; describe the value, with an example"
         yield LintFinding("warning", "parameter-description", message, line)
 
 
@@ -76,7 +76,7 @@ def _check_property(name: str, field: str, schema: Any, root: JsonObject, line: 
     definitions: JsonObject = {key: root[key] for key in ("$defs", "definitions") if key in root}
     if "default" in schema and not jsonschema_rs.is_valid({**definitions, **schema}, schema["default"]):
         message = (
-            f"default {schema['default']!r} of parameter {field!r} of tool {name!r} does not fit its own schema; "
+            f"default {schema['default']!r} of parameter {field!r} of tool {name!r} does not match its own schema; "
             "change the default or the type"
         )
         yield LintFinding("error", "default", message, line)
@@ -94,9 +94,9 @@ __all__ = ["LintFinding", "lint_entry", "lint_source"]
 
 
 def lint_source(path: Path | str, known_variables: Collection[str] | None = None) -> list[LintFinding]:
-    """What to change in a tool file, in the order of its lines. The file is read, never run.
+    """What to change in a tool file, in line order. The file is parsed, never run.
 
-    `known_variables` are the keys that the set-up wizard asks for; by default those of OPTIONAL_ENV_VARS.
+    `known_variables` are the keys that the setup wizard asks for; by default those of OPTIONAL_ENV_VARS.
     """
     known = OPTIONAL_ENV_VARS if known_variables is None else known_variables
     try:
@@ -117,9 +117,9 @@ def lint_source(path: Path | str, known_variables: Collection[str] | None = None
 
 
 def lint_entry(entry: ToolEntry, source_text: str) -> list[LintFinding]:
-    """What to change in a tool as it was registered; `source_text` is its file, for the line numbers.
+    """What to change in a registered tool; `source_text` is the text of its file, for line numbers.
 
-    A finding that `lint_source` has too is equal to it, so both lists can be merged as a set.
+    Findings that `lint_source` also reports are equal to these, so you can merge both lists as a set.
     """
     line = _line_of(entry.name, source_text)
     found = [
@@ -139,7 +139,7 @@ def _check_registers(source: SourceFile) -> Iterator[LintFinding]:
     if not source.registers_at_top:
         message = (
             "the file has no top-level `registry.register(...)` and no top-level function under `@tool`, "
-            "so discovery passes it by; add one, not indented"
+            "so discovery skips it; add one, not indented"
         )
         yield LintFinding("error", "registers", message, None)
 
@@ -191,9 +191,7 @@ def _check_tool_function(
         if argument.arg == "ctx":
             continue
         if argument.annotation is None:
-            message = (
-                f"parameter {argument.arg!r} of tool {name!r} has no type hint; add one, so that calls are checked"
-            )
+            message = f"parameter {argument.arg!r} of tool {name!r} has no type hint; add one so that calls are checked"
             yield LintFinding("warning", "type-hint", message, found.line)
         if argument.arg not in docs.parameters and "Annotated" not in ast.unparse(argument):
             yield from check_parameter_description(name, argument.arg, "", found.line)

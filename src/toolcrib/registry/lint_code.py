@@ -1,4 +1,4 @@
-"""Reads a tool file without running it, and checks what its code does against the checklist for authors."""
+"""Checks the code of a tool file against the author checklist, without running it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def handler_signature_finding(name: str, line: int | None) -> LintFinding:
 
 def async_finding(name: str, is_async: bool, line: int | None) -> LintFinding:
     message = (
-        f"tool {name!r} is registered with is_async=True, but its handler gives nothing to await; drop is_async"
+        f"tool {name!r} is registered with is_async=True, but its handler returns nothing to await; drop is_async"
         if is_async
         else f"the handler of tool {name!r} is a coroutine function; register it with is_async=True"
     )
@@ -65,7 +65,7 @@ def _check_async(
 
 
 def _check_results(source: SourceFile, handler: Callable_, name: str, seen: set[int]) -> Iterator[LintFinding]:
-    """Raw values and exceptions in the handler and in the functions of this file whose result it hands on."""
+    """Raw values and exceptions in the handler and in the functions of this file whose results it returns."""
     if id(handler) in seen:
         return
     seen.add(id(handler))
@@ -107,7 +107,7 @@ def _raw_result(name: str, what: str, line: int) -> LintFinding:
 
 
 def _assigned(handler: Callable_, name: str) -> ast.expr | None:
-    """The one value that a local name is given, if it is given only one."""
+    """The value of a local name, if it is assigned only once."""
     targets = [node for node in own_nodes(handler) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)]
     values = [node.value for node in targets if any(_names(target, name) for target in _targets(node))]
     return values[0] if len(values) == 1 else None
@@ -129,14 +129,14 @@ def _is_multimodal(node: ast.expr) -> bool:
 def _check_raises(handler: FunctionNode, name: str) -> Iterator[LintFinding]:
     for node in _uncaught_raises(handler):
         message = (
-            f"the handler of tool {name!r} raises; the model learns more from an answer: "
+            f"the handler of tool {name!r} raises; an error result tells the model more: "
             'return json.dumps({"error": "what happened and what to try"})'
         )
         yield LintFinding("warning", "raises", message, node.lineno)
 
 
 def _uncaught_raises(node: ast.AST) -> Iterator[ast.Raise]:
-    """The raise statements that no `except` of the same function stands around."""
+    """The raise statements that no `try` of the same function covers."""
     if isinstance(node, ast.Raise):
         yield node
     children = list(ast.iter_child_nodes(node))
@@ -155,7 +155,7 @@ def check_check_fn(source: SourceFile, registration: Registration, name: str) ->
         if isinstance(node, ast.Call) and _SLOW.match(dotted_name(node.func)):
             message = (
                 f"check_fn of tool {name!r} calls {dotted_name(node.func)}(), and it runs at every build of the "
-                "definitions; only look at keys, imports and shutil.which() there"
+                "definitions; only check keys, imports and shutil.which() there"
             )
             yield LintFinding("warning", "slow-check", message, node.lineno)
 
@@ -168,7 +168,7 @@ def check_prints(source: SourceFile) -> Iterator[LintFinding]:
         if not isinstance(node, ast.Call) or dotted_name(node.func) != "print" or id(node) in guarded:
             continue
         if not any(keyword.arg == "file" for keyword in node.keywords):
-            message = "print() writes to stdout, which belongs to the protocol; use logging, or return the text"
+            message = "print() writes to stdout, which is reserved for the protocol; use logging, or return the text"
             yield LintFinding("warning", "print", message, node.lineno)
 
 
@@ -177,7 +177,7 @@ def _is_main_guard(statement: ast.stmt) -> bool:
 
 
 def check_variables(source: SourceFile, known: Collection[str]) -> Iterator[LintFinding]:
-    """Environment variables that the file reads, against `requires_env` and the set-up wizard's list."""
+    """Compares the environment variables that the file reads with `requires_env` and the setup wizard's list."""
     declared = [source.value(found.options.get("requires_env")) for found in source.registrations]
     required = {key for keys in declared if isinstance(keys, list | tuple | set) for key in keys}
     in_wizard = {*known, *_wizard_additions(source)}
@@ -187,11 +187,11 @@ def check_variables(source: SourceFile, known: Collection[str]) -> Iterator[Lint
             continue
         reported.add(key)
         if key not in required:
-            message = f"the file reads {key!r}, but no tool names it; add requires_env=[{key!r}] so that people see it"
+            message = f"the file reads {key!r}, but no tool declares it; add requires_env=[{key!r}]"
             yield LintFinding("warning", "requires-env", message, line)
         if _SECRET.search(key) and key not in in_wizard:
             message = (
-                f"{key!r} is unknown to the set-up wizard; add OPTIONAL_ENV_VARS[{key!r}] = "
+                f"{key!r} is unknown to the setup wizard; add OPTIONAL_ENV_VARS[{key!r}] = "
                 '{"description": ..., "prompt": ..., "url": ..., "tools": [...], "password": True}'
             )
             yield LintFinding("warning", "setup-wizard", message, line)
@@ -228,7 +228,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Callable_ = FunctionNode | ast.Lambda
 
 UNKNOWN: Any = object()
-"""A value that only running the file could tell."""
+"""A value that is known only at run time."""
 
 _REGISTER_ORDER = (
     "name",
@@ -258,7 +258,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct):
-    """The parts of a module that the rules ask for."""
+    """The parts of a module that the rules check."""
 
     tree: ast.Module
     functions: dict[str, FunctionNode] = msgspec.field(default_factory=dict)
@@ -276,14 +276,14 @@ class SourceFile(msgspec.Struct):
             return UNKNOWN
 
     def callable_of(self, node: ast.expr | None) -> Callable_ | None:
-        """The function that an expression names, if it stands in this file."""
+        """The function that an expression names, if this file defines it."""
         if isinstance(node, ast.Name):
             named = self.constants.get(node.id)
             return self.functions.get(node.id) or (named if isinstance(named, ast.Lambda) else None)
         return node if isinstance(node, ast.Lambda) else None
 
     def is_coroutine(self, node: ast.AST | None, seen: frozenset[str] = frozenset()) -> bool | None:
-        """Whether calling this function, or evaluating this expression, gives something to await; None: unclear."""
+        """Whether calling this function, or evaluating this expression, returns an awaitable; None if unclear."""
         if isinstance(node, ast.AsyncFunctionDef):
             return True
         if isinstance(node, ast.Lambda):
@@ -303,7 +303,7 @@ class SourceFile(msgspec.Struct):
 
 
 def read_source(text: str) -> SourceFile:
-    """The file's registrations and top-level names; raises SyntaxError where it cannot be read."""
+    """The file's registrations and top-level names; raises SyntaxError if it cannot be parsed."""
     source = SourceFile(ast.parse(text))
     for statement in source.tree.body:
         if isinstance(statement, FunctionNode):
@@ -340,12 +340,12 @@ def _keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`c` of `a.b.c`, or "" for what is no name."""
+    """`c` of `a.b.c`, or "" if it is not a name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def dotted_name(node: ast.expr) -> str:
-    """`a.b.c` as text; "" for what is no dotted name."""
+    """`a.b.c` as text; "" if it is not a dotted name."""
     if isinstance(node, ast.Attribute):
         base = dotted_name(node.value)
         return f"{base}.{node.attr}" if base else ""
@@ -361,17 +361,17 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def returned(function: FunctionNode) -> list[ast.expr | None]:
-    """What the `return` statements of a function give back; None for a bare one."""
+    """The values of a function's `return` statements; None for a bare one."""
     return [node.value for node in own_nodes(function) if isinstance(node, ast.Return)]
 
 
 def _copy(node: ast.expr) -> ast.expr:
-    # A transformer changes nodes in place; the tree is read again by other rules.
+    # A transformer changes nodes in place, and other rules read the tree again.
     return ast.parse(ast.unparse(node), mode="eval").body
 
 
 class _Names(ast.NodeTransformer):
-    """Puts the value of top-level names in their place."""
+    """Replaces top-level names with their values."""
 
     def __init__(self, constants: dict[str, ast.expr], seen: frozenset[str] = frozenset()) -> None:
         self._constants = constants
@@ -386,7 +386,7 @@ class _Names(ast.NodeTransformer):
 
 
 class LintFinding(msgspec.Struct, frozen=True):
-    """One thing to change. An error keeps the tool from working; a warning will be regretted later."""
+    """One thing to change. An error keeps the tool from working; a warning does not."""
 
     severity: Literal["error", "warning"]
     rule: str

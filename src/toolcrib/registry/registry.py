@@ -1,7 +1,7 @@
 """The registry: which tools exist, who declared them, and what they need.
 
-Reads are lock-free lookups in a dict that only changes under the lock; whatever walks over all tools takes a snapshot
-first.
+Reads are lock-free lookups in a dict that only changes under the lock; code that iterates over all tools takes a
+snapshot first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from toolcrib.registry.entries import make_entry
 
 
 class ToolTable(dict[str, ToolEntry]):
-    """A plain dict for readers; `version` grows after every change, so that nobody takes the old for the new."""
+    """A plain dict for readers; `version` grows after every change, so caches can detect it."""
 
     version = 0
 
@@ -112,7 +112,7 @@ class ToolRegistry:
         self.parent = parent
         self.availability = AvailabilityChecker()
         self.rejections: list[str] = []
-        """Registrations that were refused, as sentences for `toolcrib doctor`."""
+        """Rejected registrations, as sentences for `toolcrib doctor`."""
         self._tools = ToolTable()
         self._hidden: set[str] = set()
         self._toolset_checks: dict[str, CheckFn] = {}
@@ -141,7 +141,7 @@ class ToolRegistry:
         override: bool = False,
         effects: EffectsDeclaration | None = None,
     ) -> None:
-        """Declare a tool. A name that another toolset owns is refused unless `override` says otherwise."""
+        """Declare a tool. A name that another toolset owns is rejected unless `override` is true."""
         loading = current_loading()
         target = self.landing(loading)
         try:
@@ -163,15 +163,15 @@ class ToolRegistry:
         except RegistrationError as error:
             if loading is None:
                 raise
-            # Inside a tool file or plugin the error costs this tool alone: the rest of the file goes on.
+            # Inside a tool file or plugin, the error affects only this tool: the rest of the file still loads.
             target._reject(str(error))
             return
         target._add(entry, override, loading)
 
     def deregister(self, name: str) -> None:
-        """Remove a tool; an unknown name is no error. A plugin may only remove what is its own.
+        """Remove a tool; an unknown name is not an error. A plugin may only remove its own tools.
 
-        An overlay gives up its own tool first, so that its parent's shows again; a parent's tool it only hides.
+        An overlay first removes its own tool, which reveals its parent's; a parent's tool is only hidden.
         """
         loading = current_loading()
         target = self.landing(loading)
@@ -188,7 +188,7 @@ class ToolRegistry:
                 target._hidden.add(name)
 
     def take_back(self, loading: LoadScope) -> None:
-        """Undo what was registered and removed under `loading`, except where somebody else has the name by now."""
+        """Undo the registrations and removals of `loading`, except for names that another source took since then."""
         with self._lock:
             for name, before in loading.before.items():
                 now = self._tools.get(name)
@@ -196,7 +196,7 @@ class ToolRegistry:
                     self._put(name, before)
 
     def register_toolset_alias(self, alias: str, toolset: str) -> None:
-        """Let a toolset answer to a second name; the last one to claim a name has it."""
+        """Give a toolset a second name; the last registration of a name wins."""
         loading = current_loading()
         target = self.landing(loading)
         with target._lock:
@@ -208,23 +208,23 @@ class ToolRegistry:
 
     @contextmanager
     def loading(self, source: Source) -> Iterator[LoadScope]:
-        """Attribute what this block registers, on this registry or its parents, to `source`, and keep it here."""
+        """Attribute everything this block registers, on this registry or its parents, to `source`, and keep it here."""
         with loading_scope(LoadScope(source=source, target=self)) as loading:
             yield loading
 
     def landing(self, loading: LoadScope | None) -> ToolRegistry:
-        """Where a registration here goes: to the overlay that is being loaded, if that stands on this registry."""
+        """Where a registration here goes: to the overlay that is being loaded, if it is based on this registry."""
         target = loading.target if loading is not None else self
         return target if isinstance(target, ToolRegistry) and target._stands_on(self) else self
 
     # Running
 
     def bind(self, invoker: Invoker | None) -> None:
-        """Let a Runtime take over `dispatch`, so that every call goes through its pipeline."""
+        """Let a Runtime take over `dispatch`; every call then goes through its pipeline."""
         self._invoker = invoker
 
     def dispatch(self, name: str, args: JsonObject, **kwargs: Any) -> str | JsonObject:
-        """Run a tool and return its result; bound to a Runtime, through the whole pipeline."""
+        """Run a tool and return its result; if bound to a Runtime, through the whole pipeline."""
         if self._invoker is not None:
             return self._invoker(name, args, kwargs)
         entry = self.get_entry(name)
@@ -252,7 +252,7 @@ class ToolRegistry:
 
     @property
     def generation(self) -> int:
-        """Grows with every change that readers could notice, the parent's included."""
+        """Grows with every change that readers could notice, including changes to the parent."""
         own = self._generation + self._tools.version
         return own if self.parent is None else own + self.parent.generation
 
@@ -291,7 +291,7 @@ class ToolRegistry:
         return (entry.emoji if entry is not None else "") or default
 
     def get_max_result_size(self, name: str, default: int | float | None = None) -> int | float:
-        """The most characters of the tool's results: its own limit, else `default`, else that of every tool."""
+        """The maximum length of the tool's results: its own limit, else `default`, else the global default."""
         entry = self.get_entry(name)
         if entry is not None and entry.max_result_size_chars is not None:
             return entry.max_result_size_chars
@@ -308,13 +308,13 @@ class ToolRegistry:
     # Availability
 
     def outcome(self, entry: ToolEntry) -> Availability:
-        """Whether one tool is available now, with a reason and a remedy when it is not."""
+        """Whether one tool is available now, with a reason and a remedy if not."""
         if entry.check_fn is None:
             return AVAILABLE
         return with_remedy(entry, self.availability.ask([entry.check_fn])[entry.check_fn])
 
     def available(self, entries: Iterable[ToolEntry]) -> list[ToolEntry]:
-        """Those of the entries that are available now; a check that several share is asked once."""
+        """The entries that are available now; a shared check runs once."""
         asked = list(entries)
         checks = [entry.check_fn for entry in asked if entry.check_fn is not None]
         if not checks:
@@ -323,7 +323,7 @@ class ToolRegistry:
         return [entry for entry in asked if entry.check_fn is None or outcomes[entry.check_fn].available]
 
     def get_definitions(self, tool_names: Iterable[str], quiet: bool = False) -> list[JsonObject]:
-        """The definitions of the named tools that are available, sorted by name, in OpenAI's form."""
+        """The definitions of the named tools that are available, sorted by name, in OpenAI's format."""
         wanted = set(tool_names)
         entries = [entry for entry in self.entries() if entry.name in wanted]
         chosen = self.available(entries)
@@ -342,16 +342,16 @@ class ToolRegistry:
             return {}
         overrides, error = attempt(entry.dynamic_schema_overrides)
         if error is not None:
-            logger.warning("dynamic schema of tool %r failed, its static schema is used: %s", entry.name, error)
+            logger.warning("dynamic schema of tool %r failed, using its static schema: %s", entry.name, error)
         return overrides if isinstance(overrides, dict) else {}
 
     def is_toolset_available(self, toolset: str) -> bool:
-        """True when no tool of it has a check, or at least one tool is available."""
+        """True if none of its tools has a check, or at least one tool is available."""
         entries = self._view().by_toolset.get(toolset, ())
         return bool(self.available(entries))
 
     def check_toolset_requirements(self) -> dict[str, bool]:
-        """Whether each toolset is available; a check that several toolsets share is asked once."""
+        """Whether each toolset is available; a shared check runs once."""
         view = self._view()
         ready = {entry.toolset for entry in self.available(view.entries)}
         return {toolset: toolset in ready for toolset in view.by_toolset}
@@ -380,11 +380,11 @@ class ToolRegistry:
         }
 
     def check_tool_availability(self, quiet: bool = False) -> tuple[list[str], list[JsonObject]]:
-        """The available toolsets, and for each of the others its name, variables and tools."""
+        """The available toolsets, and the name, variables and tools of each unavailable one."""
         states = self.check_toolset_requirements()
         missing = [toolset for toolset, available in states.items() if not available]
         if missing and not quiet:
-            logger.info("toolsets that are not available: %s", ", ".join(missing))
+            logger.info("unavailable toolsets: %s", ", ".join(missing))
         names = self.get_tool_names_for_toolset
         unavailable = [{"name": one, "env_vars": self._variables(one), "tools": names(one)} for one in missing]
         return [toolset for toolset, available in states.items() if available], unavailable
@@ -403,7 +403,7 @@ class ToolRegistry:
         return [entry for entry in below if entry.name not in own and entry.name not in hidden] + list(own.values())
 
     def _view(self) -> RegistrySnapshot:
-        """The tools in order, computed once for each generation."""
+        """The sorted tools, computed once per generation."""
         view, generation = self._cached_view, self.generation
         if view is None or view.generation != generation:
             view = self._cached_view = RegistrySnapshot.of(self._snapshot_entries(), generation)
@@ -432,7 +432,7 @@ class ToolRegistry:
                 self._toolset_checks.setdefault(entry.toolset, entry.check_fn)
 
     def _put(self, name: str, entry: ToolEntry | None) -> None:
-        """Let a name stand for an entry or for nothing; a toolset without tools loses its check and aliases."""
+        """Set or remove the entry for a name; a toolset without tools loses its check and aliases."""
         before = self._tools.get(name)
         self._hidden.discard(name)
         if entry is not None:
@@ -460,6 +460,6 @@ class ToolRegistry:
         with self._lock:
             if self._bridge is None:
                 self._bridge = Bridge()
-                # Its loop would otherwise be left open when the registry goes.
+                # Otherwise its loop would stay open after the registry is gone.
                 weakref.finalize(self, self._bridge.close)
             return self._bridge

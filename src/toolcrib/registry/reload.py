@@ -1,4 +1,4 @@
-"""Hot reload: a tool file that was saved, added or deleted counts from the next turn on, without a restart."""
+"""Hot reload: saving, adding or deleting a tool file takes effect in the next turn, without a restart."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Stamp = tuple[int, int, int]
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What a changed tool file led to."""
+    """The outcome of a changed tool file."""
 
     path: Path
     tools_added: tuple[str, ...] = ()
-    """The tools that come from the file now, new or as before."""
+    """The tools that the file provides now, new or unchanged."""
     tools_removed: tuple[str, ...] = ()
     problem: str = ""
-    """Why the file could not be loaded; its tools are those from before."""
+    """Why the file could not be loaded; its previous tools stay."""
     findings: tuple[LintFinding, ...] = ()
 
 
 class ToolFolderWatcher:
-    """Keeps a registry in step with a folder of tool files. Made after the folder was loaded for the first time."""
+    """Keeps a registry in sync with a folder of tool files. Create it after the first load of the folder."""
 
     def __init__(self, folder: Path, registry: ToolRegistry) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class ToolFolderWatcher:
         self._stamps = self._look()
 
     def refresh(self) -> list[Reloaded]:
-        """Load what changed since the last look; nothing at all costs one listing of the folder."""
+        """Load what changed since the last call; without changes, this costs one folder listing."""
         before, self._stamps = self._stamps, self._look()
         gone = [path for path in before if path not in self._stamps]
         changed = [path for path, stamp in self._stamps.items() if before.get(path) != stamp]
@@ -55,7 +55,7 @@ class ToolFolderWatcher:
             try:
                 stat = path.stat()
             except OSError:
-                continue  # deleted while we looked
+                continue  # deleted in the meantime
             stamps[path] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return stamps
 
@@ -72,7 +72,7 @@ class ToolFolderWatcher:
         old = self._owned(path)
         aliases = registry.get_registered_toolset_aliases()
         refusals = len(registry.rejections)
-        # The old tools step aside first: a tool that moves to another toolset would be refused beside itself.
+        # Remove the old tools first: a tool that moves to another toolset would collide with itself.
         self._drop(old)
         loaded = load_tool_file(path, registry)
         if loaded.problem:
@@ -92,7 +92,7 @@ class ToolFolderWatcher:
 
     def _drop(self, entries: list[ToolEntry]) -> tuple[str, ...]:
         for entry in entries:
-            # As the file itself would: whoever looks at the folder is no owner of its tools.
+            # On behalf of the file: the watcher does not own its tools.
             with self._registry.loading(entry.source):
                 self._registry.deregister(entry.name)
         return tuple(entry.name for entry in entries)
@@ -112,7 +112,7 @@ class ToolFolderWatcher:
                     emoji=entry.emoji,
                     max_result_size_chars=entry.max_result_size_chars,
                     dynamic_schema_overrides=entry.dynamic_schema_overrides,
-                    # It held the name before, whoever else declares it.
+                    # It had the name before, even if another source declares it too.
                     override=True,
                     effects=entry.effects,
                 )
@@ -124,7 +124,7 @@ class ToolFolderWatcher:
 def findings_of(
     path: Path, loaded: LoadedFile, registry: ToolRegistry, refusals: list[str] | None = None
 ) -> list[LintFinding]:
-    """What to change in a tool file that was loaded: its text, its tools as registered, and what was refused."""
+    """Lint findings for a loaded tool file: its text, its registered tools, and rejected registrations."""
     findings = lint_source(path)
     if loaded.problem:
         findings.append(LintFinding("error", "loads", f"the file cannot be loaded: {loaded.problem}"))
@@ -134,12 +134,12 @@ def findings_of(
         findings += lint_entry(entry, text) if entry is not None else []
     for sentence in registry.rejections if refusals is None else refusals:
         findings.append(LintFinding("error", "refused", sentence))
-    # The text and the registered tool may tell the same of different lines; the first to say it knows the better one.
+    # The text and the registered tool may yield the same finding on different lines; the first has the better one.
     distinct = {(finding.rule, finding.message): finding for finding in reversed(findings)}
     return sorted(distinct.values(), key=lambda finding: finding.line or 0)
 
 
 def _drop_cached_code(path: Path) -> None:
-    """Python recognises stale byte code by whole seconds and size; two quick saves would run the first one."""
+    """Python detects stale bytecode by size and whole seconds; after two quick saves it would run the first version."""
     Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
     linecache.checkcache(str(path))

@@ -1,4 +1,4 @@
-"""The JSON texts that tools answer with: results, errors, and what an exception becomes."""
+"""The JSON texts that tools return: results, errors, and exceptions as errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toolcrib.core.attempt import attempt
 from toolcrib.core.errors import nearest_names
 
 MAX_ERROR_CHARS = 2000
-# More than enough to fill an error after cleaning; the rest of a gigantic message is never looked at.
+# More than enough to fill an error after cleaning; ignore the rest of a huge message.
 MAX_CLEANED_CHARS = 8000
 MAX_REDACTED_CHARS = 1_000_000
 
-# Text that a model could take for the frame of the conversation instead of for an error message.
+# Text that a model could mistake for conversation framing instead of an error message.
 _FRAMING = re.compile(
     r"<!\[CDATA\[[\s\S]{0,2000}?\]\]>|<!\[CDATA\[|\]\]>"
     r"|</?\s{0,20}(?:tool_call|function_call|result|response|output|input|system|assistant|user)(?:\s[^>]{0,200})?/?>"
@@ -29,7 +29,7 @@ _NO_FRAMING_CHARS = str.maketrans("", "", "<>[]`~")
 
 
 def tool_result(data: Any = None, **fields: Any) -> str:
-    """The JSON text of a result: `data` as it is, or else an object of the keyword arguments."""
+    """The JSON text of a result: `data` unchanged, or an object of the keyword arguments."""
     return json.dumps(fields if data is None else data, ensure_ascii=False)
 
 
@@ -39,7 +39,7 @@ def tool_error(message: Any, **extra: Any) -> str:
 
 
 def unknown_tool(name: str, known: Iterable[str]) -> str:
-    """The answer for a tool that does not exist, with the nearest names beside it."""
+    """The answer for an unknown tool, with the nearest names."""
     nearest = nearest_names(name, known)
     return tool_error(f"Unknown tool: {name}", **({"did_you_mean": nearest} if nearest else {}))
 
@@ -59,7 +59,7 @@ def call_failed(name: str, error: BaseException) -> str:
 
 
 def message_of(error: BaseException, unreadable: str = "it has no readable message") -> str:
-    """What the exception says; `unreadable` if asking it raises another one."""
+    """The exception's message; `unreadable` if reading it raises another exception."""
     text, failure = attempt(str, error)
     return unreadable if failure is not None else str(text)
 
@@ -82,7 +82,7 @@ def safe_error_text(text: str) -> str:
 
 def sanitise(text: str) -> str:
     """The text without framing tokens, code fences, CDATA sections and secrets."""
-    # Secrets go first, because the cut could go through one; and again, because a token may have stood inside one.
+    # Redact secrets first, because the cut could split one; and again, because a token may have been inside one.
     shortened = redact(text[:MAX_REDACTED_CHARS])[:MAX_CLEANED_CHARS]
     return redact(_without_framing(shortened)).strip()
 
@@ -93,7 +93,7 @@ def _without_framing(text: str) -> str:
         if cleaned == text:
             return text
         text = cleaned
-    # Tokens inside tokens, put there so that removing one leaves another.
+    # Nested tokens, where removing one leaves another.
     return text.translate(_NO_FRAMING_CHARS)
 
 
@@ -102,18 +102,18 @@ def is_multimodal(value: Any) -> bool:
 
 
 def untrusted(text: str, source: str) -> str:
-    """The text between marks that say to the model that it is data from outside, and cannot be left from within."""
+    """The text between markers that tell the model it is external data; the text cannot close them itself."""
     return f'<untrusted_tool_result source="{source}">\n{without_marks(text)}\n</untrusted_tool_result>'
 
 
 def without_marks(text: str) -> str:
-    """The text without the marks of `untrusted`: what closes them itself must not get out of them."""
+    """The text without the markers of `untrusted`, so it cannot close them itself."""
     return re.sub(r"<(?=/?untrusted_tool_result\b)", "&lt;", text, flags=re.IGNORECASE)
 
 
 def error_in(text: str) -> str:
-    """The message of a `{"error": …}` text, or "" if the text is no error."""
-    # Only a short look at the head, because this runs for every result.
+    """The message of a `{"error": …}` text, or "" if the text is not an error."""
+    # Check only the start, because this runs for every result.
     if not text.startswith("{") or '"error"' not in text[:400]:
         return ""
     try:
@@ -129,5 +129,5 @@ def _capped(text: str) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text with half characters (lone surrogates, as in odd file names) replaced: no model could be sent them."""
+    """The text with lone surrogates (as in odd file names) replaced, because they cannot be sent to a model."""
     return text.encode("utf-8", "replace").decode()

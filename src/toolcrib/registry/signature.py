@@ -43,7 +43,7 @@ _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 
 class Docs(msgspec.Struct, frozen=True):
-    """What a docstring says before its sections, and a description for each parameter it names."""
+    """The text of a docstring before its sections, and a description of each parameter it names."""
 
     summary: str = ""
     """The first paragraph, on one line."""
@@ -83,7 +83,7 @@ def _summary(lines: list[str]) -> str:
 
 
 def _further(lines: list[str]) -> str:
-    """What stands between the first paragraph and the first section."""
+    """The text between the first paragraph and the first section."""
     blank = next((index for index, line in enumerate(lines) if index and not line.strip()), len(lines))
     kept: list[str] = []
     for index in range(blank, len(lines)):
@@ -107,7 +107,7 @@ def _is_field(text: str) -> bool:
 
 
 def _section(lines: list[str], index: int) -> str | None:
-    """The lower-case name of the section that starts on this line, if one does."""
+    """The lower-case name of the section that starts on this line, if any."""
     text = lines[index].strip()
     underlined = index + 1 < len(lines) and re.fullmatch(r"-{3,}|={3,}", lines[index + 1].strip()) is not None
     if not (underlined or text.endswith(":")):
@@ -181,7 +181,7 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", type(None): "null
 
 
 class TypeDetails(msgspec.Struct):
-    """What the author wrote about types that a generated schema does not say."""
+    """What the author wrote about types that a generated schema omits."""
 
     choices: dict[frozenset[tuple[type, Any]], list[Any]] = msgspec.field(default_factory=dict)
     classes: dict[str, tuple[Docs, dict[str, str]]] = msgspec.field(default_factory=dict)
@@ -195,7 +195,7 @@ class TypeDetails(msgspec.Struct):
 
 
 def tidy(root: JsonObject, definitions: JsonObject, facts: TypeDetails) -> JsonObject:
-    """The schema with definitions put in place; only those of recursive types stay in `$defs`."""
+    """The schema with definitions inlined; only those of recursive types stay in `$defs`."""
     for name, definition in definitions.items():
         _describe_fields(definition, facts.classes.get(name))
     recursive = {name for name in definitions if name in _reachable(definitions[name], definitions)}
@@ -271,7 +271,7 @@ def _references(node: Any) -> list[str]:
 
 
 def _reachable(node: Any, definitions: JsonObject) -> set[str]:
-    """The names of all definitions that this one leads to."""
+    """The names of all definitions that this one refers to."""
     found: set[str] = set()
     waiting = _references(node)
     while waiting:
@@ -286,7 +286,7 @@ CONTEXT_PARAMETER = "ctx"
 _WHAT_IS_SUPPORTED = (
     "use str, int, float, bool, None, Any, Literal, Enum, list, set, tuple, dict[str, ...], a dataclass, "
     "TypedDict, NamedTuple or msgspec.Struct, date, datetime, UUID, Decimal, Path or bytes, or unions of them "
-    "(inside a list or dict: only of types that JSON can tell apart)"
+    "(inside a list or dict: only of types that JSON can distinguish)"
 )
 _ITERABLES = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Collection)
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz")
@@ -297,9 +297,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     hint: Any
-    """Resolved, and rewritten to what msgspec can convert to."""
+    """Resolved, and rewritten to a type that msgspec can convert to."""
     alternatives: tuple[Any, ...] = ()
-    """The members of a union that msgspec cannot tell apart by itself: they are tried in this order."""
+    """The members of a union that msgspec cannot distinguish, in the order in which to try them."""
     default: Any = inspect.Parameter.empty
     description: str = ""
 
@@ -309,7 +309,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runtime must know of a function to offer and to call it."""
+    """What the runtime needs to offer and call a function."""
 
     description: str
     parameters: tuple[Parameter, ...]
@@ -319,9 +319,9 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Signature:
-    """The signature of `function`; raises RegistrationError, naming the parameter, for what cannot be offered.
+    """The signature of `function`; raises a RegistrationError that names the parameter if it cannot be offered.
 
-    `local_names` are those of the scope that defines the function, for hints that are written as text.
+    `local_names` are those of the scope that defines the function, for string hints.
     """
     docs = parse_docstring(function.__doc__)
     parameters: list[Parameter] = []
@@ -341,7 +341,7 @@ def read_signature(function: Callable[..., Any], local_names: Mapping[str, Any])
 
 
 def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    # From 3.14 on, hints are evaluated when asked for; one that exists for type checkers only must not raise here.
+    # From 3.14 on, hints are evaluated on access; one that exists only for type checkers must not raise here.
     options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415 - this module does not exist before 3.14
@@ -350,7 +350,7 @@ def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(function, **options).parameters.values())
     is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
     if is_method and parameters and parameters[0].name in ("self", "cls"):
-        raise _refused(function, parameters[0].name, "@tool stands over a function; move it out of its class")
+        raise _refused(function, parameters[0].name, "@tool decorates functions, not methods; move it out of its class")
     return parameters
 
 
@@ -359,7 +359,7 @@ def _read_parameter(
 ) -> Parameter:
     hint = _resolved(function, parameter, local_names)
     if hint is ToolContext:
-        raise _refused(function, parameter.name, "a parameter that receives the ToolContext is named `ctx`")
+        raise _refused(function, parameter.name, "the parameter that receives the ToolContext must be named `ctx`")
     if parameter.default is None and hint is not Any and type(None) not in _members(hint):
         hint = Union[hint, None]  # noqa: UP007 - built from a value, not written as a hint
     description = _description(hint) or docs.parameters.get(parameter.name, "")
@@ -381,7 +381,7 @@ def _read_parameter(
 
 
 def _resolved(function: Callable[..., Any], parameter: inspect.Parameter, local_names: Mapping[str, Any]) -> Any:
-    """The hint as a type. Each is resolved alone, so that `ctx` or the result may name what only type checkers see."""
+    """The hint as a type. Each is resolved alone, so `ctx` or the result may use names that only type checkers see."""
     if parameter.annotation is parameter.empty:
         return Any
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
@@ -406,7 +406,7 @@ def _shown(hint: Any) -> str:
 
 
 def _description(hint: Any) -> str:
-    """The text in `Annotated[X, "text"]`, also one level inside a union."""
+    """The text in `Annotated[X, "text"]`, including one level inside a union."""
     for note in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
         text = (
             note if isinstance(note, str) else getattr(note, "description", None) or getattr(note, "documentation", "")
@@ -418,20 +418,20 @@ def _description(hint: Any) -> str:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the hint alone; what annotates the union as a whole is looked through."""
+    """The members of a union, or the hint alone; ignores annotations on the union as a whole."""
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return get_args(bare) if get_origin(bare) in (Union, types.UnionType) else (hint,)
 
 
 def _rewritten(hint: Any) -> Any:
-    """The hint in terms that msgspec knows, with formats that it leaves out."""
+    """The hint in types that msgspec supports, with formats that it omits."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is object:
         return Any
     if hint in _ITERABLES:
         return list
     if origin is not None and not args and not isinstance(hint, types.GenericAlias):
-        return _rewritten(origin)  # a bare `List` or `Tuple`, which msgspec takes for one of nothing
+        return _rewritten(origin)  # a bare `List` or `Tuple`, which msgspec treats as always empty
     if hint is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
     if origin is Annotated:
@@ -448,7 +448,7 @@ def _rewritten(hint: Any) -> Any:
 def _annotated(hint: Any, bare: Any, notes: list[msgspec.Meta]) -> Any:
     members = _members(hint)
     if len(members) > 1 and any(getattr(note, name) is not None for note in notes for name in _CONSTRAINTS):
-        # A constraint over `X | None` is meant for X; msgspec wants it there.
+        # A constraint on `X | None` is meant for X; msgspec expects it there.
         applied = [m if m is type(None) else Annotated[(_rewritten(m), *notes)] for m in members]
         return Union[tuple(applied)]  # noqa: UP007 - built from values
     rewritten = _rewritten(bare)
@@ -456,7 +456,7 @@ def _annotated(hint: Any, bare: Any, notes: list[msgspec.Meta]) -> Any:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union that msgspec refuses because they look alike in JSON; plain `str` takes what is left."""
+    """The members of a union that msgspec rejects because they look alike in JSON; plain `str` takes the rest."""
     members = _members(hint)
     if len(members) < 2:
         return ()
@@ -511,19 +511,19 @@ def _describe(schema: JsonObject, parameter: Parameter) -> None:
         default = msgspec.to_builtins(parameter.default, str_keys=True, enc_hook=encode_custom, order="deterministic")
         json.dumps(default, allow_nan=False)
     except (TypeError, ValueError, RecursionError, NotImplementedError):
-        return  # A default that JSON has no form for stays the function's own affair.
+        return  # A default without a JSON form is left to the function.
     schema["default"] = default
 
 
 def encode_custom(value: Any) -> Any:
-    """The JSON form of what msgspec does not know by itself."""
+    """The JSON form of a value that msgspec does not support."""
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError(f"objects of type {type(value).__name__} have no JSON form")
 
 
 def _facts_of(hints: list[Any]) -> TypeDetails:
-    """What msgspec's schemas leave out about all types that the hints reach: order of choices, texts of fields."""
+    """What msgspec's schemas omit about all types that the hints reach: order of choices, texts of fields."""
     facts = TypeDetails()
     waiting, seen = list(hints), set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Fakes and builders for tests of tools, and of programs that use toolcrib. Our own tests use the same ones."""
+"""Fakes and builders for testing tools and programs that use toolcrib. Our own tests use them too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @contextmanager
 def isolated_runtime(home: Path, config: str = "", **options: Any) -> Iterator[Runtime]:
-    """A Runtime with a home and a registry of its own; `config` is the text of its config.yaml."""
+    """A Runtime with its own home and registry; `config` is the text of its config.yaml."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "config.yaml").write_text(config)
     runtime = Runtime(home=home, **{"registry": ToolRegistry(), **options})
@@ -40,7 +40,7 @@ def isolated_runtime(home: Path, config: str = "", **options: Any) -> Iterator[R
 
 
 class ScriptedApprover:
-    """Gives its answers in order, and denies when they are over. Keeps the requests that it was asked about."""
+    """Returns its answers in order, and then denies. Records the requests."""
 
     def __init__(self, *answers: Choice | ApprovalAnswer | BaseException) -> None:
         self._answers = list(answers)
@@ -55,9 +55,9 @@ class ScriptedApprover:
 
 
 class ScriptedAsker:
-    """Gives its answers in order to the questions of tools; when they are over, nobody can be asked.
+    """Returns its answers to tools' questions in order; after the last one, asking raises UsageError.
 
-    Keeps the questions, with what there was to choose from. For a runtime: `services={"asker": ScriptedAsker(…)}`.
+    Records the questions with their choices. For a runtime: `services={"asker": ScriptedAsker(…)}`.
     """
 
     def __init__(self, *answers: str | BaseException) -> None:
@@ -66,14 +66,14 @@ class ScriptedAsker:
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str:
         self.asked.append((question, choices))
-        answer = self._answers.pop(0) if self._answers else UsageError("nobody is here to answer")
+        answer = self._answers.pop(0) if self._answers else UsageError("no scripted answer is left")
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
 
 class ListRecorder:
-    """Keeps the records of calls in a list, as `("started" | "finished", tool name)`."""
+    """Records calls in a list, as `("started" | "finished", tool name)`."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Literal["started", "finished"], str]] = []

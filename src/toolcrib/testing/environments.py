@@ -1,4 +1,4 @@
-"""An environment that runs nothing: it answers from a script, and keeps what it was asked for."""
+"""An environment that runs nothing: it answers from a script and records what it was asked to do."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from toolcrib.core.errors import PathChanged
 
 
 class FakeFiles:
-    """The file methods of Environment. Paths are texts: nothing is made absolute, and links are not followed."""
+    """The file methods of Environment. Paths are plain strings: none is made absolute, and links are not followed."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.modes: dict[str, int] = {}
         self.links: dict[str, str] = {}
-        """What each link says, by its path."""
+        """The target of each link, by its path."""
         self.folders: set[str] = set()
-        """Those that were made; others are there because something is in them."""
+        """The folders that were created explicitly; others exist because they contain something."""
 
     async def read_file(self, path: BackendPath, *, plain: bool = False) -> bytes:
         if path in self.files:
@@ -130,7 +130,7 @@ class FakeFiles:
         return None
 
     async def upload(self, source: Path, target: BackendPath) -> None:
-        """Copy a file into the place; folders are not copied here."""
+        """Copy a file into the environment; folders are not supported here."""
         data, about = await asyncio.to_thread(lambda: (source.read_bytes(), source.stat()))
         await self.write_file(target, data, mode=about.st_mode & 0o777)
 
@@ -155,7 +155,7 @@ class FakeFiles:
             return
         content = self.files.get(path)
         if (content is None) != (expected == "") or (content is not None and _digest(content) != expected):
-            raise PathChanged(f"{path!r} has changed since it was looked at; read it again")
+            raise PathChanged(f"{path!r} has changed since it was checked; read it again")
 
 
 def _digest(data: bytes) -> str:
@@ -176,7 +176,7 @@ class ScriptedReply(Struct, frozen=True, kw_only=True):
 
     output: str = ""
     exit_code: int | None = 0
-    """None: it runs until the test ends it, or somebody terminates it."""
+    """None: it runs until the test ends it or something terminates it."""
     orphans: tuple[OrphanedProcess, ...] = ()
     note: str = ""
     fails_with: BaseException | None = None
@@ -184,19 +184,19 @@ class ScriptedReply(Struct, frozen=True, kw_only=True):
 
 
 class FakeExecution:
-    """A scripted command; see Execution. The test plays its part with `prints`, `ends` and `settles`."""
+    """A scripted command; see Execution. The test controls it with `prints`, `ends` and `settles`."""
 
     def __init__(self, request: CommandRequest, on_output: OnOutput, *, pid: int) -> None:
         self.request = request
         self.id = request.id
         self.pid: int | None = pid
         self.written = b""
-        """All that was typed into it."""
+        """Everything that was written to its input."""
         self.input_is_closed = False
         self.reads_input = False
         """What `waits_for_input` answers."""
         self.is_stubborn = False
-        """It takes no notice of `terminate`."""
+        """Whether it ignores `terminate`."""
         self.terminations = 0
         self.size: TerminalSize | None = request.terminal
         self._on_output = on_output
@@ -219,7 +219,7 @@ class FakeExecution:
         orphans: tuple[OrphanedProcess, ...] = (),
         note: str = "",
     ) -> None:
-        """Make it end; what it left behind runs until `settles` or `terminate`."""
+        """Make it end; its leftover processes run until `settles` or `terminate`."""
         if self._ended.done():
             return
         if orphans:
@@ -227,11 +227,11 @@ class FakeExecution:
         self._ended.set_result(CommandExit(exit_code=exit_code, reason=reason, orphans=orphans, note=note))
 
     def settles(self) -> None:
-        """Make what it left behind end."""
+        """Make its leftover processes end."""
         self._children_gone.set()
 
     def heard_by(self, on_output: OnOutput, offset: int) -> None:
-        """Send its output to somebody else from now on, and what it printed from `offset` on."""
+        """Send its output from `offset` on, and all further output, to a new receiver."""
         self._on_output = on_output
         if self._printed[offset:]:
             on_output(self._printed[offset:])
@@ -273,7 +273,7 @@ class FakeExecution:
 
 
 class FakeProcess:
-    """A scripted program beside the session; see EngineProcess."""
+    """A scripted program outside the session; see EngineProcess."""
 
     pid = None
 
@@ -298,17 +298,17 @@ class FakeProcess:
         self.input_is_closed = True
 
     async def resize(self, size: TerminalSize) -> None:
-        """Nothing: it has no terminal."""
+        """Do nothing: it has no terminal."""
 
     async def wait(self) -> int:
         return await asyncio.shield(self._ended)
 
     async def abandon(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds no resources."""
 
 
 class FakeEnvironment(FakeFiles):
-    """A place in memory; see Environment. `replies` says what each command does, `default` what all others do.
+    """An in-memory environment; see Environment. `replies` says what each command does, `default` what all others do.
 
     environment = FakeEnvironment({"make": ScriptedReply(output="done\\n")})
     ...
@@ -333,7 +333,7 @@ class FakeEnvironment(FakeFiles):
         self.executions: dict[str, FakeExecution] = {}
         """The same, by id."""
         self.programs: list[str] = []
-        """Every program that was started beside the session, as a shell line."""
+        """Every program that was started outside the session, as a shell line."""
         self.is_open = False
         self.closings = 0
         self._cwd = BackendPath(cwd)

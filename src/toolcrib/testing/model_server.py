@@ -1,11 +1,11 @@
-"""A server on this machine that answers as OpenAI's and Anthropic's do, from a script.
+"""A local server that answers like OpenAI's and Anthropic's APIs, from a script.
 
     with ScriptedModelServer(["Hello.", Refusal(429, retry_after=1)]) as server:
         client = OpenAI(base_url=server.base_url, api_key="any")
         ...
         assert server.requests[0].body["model"] == "test"
 
-It runs in threads of its own, so that it serves code with and without an event loop.
+It runs in its own threads, so it serves code with and without an event loop.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error: a status, and a body in the form of the protocol that the request speaks."""
+    """An error: a status, and a body in the format of the request's protocol."""
 
     status: int = 500
     message: str = "scripted failure"
     kind: str = "scripted_error"
     retry_after: float | None = None
     body: str | None = None
-    """Another body, as it is."""
+    """A different body, sent unchanged."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """An answer that is streamed, and what goes wrong on the way."""
+    """A streamed answer, and what goes wrong during it."""
 
     answer: str | ModelResponse
     stall_after: int | None = None
-    """After this many events nothing more comes; the connection stays open."""
+    """Send nothing more after this many events; the connection stays open."""
     drop_after: int | None = None
-    """After this many events the connection is cut; 0 cuts it before any byte of an answer."""
+    """Cut the connection after this many events; 0 cuts it before the first byte."""
     pause_seconds: float = 0.0
-    """Between two events."""
+    """The delay between two events."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A body that is sent as it is: a recorded stream, or garbage."""
+    """A body that is sent unchanged: a recorded stream, or garbage."""
 
     body: bytes
     content_type: str = "text/event-stream"
@@ -74,16 +74,16 @@ ServerStep = str | ModelResponse | Stream | Refusal | Recorded | Callable[["Seen
 
 @dataclass(frozen=True)
 class SeenRequest:
-    """A request that came in."""
+    """A received request."""
 
     path: str
     headers: Mapping[str, str]
     """With names in lower case."""
     body: JsonObject
     at: float
-    """When, by the monotonic clock."""
+    """The time of arrival, on the monotonic clock."""
     connection: int
-    """A number for each connection, so that reuse can be seen."""
+    """The number of the connection, which shows reuse."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class _State:
 
 
 class ScriptedModelServer:
-    """Answers each request with the next step, and keeps the requests. For `with` and for `async with`."""
+    """Answers each request with the next step, and records the requests. Works with `with` and `async with`."""
 
     def __init__(self, steps: Iterable[ServerStep] = (), *, otherwise: ServerStep | None = None) -> None:
         self._state = _State(list(steps), otherwise)
@@ -113,26 +113,26 @@ class ScriptedModelServer:
 
     @property
     def hang_ups(self) -> int:
-        """How many answers were not heard to the end, because the client closed the connection."""
+        """How often a client closed the connection before the end of an answer."""
         return self._state.hang_ups
 
     @property
     def origin(self) -> str:
-        """The address without a path, which is what clients of Anthropic want."""
+        """The URL without a path, for Anthropic clients."""
         assert self._server is not None, "start the server first: `with ScriptedModelServer(…) as server:`"
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def base_url(self) -> str:
-        """The address that clients of OpenAI want."""
+        """The URL for OpenAI clients."""
         return f"{self.origin}/v1"
 
     def add(self, *steps: ServerStep) -> None:
-        """More steps, for after those that are left."""
+        """Append more steps."""
         self._state.steps.extend(steps)
 
     def wait_for(self, condition: Callable[[ScriptedModelServer], bool], seconds: float = 10.0) -> bool:
-        """Wait until something is true of the server, such as `lambda server: server.hang_ups == 1`."""
+        """Wait until a condition on the server is true, such as `lambda server: server.hang_ups == 1`."""
         with self._state.changed:
             return self._state.changed.wait_for(lambda: condition(self), seconds)
 
@@ -200,7 +200,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the requests are kept."""
+        """Log nothing: the requests are recorded anyway."""
 
     def do_GET(self) -> None:
         models = {"object": "list", "data": [{"id": "scripted", "object": "model"}]}
@@ -287,7 +287,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _stall(self) -> None:
-        """Say nothing more until the client gives up, or the server ends."""
+        """Send nothing more until the client gives up or the server stops."""
         while not self.server.state.closing.is_set():
             readable, _, _ = select.select([self.connection], [], [], POLL_SECONDS)
             if readable and not self.connection.recv(1, socket.MSG_PEEK):
@@ -312,7 +312,7 @@ _ANTHROPIC_STOPS = {"end": "end_turn", "tool_calls": "tool_use", "length": "max_
 
 
 def openai_events(response: ModelResponse, number: int) -> Iterator[bytes]:
-    """The chunks of a streamed chat completion, the last with what was used, and the end mark."""
+    """The chunks of a streamed chat completion, the last one with the usage, and the end marker."""
     message = response.message
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": piece} for piece in pieces(message.reasoning)]
@@ -330,7 +330,7 @@ def openai_events(response: ModelResponse, number: int) -> Iterator[bytes]:
 
 
 def openai_whole(response: ModelResponse, number: int) -> JsonObject:
-    """A chat completion for who did not ask for a stream."""
+    """A chat completion for a request without streaming."""
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in _with_ids(response.message.tool_calls, number)
@@ -362,7 +362,7 @@ def anthropic_events(response: ModelResponse, number: int) -> Iterator[bytes]:
 
 
 def anthropic_whole(response: ModelResponse, number: int) -> JsonObject:
-    """A message for who did not ask for a stream."""
+    """A message for a request without streaming."""
     stop = {"stop_reason": _ANTHROPIC_STOPS[response.stop], "stop_sequence": None}
     return _anthropic_head(response, number) | {"content": list(_blocks(response, number))} | stop
 

@@ -1,6 +1,6 @@
 """Tools that work on the state of a running agent: its plan, its memory, its past sessions, its helpers.
 
-Each asks the runtime for the service that keeps that state, and says which one is missing where there is no agent.
+Each uses a service of the runtime that keeps this state; without an agent, the error names the missing service.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ registry.register(
     name="delegate_task",
     toolset="delegation",
     schema={
-        "description": "Give work to helpers that work on their own and report back. They see nothing of this talk.",
+        "description": "Give work to helpers that work alone and report back. They cannot see this conversation.",
         "parameters": {
             "type": "object",
             "properties": {
@@ -163,7 +163,7 @@ registry.register(
                 "tasks": {
                     "type": "array",
                     "items": SUBTASK,
-                    "description": "Several pieces of work, done side by side",
+                    "description": "Several tasks, done in parallel",
                 },
                 "background": {"type": "boolean", "description": "Accepted and ignored; the runtime decides"},
             },

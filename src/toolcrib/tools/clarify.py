@@ -1,4 +1,4 @@
-"""A question to the person in front of the session."""
+"""Asks the user a question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CHOICES = 4
 
 
 async def clarify(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
-    """What the person answered, as JSON; an error that lets the model decide where nobody can answer."""
+    """The user's answer, as JSON; if no user can answer, an error that tells the model to decide."""
     question = str(args.get("question") or "").strip()
     if not question:
         return tool_error("the question is empty; say in `question` what you want to know")
@@ -24,7 +24,7 @@ async def clarify(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
         answer = await ctx.ask(question, choices)
     except UsageError:
         return tool_error(
-            "nobody can be asked in this session; decide yourself what is most likely meant, go on, "
+            "no user can answer in this session; decide yourself what is most likely meant, continue, "
             "and say in your answer what you assumed",
             question=question,
         )
@@ -36,7 +36,7 @@ registry.register(
     toolset="clarify",
     schema={
         "description": (
-            "Ask the person a question when the task can be meant in ways that lead to different work, or when a "
+            "Ask the user a question when the task can be meant in ways that lead to different work, or when a "
             "choice is theirs to make. Not for permission to run something: that is asked for by itself."
         ),
         "parameters": {
@@ -47,7 +47,7 @@ registry.register(
                     "type": "array",
                     "maxItems": MAX_CHOICES,
                     "items": {"type": "string"},
-                    "description": "Up to four answers to choose from; the person may always answer in own words",
+                    "description": "Up to four answers to choose from; the user can always answer freely",
                 },
             },
             "required": ["question"],

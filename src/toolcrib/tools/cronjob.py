@@ -23,7 +23,7 @@ CRONJOB_SCHEMA: JsonObject = {
     "name": "cronjob",
     "description": (
         "Schedule work for an agent. Each run is a new session that knows nothing about this one, so put everything it "
-        "needs into the prompt. Nobody can be asked during a run. list with a job_id shows its runs and their output."
+        "needs into the prompt. No user can answer during a run. list with a job_id shows its runs and their output."
     ),
     "parameters": {
         "type": "object",

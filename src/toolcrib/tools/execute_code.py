@@ -15,7 +15,7 @@ async def execute_code(args: JsonObject, *, ctx: ToolContext, enabled_tools: lis
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    """The script, as a command in the place where it would run."""
+    """The script, as a command in the environment where it would run."""
     return ctx.services.code_execution.effects(args, ctx)
 
 

@@ -25,7 +25,7 @@ PATCH_SCHEMA: JsonObject = {
         "mode 'patch': add, update, delete and move several files, all or nothing:\n"
         "*** Begin Patch\n*** Update File: src/app.py\n@@ def run():\n     start()\n-    work()\n+    work(2)\n"
         "*** Add File: notes.txt\n+text\n*** Delete File: old.txt\n*** End Patch\n"
-        "('*** Move to: PATH' may follow an Update line; unified diffs are taken, too). Old text must match exactly; "
+        "('*** Move to: PATH' may follow an Update line; unified diffs work too). Old text must match exactly; "
         "where it does not, nothing changes and near matches are shown."
     ),
     "parameters": {

@@ -1,4 +1,4 @@
-"""The background processes of a session: look at them, wait for them, talk to them, end them."""
+"""Manages the background processes of a session: lists, polls, waits, writes input and kills."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from toolcrib.registry import registry
 
 
 async def process(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
-    """What became of the action, as JSON."""
+    """The result of the action, as JSON."""
     return await ctx.services.processes.handle(args, ctx)
 
 
 def effects_of(args: JsonObject, _: ToolContext) -> tuple[Effect, ...]:
-    """What is typed into a process may be a command for the shell that runs there, so it is judged like one.
+    """The gate checks text typed into a process like a command, because a shell may be running there.
 
-    Ending and looking only touch what this session started itself.
+    The other actions only affect what this session itself started.
     """
     if args.get("action") in ("write", "submit") and args.get("data"):
         return (Effect("exec", str(args["data"])),)
@@ -29,7 +29,7 @@ registry.register(
     toolset="terminal",
     schema={
         "description": (
-            "Look after background processes that terminal(background=true) started. list: all of this session. "
+            "Manage background processes that terminal(background=true) started. list: all of this session. "
             "poll: state and new output. log: output by lines. wait: until it ends. kill: end it with its children. "
             "write: type text. submit: type a line and press Enter. close: end its input."
         ),
@@ -49,14 +49,14 @@ registry.register(
                 "timeout": {
                     "type": "integer",
                     "minimum": 1,
-                    "description": "How many seconds wait lasts at most; without it, as long as one wait may last",
+                    "description": "The maximum seconds for wait; by default, the longest wait allowed",
                 },
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
                     "description": "The first line for log, counted from 0; without it, log shows the last lines",
                 },
-                "limit": {"type": "integer", "minimum": 1, "description": "How many lines log shows; 200 if not said"},
+                "limit": {"type": "integer", "minimum": 1, "description": "How many lines log shows; 200 by default"},
             },
             "required": ["action"],
         },

@@ -22,7 +22,7 @@ READ_FILE_SCHEMA: JsonObject = {
     "name": "read_file",
     "description": (
         "Read a file. Each line comes as its number, a bar and its text (`    12|text`); number and bar are not part "
-        "of the file. When more follows, go on at next_offset. Images are shown; PDFs, notebooks, Word, Excel and "
+        "of the file. If there is more, continue at next_offset. Images are shown; PDFs, notebooks, Word, Excel and "
         "PowerPoint files come as text. Use this instead of cat, head or tail."
     ),
     "parameters": {
@@ -47,7 +47,7 @@ registry.register(
     handler=read_file,
     is_async=True,
     emoji="📖",
-    # It keeps to limits of its own, and a preview of a file would only send the model back to read it.
+    # It has its own limits, and a preview of a file would only make the model read it again.
     max_result_size_chars=float("inf"),
     effects=effects,
 )

@@ -14,7 +14,7 @@ async def search_files(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    """Reading the folder that is searched."""
+    """A read of the searched folder."""
     return ctx.services.files.search_effects(args, ctx)
 
 
@@ -43,7 +43,7 @@ SEARCH_FILES_SCHEMA: JsonObject = {
                 "default": "content",
             },
             "path": {"type": "string", "description": "The folder or file to search", "default": "."},
-            "file_glob": {"type": "string", "description": "Only files that this glob fits, such as *.{ts,tsx}"},
+            "file_glob": {"type": "string", "description": "Only files that match this glob, such as *.{ts,tsx}"},
             "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 50},
             "offset": {
                 "type": "integer",

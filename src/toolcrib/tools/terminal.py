@@ -17,13 +17,13 @@ async def terminal(args: JsonObject, *, ctx: ToolContext, **_: Any) -> Any:
 
 
 def effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    """The command, in the place and folder that its session is in."""
+    """The command, in the environment and folder of its session."""
     return (ctx.services.terminal.effect_of(args, ctx),)
 
 
 def check_terminal() -> bool | Unavailable:
-    """Whether there is a shell. Asked often, so it looks at the usual places first."""
-    # Without `shutil`, which would be loaded at every start for this one question.
+    """Whether there is a shell. Runs often, so it checks the usual places first."""
+    # Without `shutil`, which every start would have to load only for this.
     folders = (os.path.join(folder, "bash") for folder in os.get_exec_path())  # noqa: PTH118
     if any(map(os.path.exists, USUAL_PLACES)) or any(map(os.path.exists, folders)):
         return True
@@ -35,7 +35,7 @@ TERMINAL_SCHEMA: JsonObject = {
     "description": (
         "Run a shell command (bash) and get its output and exit code. Folder, exported variables, functions and "
         "aliases are kept between commands of a session. Start servers, watchers and other long work with "
-        "background=true and follow them with the process tool; what a command leaves running is kept there, too. "
+        "background=true and follow them with the process tool; processes that a command leaves running are there too. "
         "Commands have no input unless pty=true. Prefer the file tools for reading, searching and editing files."
     ),
     "parameters": {
@@ -52,7 +52,7 @@ TERMINAL_SCHEMA: JsonObject = {
                 "minimum": 0,
                 "description": "Seconds that it may take in the foreground (180 unless set otherwise, 600 at most)",
             },
-            "workdir": {"type": "string", "description": "The folder to run it in, for this command alone"},
+            "workdir": {"type": "string", "description": "The folder to run it in, for this command only"},
             "pty": {
                 "type": "boolean",
                 "description": "Run it on a pseudo-terminal, for programs that ask questions or draw on the screen",

@@ -39,7 +39,7 @@ def describe(args: JsonObject, *, ctx: ToolContext, **_: Any) -> str:
 
 
 def call(args: JsonObject, **_: Any) -> str:
-    """Runs only for a call without a usable inner call: the pipeline unwraps all others before."""
+    """Runs only for a call without a usable inner call: the pipeline has already unwrapped all others."""
     if args.get("name") in SEARCH_TOOLS:
         return tool_error(f"{TOOL_CALL} cannot call {args['name']!r}; call that tool directly")
     return tool_error(f'{TOOL_CALL} needs the name of a tool and its arguments: {{"name": "…", "arguments": {{…}}}}')

@@ -1,1 +1,1 @@
-"""Named bundles of tools: the catalog as data, how a name becomes tool names, and what batch runs sample from."""
+"""Named sets of tools: the catalog, name resolution, and distributions for batch runs."""

@@ -1,8 +1,8 @@
 """Every toolset and platform preset, as data that tool files and plugins may extend in place.
 
 An entry is `{"description", "tools", "includes"}`; `"posture": True` marks a set that describes a way of working with
-the core tools, so that disabling it takes no core tool away. Nothing here is copied at resolution: appending to
-`CORE_TOOLS` or to an entry's lists, or adding an entry, counts from the next resolution on.
+the core tools, so disabling it removes no core tool. Resolution copies nothing from here: appending to `CORE_TOOLS` or
+to an entry's lists, or adding an entry, takes effect at the next resolution.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ CORE_TOOLS: list[str] = [
     *_KANBAN,
     "computer_use",
 ]
-"""What every full preset offers. The presets hold this very list, so appending to it reaches all of them."""
+"""What every full preset offers. The presets share this list, so appending to it changes all of them."""
 
 
 def _entry(description: str, tools: Iterable[str] = (), includes: Iterable[str] = ()) -> ToolsetEntry:
@@ -124,7 +124,7 @@ def _preset(description: str, includes: Iterable[str] = ()) -> ToolsetEntry:
 
 
 _BUNDLES: dict[str, ToolsetEntry] = {
-    "web": _entry("Search the web and read the pages found", _WEB),
+    "web": _entry("Search the web and read pages", _WEB),
     "search": _entry("Search the web without reading pages", ["web_search"]),
     "x_search": _entry("Search posts on X", ["x_search"]),
     "vision": _entry("Look at images", ["vision_analyze"]),
@@ -132,7 +132,7 @@ _BUNDLES: dict[str, ToolsetEntry] = {
     "image_gen": _entry("Make images from text", ["image_generate"]),
     "video_gen": _entry("Make, edit and extend videos", ["video_generate", "xai_video_edit", "xai_video_extend"]),
     "computer_use": _entry("Drive the desktop with mouse and keyboard", ["computer_use"]),
-    "terminal": _entry("Run commands and look after background processes", [*_TERMINAL, *_DESKTOP_TERMINAL]),
+    "terminal": _entry("Run commands and manage background processes", [*_TERMINAL, *_DESKTOP_TERMINAL]),
     "skills": _entry("Read, write and manage skills", _SKILLS),
     "browser": _entry("Drive a web browser, with a search to find where to start", [*_BROWSER, "web_search"]),
     "browser-cdp": _entry("Speak the DevTools protocol to a browser and answer its dialogs", _CDP),
@@ -142,13 +142,13 @@ _BUNDLES: dict[str, ToolsetEntry] = {
     "tts": _entry("Turn text into speech", ["text_to_speech"]),
     "todo": _entry("Keep a task list within a session", ["todo"]),
     "memory": _entry("Remember facts from one session to the next", ["memory"]),
-    "context_engine": _entry("Filled by the context engine in use, if it brings tools"),
+    "context_engine": _entry("Tools of the active context engine, if it has any"),
     "session_search": _entry("Search earlier conversations", ["session_search"]),
     "project": _entry("Create, list and switch projects", ["project_create", "project_list", "project_switch"]),
-    "clarify": _entry("Ask the person a question", ["clarify"]),
+    "clarify": _entry("Ask the user a question", ["clarify"]),
     "code_execution": _entry("Run Python that calls other tools", ["execute_code"]),
     "delegation": _entry("Hand a subtask to another agent", ["delegate_task"]),
-    "moa": _entry("Let several models answer a hard question together", ["mixture_of_agents"]),
+    "moa": _entry("Ask several models a hard question together", ["mixture_of_agents"]),
     "rl": _entry("Set up, run and inspect reinforcement-learning training", _RL),
     "homeassistant": _entry("See and control a smart home through Home Assistant", _HOME_ASSISTANT),
     "kanban": _entry("Work on the cards of a shared board", _KANBAN),
@@ -158,10 +158,10 @@ _BUNDLES: dict[str, ToolsetEntry] = {
     "feishu_doc": _entry("Read Feishu documents", ["feishu_doc_read"]),
     "feishu_drive": _entry("Read and answer comments on Feishu files", _FEISHU_DRIVE),
     "spotify": _entry("Play, search and organise music on Spotify", _SPOTIFY),
-    "debugging": _entry("Find and fix a fault: commands, files and the web", _TERMINAL, ["web", "file"]),
+    "debugging": _entry("Debug a problem: commands, files and the web", _TERMINAL, ["web", "file"]),
     "safe": _entry("No commands and no files: the web and images only", (), ["web", "vision", "image_gen"]),
     "coding": {
-        **_entry("Write software: everything for it, nothing besides", [*_ACP, *_DESKTOP_TERMINAL, "clarify"]),
+        **_entry("Write software: everything for coding, nothing else", [*_ACP, *_DESKTOP_TERMINAL, "clarify"]),
         "posture": True,
     },
 }
@@ -186,7 +186,7 @@ _PLATFORMS: dict[str, ToolsetEntry] = {
     "hermes-yuanbao": _preset("Yuanbao bot", ["yuanbao"]),
     "hermes-sms": _preset("Text messages"),
     "hermes-webhook": _entry(
-        "Incoming webhooks: text from strangers, so nothing that acts", [*_WEB, "vision_analyze", "clarify"]
+        "Incoming webhooks: untrusted text, so no tools that act", [*_WEB, "vision_analyze", "clarify"]
     ),
 }
 
@@ -194,9 +194,9 @@ TOOLSETS: dict[str, ToolsetEntry] = {
     **_BUNDLES,
     "hermes-cli": _preset("Chat in the terminal"),
     "hermes-cron": _preset("Scheduled tasks"),
-    "hermes-acp": _entry("Agent inside an editor, by the Agent Client Protocol", _ACP),
+    "hermes-acp": _entry("Agent inside an editor, over the Agent Client Protocol", _ACP),
     "hermes-api-server": _entry(
-        "OpenAI-compatible server, where nobody can be asked", [*_ACP, "image_generate", "cronjob", *_HOME_ASSISTANT]
+        "OpenAI-compatible server, where no user can answer", [*_ACP, "image_generate", "cronjob", *_HOME_ASSISTANT]
     ),
     **_PLATFORMS,
     "hermes-gateway": _entry("Every messaging platform together", (), _PLATFORMS),
@@ -213,7 +213,7 @@ SHORT_NAMES: dict[str, str] = {
 def create_custom_toolset(
     name: str, description: str, tools: list[str] | None = None, includes: list[str] | None = None
 ) -> None:
-    """Add a toolset to the catalog, or replace the one of that name; it counts from the next resolution on."""
+    """Add a toolset to the catalog, or replace the one with that name; takes effect at the next resolution."""
     TOOLSETS[name] = _entry(description, tools or (), includes or ())
 
 

@@ -22,7 +22,7 @@ class RegistryView(Protocol):
     def get_registered_toolset_names(self) -> list[str]: ...
 
     def get_tool_names_for_toolset(self, name: str, /) -> list[str]:
-        """The tools registered into `name`; an empty list says that nobody registered such a toolset."""
+        """The tools registered into `name`; an empty list means that no such toolset is registered."""
         ...
 
     def get_registered_toolset_aliases(self) -> dict[str, str]: ...
@@ -33,7 +33,7 @@ class RegistryView(Protocol):
 
 
 class NoRegistry:
-    """A registry view without tools, for what the catalog and the config say on their own."""
+    """A registry view without tools, for using only the catalog and the config."""
 
     def get_registered_toolset_names(self) -> list[str]:
         return []
@@ -65,18 +65,18 @@ class CustomToolsetLike(Protocol):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The tools that a list of enabled and a list of disabled toolsets leave over."""
+    """The tools that remain after applying the enabled and disabled toolsets."""
 
     tool_names: frozenset[str]
     unknown: list[str]
-    """Names that are no toolset: they gave nothing and took nothing away."""
+    """Unknown toolset names, which were ignored."""
 
 
 ToolsetSource = Literal["catalog", "custom", "registry", "legacy"]
 
 
 class ToolsetInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a person may want to know about one toolset."""
+    """Everything a user may want to know about one toolset."""
 
     name: str
     description: str
@@ -92,7 +92,7 @@ EVERYTHING = frozenset({"all", "*"})
 
 
 class ToolsetLookup:
-    """One consistent look-up of toolsets; made for one question and dropped after it."""
+    """One consistent view of the toolsets, for a single query."""
 
     __slots__ = ("_catalog", "_core", "_core_set", "_extensions", "_registry")
 
@@ -108,19 +108,19 @@ class ToolsetLookup:
         self._core = core
         self._core_set = frozenset(core)
         # The config may extend a toolset under any of its names, and which toolset a name means can change between
-        # two questions (an MCP server connects), so this is worked out each time.
+        # two queries (an MCP server connects), so compute this each time.
         self._extensions: dict[str, list[ToolsetEntry]] = {}
         for name, extension in custom.items():
             self._extensions.setdefault(self.canonical(name), []).append(extension)
 
     def canonical(self, name: str) -> str:
-        """The name under which a toolset is defined; a name that nothing answers to comes back as it is."""
+        """The name under which a toolset is defined; an unknown name is returned unchanged."""
         if name in self._catalog or self._registry.get_tool_names_for_toolset(name):
             return name
         return self._registry.get_toolset_alias_target(name) or SHORT_NAMES.get(name, name)
 
     def entry(self, name: str) -> ToolsetEntry | None:
-        """The toolset of this canonical name with all that was added to it, as a copy; None if there is none."""
+        """The toolset with this canonical name and all additions to it, as a copy; None if unknown."""
         base = self._catalog.get(name)
         registered = self._registry.get_tool_names_for_toolset(name)
         extensions = self._extensions.get(name, ())
@@ -142,7 +142,7 @@ class ToolsetLookup:
     def walk(self, name: str) -> Iterator[tuple[list[str], bool]]:
         """The own tools of every toolset reached from `name`, and whether a preset brought them in.
 
-        Nothing is yielded for an unknown name; cycles and diamonds end by themselves.
+        Yields nothing for an unknown name; cycles and diamonds are safe.
         """
         seen: set[tuple[str, bool]] = set()
         pending = [(name, False)]
@@ -163,14 +163,14 @@ class ToolsetLookup:
             pending += [(included, within_preset) for included in entry["includes"]]
 
     def tools(self, name: str) -> set[str]:
-        """The tools of a toolset and of all that it includes."""
+        """The tools of a toolset and of all toolsets it includes."""
         return {tool for tools, _ in self.walk(name) for tool in tools}
 
     def denied_tools(self, name: str) -> set[str] | None:
-        """What disabling `name` takes away (of a preset, what it adds to the core); None if the name is unknown."""
+        """What disabling `name` removes (for a preset, what it adds to the core); None if the name is unknown."""
         known = False
         denied: set[str] = set()
-        # Where a toolset and an MCP server share a name, denying it denies both.
+        # If a toolset and an MCP server share a name, disabling it disables both.
         for meant in (name, self._registry.get_toolset_alias_target(name)):
             for tools, within_preset in self.walk(meant) if meant else ():
                 known = True
@@ -192,7 +192,7 @@ class ToolsetLookup:
         return {*self._catalog.copy(), *self._extensions, *self._registry.get_registered_toolset_names()}
 
     def aliases(self, canonical: str) -> list[str]:
-        """The other names under which a toolset can be asked for."""
+        """The other names of a toolset."""
         candidates = {*SHORT_NAMES, *self._registry.get_registered_toolset_aliases()}
         return sorted(alias for alias in candidates if alias != canonical and self.canonical(alias) == canonical)
 
@@ -202,7 +202,7 @@ class ToolsetLookup:
             what = f"Tools of the MCP server {server!r}" if server != name else f"Tools registered under {name!r}"
             return {"description": what, "tools": [], "includes": []}
         platform = name.removeprefix(PRESET_PREFIX)
-        # Only a platform that someone brought along: `hermes-web` is a slip of the pen, not a preset.
+        # Only a platform that a plugin adds: `hermes-web` is a typo, not a preset.
         if platform == name or platform in self._catalog or not self._registry.get_tool_names_for_toolset(platform):
             return None
         return {"description": f"Platform {platform!r}", "tools": self._core, "includes": [platform]}
@@ -214,13 +214,13 @@ class ToolsetLookup:
 
 
 def legacy_entry(name: str) -> ToolsetEntry | None:
-    """The toolset behind a name of an early release."""
+    """The toolset behind a legacy name."""
     tools = LEGACY_TOOLSETS.get(name)
-    return None if tools is None else {"description": "Name of an early release", "tools": [*tools], "includes": []}
+    return None if tools is None else {"description": "Legacy name", "tools": [*tools], "includes": []}
 
 
 def custom_entry(value: Any) -> ToolsetEntry:
-    """A toolset of the config, given as a mapping or as an object with these attributes."""
+    """A toolset from the config, as a mapping or as an object with these attributes."""
     if isinstance(value, Mapping):
         description, tools, includes = (value.get(key) for key in ("description", "tools", "includes"))
     else:
@@ -229,16 +229,16 @@ def custom_entry(value: Any) -> ToolsetEntry:
 
 
 def _names(value: Iterable[Any] | str | None) -> list[str]:
-    # Tool files write into the catalog as they like; one slip there must not cost everybody's tools.
+    # Any tool file can write into the catalog; one mistake there must not break all toolsets.
     if isinstance(value, str):
         return [value]
     return [name for name in value or () if isinstance(name, str)]
 
 
 class ToolsetResolver:
-    """Answers every question about toolsets over one registry, the config's own toolsets and the catalog.
+    """Resolves toolsets over one registry, the config's own toolsets and the catalog.
 
-    Nothing is remembered between two questions, so what was registered or written into the catalog counts at once.
+    It caches nothing between queries, so changes to the registry or the catalog take effect at once.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ToolsetResolver:
         expected: Iterable[str] = (),
     ) -> None:
         self.expected = frozenset(expected)
-        """Toolsets that are to come, such as those of servers that are being connected: empty, but not unknown."""
+        """Toolsets that will exist soon, such as those of MCP servers that are connecting: empty, but not unknown."""
         self._registry = registry
         self._custom = {name: custom_entry(value) for name, value in (custom or {}).items()}
         self._catalog = catalog
@@ -263,12 +263,12 @@ class ToolsetResolver:
         return resolver
 
     def get(self, name: str) -> ToolsetEntry | None:
-        """The definition of a toolset, with what registry and config add to it, as a copy; None if unknown."""
+        """The definition of a toolset with the additions of registry and config, as a copy; None if unknown."""
         reading = self._read()
         return reading.entry(reading.canonical(name))
 
     def resolve(self, name: str) -> list[str]:
-        """The sorted tools of a toolset and of all that it includes; an unknown name gives an empty list."""
+        """The sorted tools of a toolset and of all toolsets it includes; an empty list for an unknown name."""
         reading = self._read()
         if not _defines(reading, name):
             return []
@@ -283,7 +283,7 @@ class ToolsetResolver:
         return sorted(self._read().names())
 
     def validate(self, name: str) -> bool:
-        """Whether `name` is a toolset; names of early releases are not, though `select` accepts them."""
+        """Whether `name` is a toolset; legacy names are not, though `select` accepts them."""
         return _defines(self._read(), name)
 
     def require(self, names: Iterable[str]) -> None:
@@ -323,7 +323,7 @@ class ToolsetResolver:
         return set(self.resolve(name)).difference(self._core)
 
     def info(self, name: str) -> ToolsetInfo | None:
-        """All about one toolset, for `toolsets show`; None if the name is unknown."""
+        """Details of one toolset, for `toolsets show`; None if the name is unknown."""
         reading = self._read()
         if name in EVERYTHING:
             tools = tuple(reading.all_tools())
@@ -368,5 +368,5 @@ def _defines(reading: ToolsetLookup, name: str) -> bool:
 
 
 def _name_list(names: Iterable[str] | None) -> list[str]:
-    # A bare string is one name: taken letter by letter, `disabled="terminal"` would disable nothing.
+    # A bare string is one name: iterated by letters, `disabled="terminal"` would disable nothing.
     return [names] if isinstance(names, str) else [str(name) for name in names or ()]

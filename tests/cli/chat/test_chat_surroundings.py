@@ -222,7 +222,7 @@ def test_nobody_can_be_asked_through_a_pipe(home: Path) -> None:
 
     assert "Then not." in done.stdout
     assert "blocked" in done.stderr
-    assert "nobody can be asked" in session_text(home)
+    assert "no user can answer" in session_text(home)
 
 
 @pytest.mark.services

@@ -1,4 +1,4 @@
-"""One canonical definition, rendered into what each provider accepts."""
+"""Renders canonical definitions into the format that each provider accepts."""
 
 from toolcrib.core.models import Dialect
 from toolcrib.definitions.dialects.render import Rendered, SkippedTool, render

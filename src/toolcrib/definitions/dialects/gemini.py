@@ -1,4 +1,4 @@
-"""Schemas in the subset of OpenAPI that Gemini's `parameters` takes."""
+"""Schemas in the subset of OpenAPI that Gemini's `parameters` accepts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNNOTED = frozenset({"required", "type", "const", "items"})
 
 
 def openapi(node: JsonObject) -> JsonObject:
-    """The normalised node, every part of it typed, in the fields that Gemini knows."""
+    """The normalised node in the fields that Gemini supports, with a type on every part."""
     if "anyOf" in node:
         return _alternatives(node)
     if "const" in node:
@@ -82,7 +82,7 @@ def _inner(keyword: str, value: Any) -> Any:
 
 
 def _items(node: JsonObject) -> JsonObject:
-    """One schema for all positions of an array: tuples become the choice between their members."""
+    """One schema for all positions of an array: tuples become a choice between their members."""
     positions = node.get("prefixItems", [])
     if not positions:
         return openapi(node.get("items", {}))
@@ -93,7 +93,7 @@ def _items(node: JsonObject) -> JsonObject:
 
 
 def _alternatives(node: JsonObject) -> JsonObject:
-    """The choice alone, or its one branch: beside `anyOf` no other field may stand, not even a description."""
+    """Only the choice, or its one branch: no other field may accompany `anyOf`, not even a description."""
     shared = {key: value for key, value in node.items() if key != "anyOf" and key not in _annotations(node)}
     rendered = [openapi(intersect(branch, shared) if shared else branch) for branch in node["anyOf"] if branch]
     flat = [option for branch in rendered for option in branch.get("anyOf", [branch])]
@@ -109,7 +109,7 @@ def _alternatives(node: JsonObject) -> JsonObject:
 
 
 def _about(type_name: str, node: JsonObject) -> JsonObject:
-    """What the node says about values of one type; of an enum, the values of that type."""
+    """What the node says about values of one type; for an enum, the values of that type."""
     about = {key: value for key, value in node.items() if key in keywords_for([type_name])}
     if "enum" in node:
         about["enum"] = [value for value in node["enum"] if infer_types({"const": value}) == [type_name]]
@@ -133,6 +133,6 @@ def _described(node: JsonObject, found: JsonObject) -> JsonObject:
 
 
 def _anything() -> JsonObject:
-    """Gemini has no untyped value, so each type is offered."""
+    """Offers every type, because Gemini has no untyped values."""
     plain: list[JsonObject] = [{"type": name} for name in ("string", "number", "boolean", "object")]
     return {"anyOf": [*plain, {"type": "array", "items": {"type": "string"}}]}

@@ -1,4 +1,4 @@
-"""What each JSON Schema keyword may hold: well-formed values are copied, malformed ones are left out."""
+"""The valid values of each JSON Schema keyword: copies well-formed values and omits malformed ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_DATA_DEPTH = 60
 
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 ANY_TYPE = ("string", "number", "boolean", "array", "object", "null")
-# Spellings that are no JSON Schema but that authors write, with an unmistakable meaning.
+# Spellings that authors use although they are not JSON Schema, and whose meaning is clear.
 TYPE_SPELLINGS = {
     "str": "string",
     "text": "string",
@@ -58,13 +58,13 @@ def clean_types(value: Any) -> list[str]:
     lowered = [name.lower() for name in names if isinstance(name, str)]
     repaired = [TYPE_SPELLINGS.get(name, name) for name in lowered]
     if any(name not in TYPES for name in repaired):
-        # An unknown name may stand for anything, so the keyword as a whole rules nothing out.
+        # An unknown name may mean anything, so the keyword as a whole excludes nothing.
         return []
     return list(dict.fromkeys(repaired))
 
 
 def types_of(node: JsonObject) -> list[str]:
-    """The types that a cleaned node allows; empty when it does not say."""
+    """The types that a cleaned node allows; empty if unspecified."""
     declared = node.get("type", [])
     return [declared] if isinstance(declared, str) else declared
 
@@ -74,7 +74,7 @@ def set_types(node: JsonObject, types: list[str]) -> None:
 
 
 def infer_types(node: JsonObject) -> list[str]:
-    """The types that a node means: declared, or else read from its other keywords."""
+    """The types that a node means: declared, or inferred from its other keywords."""
     if declared := types_of(node):
         return declared
     if "enum" in node or "const" in node:
@@ -194,7 +194,7 @@ PLAIN_KEYWORDS: dict[str, Callable[[Any], Any]] = {
     "required": _names,
     "dependentRequired": _name_lists,
 }
-"""The keywords whose value holds no schema, each with what copies it (or says that it is malformed)."""
+"""The keywords whose values contain no schema, each with a function that copies or rejects the value."""
 
 
 MAX_NOTE_CHARS = 160
@@ -202,25 +202,25 @@ MAX_LISTED_VALUES = 20
 
 
 def short(value: Any) -> str:
-    """A JSON value on one line, cut to a length that a description can bear."""
+    """A JSON value on one line, shortened to fit in a description."""
     return _cut(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
 def one_of(values: list[Any]) -> str:
-    """The values as a list in words; of a long list, its beginning."""
+    """The values as a readable list; for a long list, its beginning."""
     listed = ", ".join(short(value) for value in values[:MAX_LISTED_VALUES])
     hidden = len(values) - MAX_LISTED_VALUES
     return f"one of {listed}" + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def note(keyword: str, value: Any) -> str:
-    """What the keyword demands, in a few words; empty when a model gains nothing from it."""
+    """A short description of what the keyword requires; empty if it does not help a model."""
     phrase = _PHRASES.get(keyword)
     return phrase(value) if phrase else ""
 
 
 def with_notes(description: str, notes: Iterable[str]) -> str:
-    """The description followed by each note in parentheses; a note that it already carries is not repeated."""
+    """The description followed by each note in parentheses, without repeating notes that it already contains."""
     text = description.rstrip()
     for remark in notes:
         if remark and f"({remark})" not in text:

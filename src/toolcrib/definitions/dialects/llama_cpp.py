@@ -9,23 +9,23 @@ from toolcrib.definitions.dialects.keywords import ANY_TYPE, add_notes, note
 from toolcrib.definitions.dialects.normal import intersect
 
 MAX_REPETITIONS = 1_000
-"""Longer counted repetitions make grammars that the parser refuses."""
+"""The parser rejects grammars with longer counted repetitions."""
 MAX_EXACT_INTEGER = 2**53
 MAX_ENUM_VALUES = 500
 
 _STRIPPED = frozenset(
     {"pattern", "format", "contentEncoding", "contentMediaType", "propertyNames", "patternProperties"}
-    # A server built with llguidance refuses these two outright.
+    # A server built with llguidance rejects these two outright.
     | {"uniqueItems", "dependentRequired"}
 )
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-# Beside one of these the grammar builder would follow `anyOf` alone and forget the rest of the node.
+# With one of these, the grammar builder would follow only `anyOf` and ignore the rest of the node.
 _STRUCTURE = frozenset({"properties", "additionalProperties", "items", "prefixItems", "enum", "const"})
 
 
 def loosen(node: JsonObject) -> JsonObject:
-    """The normalised node in what the grammar builder takes; accepts all that the node accepts."""
+    """The normalised node in a form that the grammar builder supports; accepts everything that the node accepts."""
     if "anyOf" in node and _STRUCTURE.isdisjoint(node):
         return _alternatives(node)
     loose = {keyword: _inner(keyword, value) for keyword, value in node.items() if _is_kept(keyword, value)}
@@ -33,7 +33,7 @@ def loosen(node: JsonObject) -> JsonObject:
     if "patternProperties" in node:
         loose["additionalProperties"] = True
     if loose.get("properties") == {} and loose.get("additionalProperties") is not False:
-        # To the grammar builder, no properties and none to add is an object that must stay empty.
+        # The grammar builder reads an object without properties and additional ones as one that must stay empty.
         del loose["properties"]
     if "type" not in loose and not any(loose.get(keyword) is not True for keyword in _STRUCTURE & loose.keys()):
         loose["type"] = list(ANY_TYPE)
@@ -41,7 +41,7 @@ def loosen(node: JsonObject) -> JsonObject:
 
 
 def _alternatives(node: JsonObject) -> JsonObject:
-    """Each branch with what its parent says, because the grammar builder looks at the branches alone."""
+    """Each branch merged with its parent's keywords, because the grammar builder looks only at the branches."""
     shared = {key: value for key, value in node.items() if key not in ("anyOf", "description", "title", "default")}
     loose: JsonObject = {key: node[key] for key in ("description", "title", "default") if key in node}
     loose["anyOf"] = [loosen(intersect(branch, shared)) for branch in node["anyOf"]]

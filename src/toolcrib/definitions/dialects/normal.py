@@ -1,8 +1,8 @@
-"""Any JSON Schema from anyone, as a root object in a small, well-formed subset of draft 2020-12.
+"""Normalises any JSON Schema to a root object in a small, well-formed subset of draft 2020-12.
 
-What comes out holds no boolean schema (but `additionalProperties`), no `allOf`, `oneOf`, `not` or conditional, no
-reference but a bare one into its own `$defs`, and accepts every object that the original accepts. All that remains
-is monotone: loosening any part of it loosens the whole, so that a dialect may leave out what its provider refuses.
+The result has no boolean schema (except `additionalProperties`), no `allOf`, `oneOf`, `not` or conditional, and no
+reference except bare ones into its own `$defs`. It accepts every object that the original accepts. It is monotone:
+loosening any part of it loosens the whole, so a dialect may omit what its provider rejects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class References:
         self._root_id = root_id.rstrip("#") if isinstance(root_id, str) else ""
 
     def pointer(self, reference: str) -> str | None:
-        """The pointer of a reference into this very schema; None for anything elsewhere."""
+        """The pointer of a reference into this schema; None for a reference elsewhere."""
         if self._root_id and reference.startswith(f"{self._root_id}#"):
             reference = reference[len(self._root_id) :]
         if reference == "#" or reference.startswith("#/"):
@@ -47,7 +47,7 @@ class References:
         return None
 
     def target(self, pointer: str) -> Any:
-        """The schema at the pointer; True (anything goes) where there is none."""
+        """The schema at the pointer; True (accepts anything) if there is none."""
         found: Any = self._root
         for step in pointer.split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
@@ -60,7 +60,7 @@ class References:
         return found
 
     def is_recursive(self, pointer: str) -> bool:
-        """Whether following the pointer, and all that it leads to, comes back to it."""
+        """Whether the schema at the pointer refers back to itself, directly or indirectly."""
         seen: set[str] = set()
         waiting = [pointer]
         while waiting:
@@ -99,24 +99,24 @@ class References:
 
 MAX_DEPTH = 50
 MAX_RECURSION = 2
-"""How often a recursive reference is written out inside itself before a plain object stands for it."""
+"""How often to expand a recursive reference inside itself before replacing it with a plain object."""
 MAX_INLINED_NODES = 1_500
-"""References stop being written out at this size, or a few shared definitions would multiply without bound."""
+"""The size at which to stop expanding references; otherwise a few shared definitions could multiply without bound."""
 MAX_NODES = 20_000
 
-# Keywords that old drafts ignore; keeping them would refuse what the author's draft accepts.
+# Keywords that old drafts ignore; keeping them would reject what the author's draft accepts.
 _SINCE_2019 = frozenset({"prefixItems", "dependentRequired"})
 _SINCE_DRAFT_6 = frozenset({"const", "propertyNames", "exclusiveMinimum", "exclusiveMaximum"})
 _NOTED_ONLY = ("not", "contains", "if", "dependentSchemas")
 
 
 def normalise(parameters: JsonObject, *, keep_references: bool) -> tuple[JsonObject, list[str]]:
-    """The schema as a plain root object, and what the tool's description should say about the rest of it."""
+    """The schema as a plain root object, and notes about the rest for the tool's description."""
     return _Normaliser(parameters, keep_references).root()
 
 
 class _Normaliser:
-    """Walks one schema, counting what it writes."""
+    """Walks one schema and counts the nodes it writes."""
 
     def __init__(self, schema: JsonObject, keep_references: bool) -> None:
         self._schema = schema
@@ -136,7 +136,7 @@ class _Normaliser:
     def root(self) -> tuple[JsonObject, list[str]]:
         node = self._node(self._schema, inline=True)
         if node is None:
-            raise UnrenderableTool("its schema refuses every argument")
+            raise UnrenderableTool("its schema rejects every argument")
         if types_of(node) and "object" not in types_of(node):
             raise UnrenderableTool(f"its arguments are declared as {types_of(node)[0]!r}; declare an object")
         notes = _root_notes(node)
@@ -150,7 +150,7 @@ class _Normaliser:
         return root, notes
 
     def _definitions(self) -> JsonObject:
-        """The kept references' targets; writing one out may name further ones."""
+        """The targets of the remaining references; expanding one may add more."""
         definitions: JsonObject = {}
         while waiting := [pointer for pointer, name in self._names.items() if name not in definitions]:
             for pointer in waiting:
@@ -158,7 +158,7 @@ class _Normaliser:
         return definitions
 
     def _node(self, schema: Any, *, inline: bool = False) -> JsonObject | None:
-        """The cleaned schema; None where nothing is valid. With `inline`, it is not a bare reference."""
+        """The cleaned schema; None if nothing is valid. With `inline`, it is not a bare reference."""
         if schema is False:
             return None
         if not isinstance(schema, dict):
@@ -179,7 +179,7 @@ class _Normaliser:
         return node
 
     def _combined(self, schema: JsonObject, inline: bool) -> JsonObject | None:
-        """The node's own keywords, met with those of its reference and of each `allOf` part."""
+        """The node's own keywords, intersected with those of its reference and of each `allOf` part."""
         reference = schema.get("$ref")
         is_reference = isinstance(reference, str)
         own = self._own_keywords(schema, inline, annotations_only=is_reference and self._is_old_draft)
@@ -263,7 +263,7 @@ class _Normaliser:
             del node["propertyNames"]
 
     def _add_items(self, node: JsonObject, schema: JsonObject) -> None:
-        """Arrays of all drafts in the words of the newest: `prefixItems` first, `items` for the others."""
+        """Arrays of all drafts in the newest syntax: `prefixItems` first, `items` for the others."""
         first, rest = schema.get("prefixItems"), schema.get("items")
         if isinstance(rest, list):
             first, rest = rest, schema.get("additionalItems")
@@ -314,7 +314,7 @@ def _completed(node: JsonObject, schema: JsonObject) -> JsonObject:
 
 
 def _stub(schema: Any) -> JsonObject:
-    """What stands for a schema that is not written out: its type alone."""
+    """The placeholder for a schema that is not expanded: only its type."""
     types = clean_types(schema.get("type")) if isinstance(schema, dict) else []
     if not types or schema.get("nullable") is True:
         return {}
@@ -327,12 +327,12 @@ def _is_worth_a_note(schema: JsonObject, keyword: str) -> bool:
     try:
         return keyword in schema and bool(short(schema[keyword]))
     except (TypeError, ValueError, RecursionError):
-        # What cannot be written as JSON cannot be told to the model either.
+        # What cannot be written as JSON cannot be sent to the model either.
         return False
 
 
 def _root_notes(node: JsonObject) -> list[str]:
-    """What a root object loses: providers refuse alternatives and fixed values there."""
+    """Notes on what a root object loses: providers reject alternatives and fixed values there."""
     notes = [one_of(node["enum"])] if "enum" in node else []
     if "const" in node:
         notes.append(note("const", node["const"]))
@@ -350,7 +350,7 @@ _DISCRIMINATOR_KEYWORDS = frozenset({"const", "enum", "type", "title", "descript
 
 
 def intersect(first: JsonObject, second: JsonObject) -> JsonObject:
-    """A schema that everything valid under both is valid under; where they disagree, `first` speaks."""
+    """A schema that accepts everything that both accept; where they conflict, `first` wins."""
     merged = dict(first)
     for keyword, value in second.items():
         if keyword in ("items", "prefixItems"):
@@ -397,7 +397,7 @@ def _shared_types(first: list[str], second: list[str]) -> list[str]:
 
 
 def _intersect_items(merged: JsonObject, second: JsonObject) -> None:
-    """`items` means what `prefixItems` leaves over, so the two travel together, from one side only."""
+    """`items` means the items after `prefixItems`, so take both from the same side."""
     if "prefixItems" not in merged and not merged.get("items"):
         for keyword in ("prefixItems", "items"):
             if keyword in second:
@@ -407,7 +407,7 @@ def _intersect_items(merged: JsonObject, second: JsonObject) -> None:
 
 
 def unite(alternatives: list[JsonObject]) -> JsonObject:
-    """One object schema, without `anyOf`, that every object valid under one of the alternatives is valid under."""
+    """One object schema, without `anyOf`, that accepts every object that any of the alternatives accepts."""
     shapes = [flatten(shape) for shape in alternatives if not types_of(shape) or "object" in types_of(shape)]
     if not shapes:
         return {}
@@ -421,7 +421,7 @@ def unite(alternatives: list[JsonObject]) -> JsonObject:
 
 
 def flatten(node: JsonObject) -> JsonObject:
-    """The object part of a node, its alternatives folded in."""
+    """The object part of a node, with its alternatives merged in."""
     own = {keyword: value for keyword, value in node.items() if keyword in OBJECT_KEYWORDS or keyword in ANNOTATIONS}
     return intersect(own, unite(node["anyOf"])) if node.get("anyOf") else own
 
@@ -438,7 +438,7 @@ def _unite_property(name: str, shapes: list[JsonObject]) -> JsonObject:
         elif _is_closed(shape):
             continue
         else:
-            # An open alternative that does not mention the property takes anything there.
+            # An open alternative that does not mention the property accepts anything there.
             variant = {}
         variants.setdefault(json.dumps(variant, sort_keys=True), variant)
     options = sorted(variants.values(), key=lambda option: option == {})
@@ -448,7 +448,7 @@ def _unite_property(name: str, shapes: list[JsonObject]) -> JsonObject:
 
 
 def _discriminator(options: list[JsonObject]) -> JsonObject | None:
-    """Alternatives that each fix the same property to a constant make one enum."""
+    """Merges alternatives that each fix the same property to a constant into one enum."""
     if not all(
         ("const" in option or "enum" in option) and option.keys() <= _DISCRIMINATOR_KEYWORDS for option in options
     ):

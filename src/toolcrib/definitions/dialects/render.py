@@ -1,4 +1,4 @@
-"""Canonical definitions into the exact `tools` field of each provider's request."""
+"""Renders canonical definitions as the exact `tools` field of each provider's request."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class UnknownDialect(UnknownName):
 
 
 class SkippedTool(msgspec.Struct, frozen=True):
-    """A tool that is not sent, and why: the request goes out without it."""
+    """A tool that the request omits, and why."""
 
     name: str
     reason: str
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """The `tools` field of one request, and the tools that it had to leave out."""
+    """The `tools` field of one request, and the tools that it omits."""
 
     tools: list[JsonObject]
     set_aside: list[SkippedTool]
 
 
 def render(definitions: Sequence[JsonObject], dialect: Dialect) -> Rendered:
-    """The definitions as the provider takes them, sorted by name; shares nothing with the input."""
+    """The definitions in the provider's format, sorted by name; shares nothing with the input."""
     if dialect not in _WRITERS:
         raise UnknownDialect(dialect, _WRITERS)
     rendered: dict[str, JsonObject] = {}
@@ -75,7 +75,7 @@ def _check_name(name: str, dialect: Dialect) -> None:
     if not _NAME.fullmatch(name):
         raise UnrenderableTool(f"the name {name!r:.100} cannot be sent; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
     if dialect in ("gemini", "openai_gemini") and not _GEMINI_NAME.fullmatch(name):
-        raise UnrenderableTool(f"Gemini refuses the name {name!r}; start it with a letter or an underscore")
+        raise UnrenderableTool(f"Gemini rejects the name {name!r}; start it with a letter or an underscore")
 
 
 def _normalised(function: JsonObject, *, keep_references: bool) -> tuple[str, JsonObject]:
@@ -118,13 +118,13 @@ def _function(name: str, description: str, parameters: JsonObject) -> JsonObject
 
 def _anthropic(name: str, function: JsonObject) -> JsonObject:
     description, root = _normalised(function, keep_references=True)
-    # One property name outside the allowed characters makes the API refuse the whole request.
+    # One property name with a forbidden character makes the API reject the whole request.
     refused = {key: schema for key, schema in root["properties"].items() if not _ANTHROPIC_KEY.fullmatch(key)}
     if refused:
         required = root.pop("required", [])
         words = (f"also {'needs' if key in required else 'takes'} {key!r}: {short(refused[key])}" for key in refused)
         description = with_notes(description, words)
-        # Without these two, a refused property would be forbidden, or held to another property's schema.
+        # Otherwise these two would forbid a rejected property, or check it against another property's schema.
         open_root = {key: root[key] for key in root if key not in ("additionalProperties", "patternProperties")}
         root = open_root | {
             "properties": {key: root["properties"][key] for key in root["properties"] if key not in refused}
@@ -138,14 +138,14 @@ def _gemini(name: str, function: JsonObject) -> JsonObject:
     description, root = _normalised(function, keep_references=False)
     declaration: JsonObject = {"name": name, "description": description}
     parameters = openapi(root)
-    # Gemini refuses an object without properties here; a tool without arguments has no `parameters`.
+    # Gemini rejects an object without properties here; a tool without arguments has no `parameters`.
     if parameters.get("properties"):
         declaration["parameters"] = parameters
     return declaration
 
 
 def _openai_gemini(name: str, function: JsonObject) -> JsonObject:
-    """Gemini behind OpenAI's protocol: the frame is OpenAI's, and the schema has to suit Gemini."""
+    """Gemini behind OpenAI's protocol: the envelope is OpenAI's, and the schema must suit Gemini."""
     return {"type": "function", "function": _gemini(name, function)}
 
 

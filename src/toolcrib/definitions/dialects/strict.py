@@ -18,7 +18,7 @@ _SHARED_BY_BRANCHES = frozenset({"description", "title", "default", "examples", 
 
 
 def strict_root(root: JsonObject) -> JsonObject:
-    """The normalised root for `strict: true`; raises UnrenderableTool where strict mode cannot say it."""
+    """The normalised root for `strict: true`; raises UnrenderableTool if strict mode cannot express it."""
     if not root["properties"] and "additionalProperties" not in root:
         # A tool without arguments, rather than one with arguments of any name.
         root = root | {"additionalProperties": False}
@@ -28,7 +28,7 @@ def strict_root(root: JsonObject) -> JsonObject:
 def _node(node: JsonObject) -> JsonObject:
     if "$ref" in node:
         if len(node) > 1:
-            raise UnrenderableTool("a reference stands beside other keywords")
+            raise UnrenderableTool("a reference has sibling keywords")
         return dict(node)
     if "anyOf" in node:
         return _alternatives(node)
@@ -52,7 +52,7 @@ def _node(node: JsonObject) -> JsonObject:
 def _is_supported(keyword: str, value: Any) -> bool:
     if keyword == "format":
         return value in _FORMATS
-    # Look-around and the other extensions of this form make the whole request fail.
+    # Look-around and similar extensions make the whole request fail.
     return keyword != "pattern" or "(?" not in value
 
 
@@ -67,7 +67,7 @@ def _close(strict: JsonObject, node: JsonObject) -> None:
     required = node.get("required", [])
     others = node.get("additionalProperties", bool(not properties))
     if others is not False or "patternProperties" in node:
-        raise UnrenderableTool("an object takes keys that its schema does not name")
+        raise UnrenderableTool("an object accepts keys that its schema does not name")
     if any(name not in properties for name in required):
         raise UnrenderableTool("a required property has no schema")
     strict["properties"] = {
@@ -80,8 +80,8 @@ def _close(strict: JsonObject, node: JsonObject) -> None:
 def _alternatives(node: JsonObject) -> JsonObject:
     shared = {key: value for key, value in node.items() if key not in _SHARED_BY_BRANCHES and key != "anyOf"}
     if "properties" in shared or "items" in shared:
-        raise UnrenderableTool("alternatives stand beside properties or items")
-    # A branch that takes anything is how normalising says "or left open"; strict mode has no such thing.
+        raise UnrenderableTool("alternatives are combined with properties or items")
+    # Normalising writes "or unspecified" as a branch that accepts anything; strict mode has no equivalent.
     branches = [branch for branch in node["anyOf"] if branch]
     if not branches:
         raise UnrenderableTool("a value of any type is allowed")
@@ -92,7 +92,7 @@ def _alternatives(node: JsonObject) -> JsonObject:
 
 
 def _nullable(node: JsonObject) -> JsonObject:
-    """The node, or null: how an optional property is left out."""
+    """The node, or null, which means that an optional property is omitted."""
     if "$ref" in node:
         return {"anyOf": [node, {"type": "null"}]}
     if "anyOf" in node:
