@@ -71,7 +71,7 @@ def assess(
         evaluator.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)
     if deceiving:
-        evaluator.not_understood.append("holds characters that deceive the eye: " + " ".join(deceiving))
+        evaluator.not_understood.append("contains deceptive characters: " + " ".join(deceiving))
     else:
         _evaluate(evaluator, script, state)
     added = [row for row in DANGEROUS_PATTERNS if row not in _BUILT_IN]
@@ -92,7 +92,7 @@ def _evaluate(evaluator: Evaluator, script: Script, state: State) -> None:
         # Depth is counted, but the caller's own frames are not.
         evaluator.not_understood.append("the command is nested too deeply")
     except Exception as error:  # noqa: BLE001 - a fault of ours must become a question, never a pass or a crash
-        evaluator.not_understood.append(f"the analyser failed on it: {type(error).__name__}")
+        evaluator.not_understood.append(f"the analyser failed: {type(error).__name__}")
 
 
 def _placed(findings: list[Finding], script: Script, backend: str) -> list[Finding]:

@@ -144,7 +144,7 @@ def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]]
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
-            runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)
+            runner.report("unknown_code", "runs programs from a world-writable directory", site)
 
 
 def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: State, site: Site) -> None:

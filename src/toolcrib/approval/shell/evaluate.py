@@ -364,10 +364,10 @@ class Evaluator:
     def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
-            raise NotUnderstood("a command has too many arguments to look at each")
+            raise NotUnderstood("a command has too many arguments to analyse")
         self.wrapped += 1
         if self.wrapped > MAX_WRAPPED:
-            raise NotUnderstood("commands are wrapped in each other too deeply")
+            raise NotUnderstood("wrapped commands are nested too deeply")
         try:
             return self.run_command(words, state, stdin, site)
         finally:
@@ -425,7 +425,7 @@ class Evaluator:
         if not first.text:
             return NOTHING
         if first.origin & Origin.NETWORK:
-            self.report("remote_code", "runs what it fetched from the network", site)
+            self.report("remote_code", "runs code that it fetched from the network", site)
         else:
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
@@ -444,7 +444,7 @@ class Evaluator:
     def define(self, node: FunctionDefinition, state: State) -> Data:
         name = node.name.literal
         if name is None:
-            raise NotUnderstood("a function has an odd name")
+            raise NotUnderstood("a function has an unusual name")
         state.functions[name] = (node.body, self.source)
         self.defined.append((name, node.body, self.source, self.site))
         if is_bomb(name, node.body):
@@ -518,9 +518,7 @@ class Evaluator:
     ) -> Data:
         self.called.add(id(state.functions[name][0]))
         if name in self.bombs:
-            self.report(
-                "fork_bomb", "calls a function that starts copies of itself without end", site, severity="block"
-            )
+            self.report("fork_bomb", "calls a function that endlessly starts copies of itself", site, severity="block")
             return NOTHING
         if len(self.calls) > MAX_CALLS:
             return ANYTHING
@@ -599,7 +597,7 @@ class Evaluator:
     def spend(self, steps: int) -> None:
         self.steps += steps
         if self.steps > MAX_STEPS:
-            raise NotUnderstood("the command line holds too many commands")
+            raise NotUnderstood("the command line has too many commands")
 
 
 def effort(words: list[ExpandedWord], state: State, stdin: Data | None) -> int:

@@ -49,7 +49,7 @@ class Expander:
                 for expanded in expand_braces(word):
                     result.extend(self.word(expanded, state))
             if len(result) > MAX_FIELDS:
-                raise NotUnderstood("a list of words grows too long")
+                raise NotUnderstood("a list of words is too long")
         return result
 
     def text(self, word: Word, state: State) -> ExpandedWord:
@@ -388,7 +388,7 @@ def _expand(text: str) -> list[str]:
             start, end, alternatives = group
             pending[:0] = [current[:start] + alternative + current[end:] for alternative in alternatives]
         if len(pending) + len(results) > MAX_BRACE_WORDS:
-            raise NotUnderstood("braces stand for too many words")
+            raise NotUnderstood("braces expand to too many words")
     return results
 
 

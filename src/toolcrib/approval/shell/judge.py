@@ -42,7 +42,7 @@ def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> No
         judge_unknown_subcommand(runner, call, site)
     written = written_paths(call)
     if len(written) > MAX_WRITTEN:
-        raise NotUnderstood("a command writes to more files than can be looked at")
+        raise NotUnderstood("a command writes to too many files to analyse")
     for path, target in written:
         judge_write(runner, path, target, call.state, site)
 
@@ -187,7 +187,7 @@ def judge_write(
         if not (kind == "device" and NETWORK_DEVICE.match(path)):
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
-        runner.report("system_config", f"{verb} {shown}, which configures the person's account", site, paths=(path,))
+        runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
     elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
 
@@ -205,7 +205,7 @@ def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]
         path = resolve(target, state)
         foreign = place(path, state) == "outside" and path.startswith("/")
         if foreign or DATA_FILE.search(path):
-            runner.report("recursive_delete", "throws away what is in a file", site, paths=(path,))
+            runner.report("recursive_delete", "discards the contents of a file", site, paths=(path,))
 
 
 def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:

@@ -229,7 +229,7 @@ class Lexer:
                 return ArrayLiteral(tuple(words), start, self.position)
             word = self.array_element()
             if word.start == word.end:
-                raise NotUnderstood("an array holds something that is not a word")
+                raise NotUnderstood("an array contains something that is not a word")
             words.append(word)
 
     def array_element(self) -> Word:
@@ -449,7 +449,7 @@ class Lexer:
         self.position += 2
         head = PARAMETER.match(source, self.position, end)
         if head is None:
-            raise NotUnderstood("a ${…} cannot be read")
+            raise NotUnderstood("a ${…} is malformed")
         prefix, name = head[1], head[2]
         self.position = head.end()
         index = None
@@ -462,7 +462,7 @@ class Lexer:
         argument_start = self.position
         parts = self.braced_argument(quoted, operation)
         if parts and (not operation or prefix == "#"):
-            raise NotUnderstood("a ${…} cannot be read")
+            raise NotUnderstood("a ${…} is malformed")
         argument = Word(tuple(parts), argument_start, self.position - 1)
         return ParameterExpansion(name, quoted, start, self.position, prefix + operation, index, argument)
 

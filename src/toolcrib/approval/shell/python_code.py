@@ -52,7 +52,7 @@ SENDS = re.compile(
 def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
     """Report what Python code would do; code that does not parse is asked about when it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
-        runner.report("unknown_code", "runs Python code that cannot be read", site)
+        runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     runner.spend(len(code) // 40)
     try:
@@ -61,7 +61,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> No
             tree = ast.parse(code.replace(UNKNOWN, "_unknown_"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if SUSPICIOUS.search(code):
-            runner.report("unknown_code", "runs Python code that cannot be read", site)
+            runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     reader = _Reader(runner, call, site)
     try:
@@ -104,7 +104,7 @@ class _Reader(ConstantReader):
             for inner in self.inside(node)
         )
         if forks and (endless or any(isinstance(inner, ast.Call) for inner in ast.walk(node.test))):
-            self.report("fork_bomb", "forks without end", block=True)
+            self.report("fork_bomb", "forks endlessly", block=True)
         self.generic_visit(node)
 
     def visit_For(self, node: ast.For) -> None:  # noqa: N802 - the name that ast calls
@@ -155,7 +155,7 @@ class _Reader(ConstantReader):
         elif name in ("os.chmod", "pathlib.Path.chmod") or name.endswith(".chmod"):
             mode = self.constant(node.args[-1]) if node.args else None
             if isinstance(mode, int) and mode & 0o002:
-                self.report("permissions", "lets everybody write to a file")
+                self.report("permissions", "makes a file world-writable")
         elif name in ("open", "io.open", "builtins.open", "pathlib.Path", "codecs.open"):
             self.open_file(first, node)
         elif (
@@ -273,7 +273,7 @@ class _Reader(ConstantReader):
         block = isinstance(path, str) and place(resolved, self.call.state) in ("root", "home", "system_root")
         self.runner.report(
             "recursive_delete",
-            f"deletes {resolved.replace(UNKNOWN, '…')} with all that is in it",
+            f"deletes {resolved.replace(UNKNOWN, '…')} and everything in it",
             self.site,
             severity="block" if block else "ask",
             paths=(resolved,),

@@ -111,7 +111,7 @@ POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 def judge_script_code(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> None:
     """Report dangerous calls in a one-liner, and judge the shell commands inside it."""
     if len(code) > MAX_CODE:
-        runner.report("unknown_code", f"runs more {language} code than can be read", site)
+        runner.report("unknown_code", f"runs more {language} code than can be analysed", site)
         return
     runner.spend(len(code) // 60)
     if code.strip() == UNKNOWN:
@@ -121,7 +121,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     if not ran and RUNS_SOMETHING.search(code):
         runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
     if FORKS.search(code):
-        runner.report("fork_bomb", f"forks without end in {language}", site, severity="block")
+        runner.report("fork_bomb", f"forks endlessly in {language}", site, severity="block")
     if KILLS.search(code):
         runner.report("kill", "kills every process", site, severity="block")
     if DELETES.search(code):
@@ -145,7 +145,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         if reason:
             runner.report("sql", reason, site)
     if CHMODS.search(code):
-        runner.report("permissions", "lets everybody write to a file", site)
+        runner.report("permissions", "makes a file world-writable", site)
     if language in ("pwsh", "powershell") and POWERSHELL_ENCODED.match(code):
         runner.report("remote_code", "runs encoded PowerShell", site)
     _judge_files(runner, code, call, site)

@@ -30,7 +30,7 @@ class Budget(msgspec.Struct):
     def spend(self) -> None:
         self.tokens -= 1
         if self.tokens < 0:
-            raise NotUnderstood("the command is too long to be read in full")
+            raise NotUnderstood("the command is too long to analyse in full")
 
     def enter(self) -> None:
         self.depth += 1

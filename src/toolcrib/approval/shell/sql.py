@@ -81,7 +81,7 @@ def statement_danger(words: list[str]) -> str:
         if word in ("pg_terminate_backend", "xp_cmdshell", "pg_read_file", "lo_export", "load_file", "sys_exec"):
             return f"calls {word}"
     if verb == "grant" and ("all" in words or "superuser" in words):
-        return "hands out all rights"
+        return "grants all privileges"
     if verb in ("revoke", "shutdown") or (
         verb == "alter" and words[1:2] in (["user"], ["role"], ["system"], ["login"])
     ):

@@ -67,9 +67,9 @@ def build(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -> None:
     if data.text is None:
         if data.origin & Origin.NETWORK:
-            runner.report("remote_code", f"runs what {call.program} finds in a file from the network", site)
+            runner.report("remote_code", f"runs what {call.program} reads from a file that came from the network", site)
         elif data.origin != Origin.FILE:
-            runner.report("unknown_code", f"runs what {call.program} finds in a file that was just written", site)
+            runner.report("unknown_code", f"runs what {call.program} reads from a file that was just written", site)
     elif call.program in LANGUAGES:
         judge_script_code(runner, LANGUAGES[call.program], data.text, call, site)
         for command in re.findall(r"(?<![\w/])sh[\s(]+[\"']([^\"'\n]+)", data.text[:20_000]):
@@ -83,14 +83,14 @@ def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -
         for command in re.findall(r"^[ \t]*(?:- +(?:cmd: *)?|cmd: *|sh: *)([^\s>|].*)$", data.text, re.MULTILINE):
             runner.run_text(command.strip("'\""), call.state.copy(), None, site)
     else:
-        runner.report("unknown_code", f"runs what {call.program} finds in a file that was just written", site)
+        runner.report("unknown_code", f"runs what {call.program} reads from a file that was just written", site)
 
 
 def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> None:
     """Judge the recipe lines of a makefile or justfile, each of which a shell runs."""
     lines = text.replace("\\\n", " ").splitlines()
     if len(lines) > MAX_LINES:
-        runner.report("unknown_code", "runs longer recipes than can be read", site)
+        runner.report("unknown_code", "runs recipes that are too long to analyse", site)
     runner.spend(len(lines) // 10 + len(text) // 500)
     variables = dict(MAKE_VARIABLES)
     for line in lines[:MAX_LINES]:

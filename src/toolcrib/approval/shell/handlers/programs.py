@@ -192,7 +192,7 @@ def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     for script in scripts:
         text = script.text
         if len(text) > MAX_SCRIPT:
-            runner.report("unknown_code", "runs a longer script than can be read", site)
+            runner.report("unknown_code", "runs a script that is too long to analyse", site)
             continue
         runner.spend(len(text) // 60)
         for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
@@ -218,7 +218,7 @@ def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
             report_foreign(runner, data, site)
     for command in commands:
         if len(command) > MAX_SCRIPT:
-            runner.report("unknown_code", "runs a longer script than can be read", site)
+            runner.report("unknown_code", "runs a script that is too long to analyse", site)
             continue
         runner.spend(1 + len(command) // 200)
         escape = re.search(
@@ -318,12 +318,12 @@ def tee(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
 def network_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     """Judge netcat and socat when they hand a connection to a program."""
     for value in option_values(call.words, ("-e", "-c", "--exec", "--sh-exec")) if call.program != "socat" else []:
-        runner.report("remote_code", "gives the network a program to talk to", site)
+        runner.report("remote_code", "connects a program to the network", site)
         runner.run_text(value.text, call.state.copy(), None, site)
     if call.program == "socat" and any(
         re.match(r"(?:exec|system|shell):", word.text, re.IGNORECASE) for word in call.words
     ):
-        runner.report("remote_code", "gives the network a program to talk to", site)
+        runner.report("remote_code", "connects a program to the network", site)
     if call.stdin is not None and call.stdin.origin & Origin.SHELL:
         runner.report("remote_code", "connects a shell to the network", site)
     return None

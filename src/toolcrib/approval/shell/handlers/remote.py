@@ -76,7 +76,7 @@ def container(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     state.mounts = (*mounts(arguments.values("-v", "--volume"), call), *bind_mounts(arguments.values("--mount"), call))
     state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or ExpandedWord("/")).text, True
     if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
-        runner.report("container", "gives a container the whole machine", site)
+        runner.report("container", "gives a container full access to the host", site)
     entrypoint = arguments.value("--entrypoint")
     if entrypoint is not None:
         inner = [entrypoint, *inner]

@@ -359,7 +359,7 @@ def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
     state = call.state.copy()
     state.many = text is None
     if origin & Origin.ENDLESS and arguments.has("-P", "--max-procs"):
-        runner.report("fork_bomb", "starts processes without end", site)
+        runner.report("fork_bomb", "starts processes endlessly", site)
     marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
     if marker and any(marker in word.text for word in words):
         for line in first_of(
@@ -427,7 +427,7 @@ def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
             reason = "deletes everything under the root or a system directory"
             runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
         if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
-            reason = "changes the permissions of the whole machine"
+            reason = "changes permissions across the whole machine"
             runner.report("permissions", reason, site, severity="block", paths=("/",))
         state = call.state.copy()
         state.many = True

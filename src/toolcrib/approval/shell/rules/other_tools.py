@@ -67,7 +67,7 @@ def makes_key(call: CommandCall) -> bool:
 RULES = (
     Rule(
         ANY_UNLISTED,
-        reason="deletes something by the words it is given",
+        reason="deletes something, judging by its arguments",
         where=destroys_by_its_words,
         yes="sometool projects delete p-1",
         no="sometool projects list",
@@ -96,7 +96,7 @@ RULES = (
     ),
     Rule(
         "gsutil gcloud",
-        reason="opens a resource to everybody",
+        reason="makes a resource public",
         where=operand(lambda text: re.match(r"all(?:Authenticated)?Users\b", text)),
         key="cloud",
         yes="gsutil iam ch allUsers:objectViewer gs://b",
@@ -113,7 +113,7 @@ RULES = (
     Rule(
         "glab",
         "api",
-        reason="deletes through the service's interface",
+        reason="deletes something through the service's API",
         where=lambda call: any(re.fullmatch(r"(?:-X|--method=)?(?:DELETE|delete)", word.text) for word in call.words),
         key="cloud",
         yes="glab api -X DELETE projects/1",
@@ -121,7 +121,7 @@ RULES = (
     ),
     Rule(
         "ansible",
-        reason="switches hosts off or restarts them",
+        reason="shuts down or restarts hosts",
         where=switches_hosts_off,
         key="system_power",
         yes="ansible all -m reboot",
