@@ -1,4 +1,4 @@
-"""Reads Python code with the `ast` module for the calls that delete, run commands, fetch code or touch secrets."""
+"""Finds the calls in Python code that delete, run commands, fetch code or touch secrets, using `ast`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SENDS = re.compile(
 
 
 def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
-    """Report what Python code would do; code that does not parse is asked about when it looks dangerous."""
+    """Report what Python code would do; code that does not parse is reported if it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
         runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
@@ -119,7 +119,7 @@ class _Reader(ConstantReader):
         self.generic_visit(node)
 
     def inside(self, node: ast.AST) -> list[ast.AST]:
-        """A loop and all that is in it; nested loops are walked once from every level."""
+        """A loop and everything in it; nested loops are walked once from every level."""
         nodes = list(ast.walk(node))
         self.look(len(nodes) // 4)
         return nodes
@@ -211,7 +211,7 @@ class _Reader(ConstantReader):
         return False
 
     def whole_environment(self, node: ast.Call, environment: ast.Attribute) -> bool:
-        """True when `os.environ` goes in as a whole, not one variable of it."""
+        """True when all of `os.environ` is passed, not just one variable."""
         return not any(
             isinstance(inner, ast.Subscript) and inner.value is environment for inner in ast.walk(node)
         ) and not any(isinstance(inner, ast.Attribute) and inner.value is environment for inner in ast.walk(node))
@@ -329,5 +329,5 @@ class _Reader(ConstantReader):
 
 
 def name_is_plain_get(node: ast.Call) -> bool:
-    """True for a request whose only argument is a literal address."""
+    """True for a request whose only argument is a literal URL."""
     return len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and not node.keywords

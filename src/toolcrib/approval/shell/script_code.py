@@ -1,4 +1,4 @@
-"""Reads one-liners of perl, ruby, node, php, awk and others for the few things in them that are dangerous."""
+"""Finds dangerous calls in one-liners of perl, ruby, node, php, awk and others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ SQL_TEXT = re.compile(
 )
 TCL = re.compile(r"(?:^|[;\[{\n])[^\S\n]*+(?:exec|spawn|system)\s+([^\n;\]}]+)")
 Endings = dict[str, tuple[re.Pattern[str], str]]
-"""For each way to open a string, how it goes on, and the signs that may close it."""
+"""For each way to open a string, its content and the characters that may close it."""
 _TO_BRACKET = (re.compile(r"([^)}]*)[)}]"), ")}")
 STRING_ENDINGS: Endings = {
     '"': (re.compile(r'((?:[^"\\]|\\.)*)"'), '"'),
@@ -184,12 +184,12 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
 
 
 def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:
-    """The strings that stand where `opening` matches; one that is never closed is stepped over."""
+    """The strings that start where `opening` matches; skips one that is never closed."""
     last = {signs: max(code.rfind(sign) for sign in signs) for _, signs in endings.values()}
     at = 0
     while (found := opening.search(code, at)) is not None:
         rest, signs = endings[found.group(1)]
-        # Looking for an end that is not there would take from every opening to the end of the code.
+        # Searching for a missing end would scan from every opening to the end of the code.
         closed = rest.match(code, found.end()) if found.end() <= last[signs] else None
         if closed is not None:
             yield closed.group(1)

@@ -1,4 +1,4 @@
-"""Deleting, stopping and opening up what runs in a cloud."""
+"""Deleting, stopping and exposing cloud resources."""
 
 from __future__ import annotations
 

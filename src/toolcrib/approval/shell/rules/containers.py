@@ -1,4 +1,4 @@
-"""Removing and stopping containers, images, volumes and clusters of them."""
+"""Removing and stopping containers, images, volumes and container clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing secrets, code of unknown origin, and data that leaves the machine."""
+"""Printing secrets, running code of unknown origin, and sending data off the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting what cannot be brought back."""
+"""Deleting data that cannot be recovered."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def finds_from_the_top(call: CommandCall) -> bool:
 
 
 def takes_what_is_found(call: CommandCall) -> bool:
-    """True behind `find | xargs`, and with what another command lists, unless `-i` asks about each."""
+    """True after `find | xargs`, or for paths that another command lists, unless `-i` asks about each."""
     if call.arguments.has("-i") and not call.arguments.has("-f", "--force"):
         return False
     return call.state.many or any(each.origin & Origin.LISTED and not each.known for each in call.arguments.operands)

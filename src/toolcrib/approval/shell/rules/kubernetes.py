@@ -1,4 +1,4 @@
-"""Deleting and changing what runs on a cluster."""
+"""Deleting and changing what runs in a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that no other table lists: what they destroy by the words they use, and what they give to the public."""
+"""Tools without rules of their own: what they destroy, judging by their words, and what they publish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DANGERS = (
 )
 
 ANY_UNLISTED = "*"
-"""Stands for every program that has neither rows nor a handler."""
+"""Matches every program that has neither rules nor a handler."""
 DESTROYS = re.compile(
     r"(?:[a-z]\w*[-.:])*(?:[a-z]\w*_)?(?:delete|destroy|purge|terminate|obliterate|undeploy|deleteall|factory-reset)(?:-[a-z-]{1,40})?"
 )
@@ -31,11 +31,11 @@ TEXT_PROGRAMS = name_set(
     "touch cat bat less more head tail wc stat file tree du diff cmp sort uniq cut tr basename dirname realpath "
     "readlink open xdg-open code subl nano emacs pytest jest vitest mocha rspec phpunit ctest ava tap"
 )
-"""Programs whose words are text, files or names of tests."""
+"""Programs whose arguments are text, files or test names."""
 
 
 def destroys_by_its_words(call: CommandCall) -> bool:
-    """`tool noun delete x`: a verb that destroys, behind nothing but nouns."""
+    """`tool noun delete x`: a destructive verb after nothing but nouns."""
     if call.program in TEXT_PROGRAMS or any(word.text in LOOKS_ONLY for word in call.words):
         return False
     for word in call.words[:4]:

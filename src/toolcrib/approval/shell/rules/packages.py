@@ -1,4 +1,4 @@
-"""Removing system packages, and installing or publishing code that runs with rights."""
+"""Removing system packages, and installing or publishing code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DANGERS = (
 
 
 def from_elsewhere(call: CommandCall) -> bool:
-    """A package that comes from an address instead of the registry."""
+    """A package that comes from a URL instead of the registry."""
     texts = [word.text for word in call.words]
     return any(
         re.search(r"^(?:git\+|https?://|git://|ssh://|git@)|@ (?:https?|git\+)|^[^-]\S*\.(?:whl|tgz|tar\.gz)$", text)

@@ -23,7 +23,7 @@ SYMBOLIC = re.compile(r"(?:^|,)(?P<who>[ugoa]*)(?P<op>[+=])(?P<what>[rwxXst]*)")
 
 
 def mode_of(call: CommandCall) -> str:
-    """The mode that chmod is given: an operand, or an option-like `-w`."""
+    """The mode argument of chmod: an operand, or something like `-w` that looks like an option."""
     words = [word.text for word in call.words if not re.fullmatch(r"-[Rvcfh]+|--\w.*", word.text)]
     return words[0] if words else ""
 
@@ -80,7 +80,7 @@ def recursive_outside(call: CommandCall) -> bool:
 
 
 def given_mode(call: CommandCall) -> str:
-    """The value of `-m` as install and mkdir take it."""
+    """The value of `-m`, as for install and mkdir."""
     texts = [word.text for word in call.words]
     for number, text in enumerate(texts):
         if text in ("-m", "--mode", "-pm") and number + 1 < len(texts):

@@ -1,4 +1,4 @@
-"""Killing processes and switching the machine off."""
+"""Killing processes and shutting down the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DANGERS = (
 
 
 def signal_and_targets(call: CommandCall) -> tuple[str, list[str]]:
-    """The signal of a kill and whom it is for; `-1` alone is a signal, behind one it is everybody."""
+    """The signal and the targets of a kill; `-1` alone is a signal, after a signal it means every process."""
     signal, targets = "", list[str]()
     words = [word.text for word in call.words]
     number = 0
@@ -43,7 +43,7 @@ def kills_everything(call: CommandCall) -> bool:
 
 
 def kills_others(call: CommandCall) -> bool:
-    """PID 1, a whole group, or processes that another command picked."""
+    """PID 1, a whole group, or processes that another command selected."""
     signal, targets = signal_and_targets(call)
     if signal in ("0", "L", "EXIT"):
         return False

@@ -1,4 +1,4 @@
-"""Changes to the configuration of the system: users, firewall, kernel, mounts, schedules."""
+"""Changes to the system configuration: users, firewall, kernel, mounts, schedules."""
 
 from __future__ import annotations
 

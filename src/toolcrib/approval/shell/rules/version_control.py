@@ -1,4 +1,4 @@
-"""Rewriting history and throwing work away in version control."""
+"""Rewriting history and discarding work in version control."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def cleans(call: CommandCall) -> bool:
 
 
 def discards_checkout(call: CommandCall) -> bool:
-    """`git checkout -- .` and `git checkout .` throw changes away; a branch name does not."""
+    """`git checkout -- .` and `git checkout .` discard changes; a branch name does not."""
     texts = [word.text for word in call.words]
     behind = texts[texts.index("checkout") + 1 :] if "checkout" in texts else []
     if "--" in behind:
         return bool(behind[behind.index("--") + 1 :])
     if any(text in (".", ":/", "./", "*") for text in behind) or "-f" in behind or "--force" in behind:
         return True
-    # Behind a commit stand files, which are overwritten; behind a new branch stands where it starts.
+    # The files after a commit are overwritten; what follows a new branch is only its starting point.
     makes_branch = call.arguments.has("-b", "-B", "--orphan", "-t", "--track", "-p", "--patch")
     return len(call.arguments.operands) > 2 and not makes_branch
 
