@@ -22,7 +22,7 @@ class DiffTooLarge(ValueError):
 
 
 def unified_diff(old: str | None, new: str | None, name: str, moved_to: str = "") -> str:
-    """The changes between two texts with LF line ends, shortened when they are long; None stands for a missing file.
+    """The changes between two texts with LF line ends, shortened when they are long; None means a missing file.
 
     Empty when nothing changed. `moved_to` is the new name of a moved file. Raises DiffTooLarge.
     """
@@ -85,7 +85,7 @@ def _common_length(one: str, other: str, *, from_end: bool = False) -> int:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines without their ends; a last line without an end is marked, so that it differs from one with an end."""
+    """The lines without their ends; marks a last line without an end, to tell it from one with an end."""
     lines = text.split("\n")
     if lines[-1]:
         return [*lines[:-1], lines[-1] + NO_LINE_END]

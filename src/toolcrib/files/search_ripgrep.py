@@ -1,7 +1,7 @@
 """Search by ripgrep, wherever it is installed in the environment of a session.
 
 ripgrep runs twice: first it counts the matches in every file, which gives little output however many there are; then it
-prints the lines of the files on the page. toolcrib sorts and pages the results, so that they are the same every time
+prints the lines of the files on the page. toolcrib sorts and pages the results, so they are the same every time
 and for both engines.
 """
 
@@ -31,7 +31,7 @@ from toolcrib.files.search_query import (
     shorten_line,
 )
 
-# An rg in the workspace, which the model could have written, is not run: nobody approved what it does.
+# Never run an rg from the workspace: the model could have written it, without approval for what it does.
 PROGRAM = r"""
     rg=$(command -v rg) || return 127
     case $rg in [!/]*) return 127 ;; esac
@@ -48,7 +48,7 @@ LISTED = re.compile(rb"\./([^\0]+\0)")
 FILE_TROUBLE = re.compile(r"\(os error \d+\)|^$")
 PATTERN_TROUBLE = re.compile(r"regex parse error|error: .*regex|regex .*size limit|literal .* is not allowed")
 DENIED = "(os error 13)"
-# Line ends; escapes, classes and repetitions, which stay as they are; `{,2}`; and braces that are no repetition.
+# Line ends; escapes, classes and repetitions, which stay as they are; `{,2}`; and braces that are not a repetition.
 PARTS = re.compile(
     r"(?P<end>\$|\\z)"
     r"|(?P<kept>\\[pPxuU]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\{\d+(?:,\d*)?\})"
@@ -58,7 +58,7 @@ PARTS = re.compile(
 SIMPLE_GLOB = re.compile(r"[\w.*?-]+(?:\{[\w.,-]+\})?[\w.*?-]*", re.ASCII)
 SPECIAL_IN_GLOB = re.compile(r"[\\*?\[\]{}!# ]")
 MANY_BYTES = 100_000
-"""A longer list of paths is filtered in a thread, so as not to block the event loop."""
+"""A longer list of paths is filtered in a thread, to keep the event loop free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ async def search(query: FileSearchQuery, location: SearchLocation, seconds: floa
 
 
 def _for_ripgrep(pattern: str) -> str:
-    """The pattern as people mean it: a line may end with CRLF, and braces that are no repetition are literal."""
+    """The pattern as people mean it: a line may end with CRLF, and braces that are not a repetition are literal."""
 
     def as_meant(part: re.Match[str]) -> str:
         if part["end"]:
@@ -103,7 +103,7 @@ def _for_ripgrep(pattern: str) -> str:
             return f"{{0,{part['most']}}}"
         return part["kept"] or f"\\{part['brace']}"
 
-    # No argument of a program can hold a zero byte.
+    # No program argument can contain a zero byte.
     return PARTS.sub(as_meant, pattern).replace("\0", r"\x00")
 
 
@@ -151,7 +151,7 @@ def _reason(stderr: str) -> str:
 
 def _page_of_counts(query: FileSearchQuery, location: SearchLocation, ran: ProgramResult) -> SearchOutcome:
     """The files of the page, without their lines, and the totals."""
-    # Of a simple glob without a slash nothing is left to test.
+    # For a simple glob without a slash, nothing is left to test.
     wanted = replace(query, file_glob="") if _is_simple(query.file_glob) else query
     names = NameFilter(wanted, location.folder, ran.output)
     records = (LISTED if query.target == "files" else COUNTED).findall(ran.output)

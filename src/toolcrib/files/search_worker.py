@@ -51,7 +51,7 @@ class LineTooLong(ValueError):
 
 
 class TimeUp(Exception):
-    """The search has taken as long as it may."""
+    """The search has used up its time."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class ContentSearch:
         size = len(text)
         while at < size and (match := self._find(text, at)) is not None:
             start = match.start()
-            # There is no line behind the last line break.
+            # There is no line after the last line break.
             if start == size and text.endswith("\n"):
                 return
             begin = text.rfind("\n", 0, start) + 1

@@ -1,4 +1,4 @@
-"""Which files a git command would change in the working tree. Git itself tells, by commands that only read."""
+"""Which files a git command would change in the working tree, found with read-only git commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolcrib.config.environment import child_environment, environment
 
 ASK_SECONDS = 3.0
 MAX_NAMES = 20_000
-# Nothing is locked or refreshed, and no program that a repository configures is started.
+# Git locks and refreshes nothing, and starts no program that a repository configures.
 READ_ONLY = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "diff.relative=false")
 DIFF = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
 
@@ -23,7 +23,7 @@ class GitCall:
     sub: str
     options: frozenset[str]
     operands: tuple[str, ...]
-    """Those behind the sub-command."""
+    """Those after the sub-command."""
 
     source: str = ""
     """The commit that `--source` names."""
@@ -33,11 +33,11 @@ class GitCall:
 
 
 class GitUnknown(Exception):
-    """It cannot be told what the command would change; the text says why."""
+    """It is unknown what the command would change; the text says why."""
 
 
 def changed_by(call: GitCall) -> list[str]:
-    """The files that a command would change, delete or make, from the top of the repository on; absolute."""
+    """The absolute paths of the files that a command would change, delete or create in the repository."""
     question = QUESTIONS.get(call.sub)
     if question is None:
         return []
@@ -45,7 +45,7 @@ def changed_by(call: GitCall) -> list[str]:
         raise GitUnknown("a name begins like an option")
     top = _ask(call.folder, "rev-parse", "--show-toplevel")
     if not top:
-        raise GitUnknown("git does not say where the repository begins")
+        raise GitUnknown("git does not report the root of the repository")
     root = top[0].rstrip("\n")
     names = dict.fromkeys(question(call))
     return [f"{root}/{name}" for name in list(names)[:MAX_NAMES]]
@@ -58,7 +58,7 @@ def _reset(call: GitCall) -> list[str]:
 
 
 def _checkout(call: GitCall) -> list[str]:
-    """Either to another commit, or files out of one."""
+    """Check out another commit, or files from one."""
     operands = list(call.operands)
     source: list[str] = []
     if operands and (call.has("-b", "-B", "--orphan", "-c", "-C") or _is_commit(call.folder, operands[0])):
@@ -89,7 +89,7 @@ def _clean(call: GitCall) -> list[str]:
         which = []
     elif call.has("-X"):
         which = ["--ignored", "--exclude-standard"]
-    # Like `git clean`, from the folder of the call downwards.
+    # Like `git clean`, in the folder of the call and below.
     return _ask(call.folder, "ls-files", "--others", "-z", "--full-name", *which, "--", *call.operands)
 
 
@@ -108,7 +108,7 @@ def _stash(call: GitCall) -> list[str]:
 
 
 def _towards_operand(call: GitCall) -> list[str]:
-    """To another commit, by way of what is merged, picked or turned back."""
+    """Move to another commit by a merge, cherry-pick or revert."""
     if not call.operands:
         raise GitUnknown(f"what `git {call.sub}` changes is only known when it runs")
     names: list[str] = []
@@ -149,18 +149,18 @@ QUESTIONS: dict[str, Callable[[GitCall], list[str]]] = {
 
 
 def _changes(call: GitCall) -> list[str]:
-    """The files that differ from the last commit, those that are new in the index too."""
+    """The files that differ from the last commit, including those that are new in the index."""
     return _ask(call.folder, *DIFF, "HEAD")
 
 
 def _differing(call: GitCall, source: Sequence[str], pathspecs: Sequence[str]) -> list[str]:
-    """The files among the pathspecs that are not as in a commit, in the last one or in the index."""
+    """The files among the pathspecs that differ from a commit: the last one, or the index."""
     sides = ([], ["HEAD"], list(source)) if source else ([], ["HEAD"])
     return [name for side in sides for name in _ask(call.folder, *DIFF, *side, "--", *pathspecs)]
 
 
 def _towards(call: GitCall, target: Sequence[str]) -> list[str]:
-    """The files that differ between the present commit and another."""
+    """The files that differ between the current commit and another."""
     return _ask(call.folder, *DIFF, "HEAD", target[0]) if target else []
 
 
@@ -169,7 +169,7 @@ def _is_commit(folder: str, name: str) -> bool:
 
 
 def _ask(folder: str, *words: str, may_fail: bool = False) -> list[str]:
-    """The zero-separated answer of a read-only question to git."""
+    """The zero-separated output of a read-only git command."""
     try:
         done = subprocess.run(
             ["git", *READ_ONLY, "-C", folder, *words],
@@ -180,9 +180,9 @@ def _ask(folder: str, *words: str, may_fail: bool = False) -> list[str]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise GitUnknown(f"git cannot be asked ({error})") from error
+        raise GitUnknown(f"git cannot be run ({error})") from error
     if done.returncode != 0:
         if may_fail:
             return []
-        raise GitUnknown("git does not answer: " + " ".join(done.stderr.decode(errors="replace").split())[:200])
+        raise GitUnknown("git failed: " + " ".join(done.stderr.decode(errors="replace").split())[:200])
     return [name for name in done.stdout.decode(errors="surrogateescape").split("\0") if name]
