@@ -14,7 +14,7 @@ from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 DELETE = Danger(
     rule="recursive_delete",
     description="recursive delete",
-    reason="deletes directories with all that is in them",
+    reason="deletes directories and everything in them",
     scope="inside the workspace",
     span=(0, 12),
     paths=("/work/build",),

@@ -102,7 +102,7 @@ async def test_all_steps_are_done(place: LocalShellEnvironment, folder: Path) ->
 async def test_a_file_that_changes_meanwhile_stops_everything(
     place: LocalShellEnvironment, folder: Path, number: int
 ) -> None:
-    """What was done is taken back, and the change of somebody else stays."""
+    """The edits are undone, and the change by another program stays."""
     disturbed = ""
 
     async def change(count: int, path: str) -> None:
@@ -115,7 +115,7 @@ async def test_a_file_that_changes_meanwhile_stops_everything(
         await commit(steps(folder), Disturbed(place, change))  # type: ignore[arg-type]
 
     assert state(folder) == {**BEFORE, disturbed: "somebody else's\n"}
-    assert "somebody else" in str(caught.value)
+    assert "another program" in str(caught.value)
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
 
@@ -172,7 +172,7 @@ async def test_a_file_that_somebody_changed_after_us_is_left_alone(place: LocalS
             (folder / "a").write_text("after us\n")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(EditRefused, match="changed by somebody else"):
+    with pytest.raises(EditRefused, match="changed by another program"):
         await commit(steps(folder), Disturbed(place, change))  # type: ignore[arg-type]
 
     assert state(folder) == {**BEFORE, "a": "after us\n"}

@@ -309,7 +309,7 @@ def test_what_git_keeps_is_not_touched(work: Work) -> None:
     work.history.undo_calls(SESSION, 2)
 
     assert sorted(work.tree()) == ["repo", "repo/code.py"]
-    assert any(".git" in note and "not kept" in note for note in work.notes())
+    assert any(".git" in note and "not saved" in note for note in work.notes())
     assert not any(b"refs/heads" in one.read_bytes() for one in work.history.store.folder.rglob("*.pack"))
 
 
@@ -478,7 +478,7 @@ def test_the_oldest_sessions_are_pruned(work: Work) -> None:
 
 
 def test_a_name_that_is_no_text_is_kept(work: Work) -> None:
-    """A file whose name is no UTF-8 is restored like any other."""
+    """A file whose name is not UTF-8 is restored like any other."""
     path = os.fsencode(work.folder) + b"/\xff\xfe"
     with open(path, "w") as stream:  # noqa: PTH123 - a name of bytes
         stream.write("odd")
@@ -578,7 +578,7 @@ def test_a_call_goes_on_when_nothing_can_be_kept(work: Work) -> None:
 
 
 def test_a_tree_larger_than_what_is_kept_is_noted(tmp_path: Path) -> None:
-    """Files beyond the room of a session are named as not kept; the others come back."""
+    """Files beyond the room of a session are reported as not saved; the others come back."""
     with working_in(tmp_path, "undo:\n  max_session_mb: 0.002\n") as work:
         work.path("tree").mkdir()
         for name in "abc":
@@ -604,7 +604,7 @@ def test_what_does_not_fit_on_the_disk_is_noted(work: Work) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert not work.path("large").exists()
-    assert any(note.startswith("not kept:") and "large" in note for note in work.notes())
+    assert any(note.startswith("not saved:") and "large" in note for note in work.notes())
 
 
 def test_a_copy_that_another_process_dropped_is_kept_anew(work: Work) -> None:

@@ -238,12 +238,12 @@ def test_what_a_command_touches_is_read_from_its_words(tmp_path: Path, command: 
     ["xargs rm < a.txt", "rm $(cat list)", "tar xf some.tar", "python3 -c 'import sys; open(sys.argv[1], \"w\")'"],
 )
 def test_what_cannot_be_known_is_noted(work: Work, command: str) -> None:
-    """The journal says that something of the call is not kept."""
+    """The journal says that part of the call was not saved."""
     work.path("a.txt").write_text("nothing-there\n")
 
     work.run(f"{command}; true")
 
-    assert any(note.startswith("not kept:") for note in work.notes())
+    assert any(note.startswith("not saved:") for note in work.notes())
 
 
 @pytest.mark.parametrize("command", ["ls -la", "git status", "echo hello", "make test", "cargo build --release"])

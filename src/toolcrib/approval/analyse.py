@@ -1,4 +1,4 @@
-"""What a shell command would do: the verdict, every danger in it, and the functions under the reference names."""
+"""Analyses shell commands: the verdict, every danger, and functions with the reference names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 DANGEROUS_PATTERNS: list[tuple[str, str]] = [
     (danger.pattern, danger.description) for danger in DANGERS.values() if danger.example and danger.key != "custom"
 ]
-"""The classes of danger as `(regex, description)`, for people; the verdict does not come from them.
+"""The danger classes as `(regex, description)`, for display; the verdict does not come from them.
 
 A row that is added at run time is honoured as one more *ask* rule. Python's regexes can take exponential time, so it is
 looked at first: a repetition inside a repetition, or a repetition of alternatives, is refused and makes every command
@@ -49,7 +49,7 @@ _DECEIVING = re.compile(
 
 
 def analyse(command: str | Script, *, cwd: str = "", home: str = "", backend: str = "local") -> Assessment:
-    """Judge a command line without running any of it; what cannot be understood is *ask*, never *safe*."""
+    """Judge a command line without running it; what cannot be understood is *ask*, never *safe*."""
     return assess(Evaluator(), command, cwd=cwd, home=home, backend=backend)
 
 
@@ -62,7 +62,7 @@ def assess(
     backend: str = "local",
     own: tuple[str, ...] = (),
 ) -> Assessment:
-    """The same with an evaluator of the caller's, who wants to know more than the verdict."""
+    """The same with the caller's own evaluator, for callers that need more than the verdict."""
     script = parse(command) if isinstance(command, str) else command
     source = script.source
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
@@ -71,7 +71,7 @@ def assess(
         evaluator.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)
     if deceiving:
-        evaluator.not_understood.append("holds characters that deceive the eye: " + " ".join(deceiving))
+        evaluator.not_understood.append("contains deceptive characters: " + " ".join(deceiving))
     else:
         _evaluate(evaluator, script, state)
     added = [row for row in DANGEROUS_PATTERNS if row not in _BUILT_IN]
@@ -89,14 +89,14 @@ def _evaluate(evaluator: Evaluator, script: Script, state: State) -> None:
     except NotUnderstood as reason:
         evaluator.not_understood.append(str(reason))
     except RecursionError:
-        # Depth is counted, but the caller's own frames are not.
+        # The analyser counts its own depth, but not the caller's frames.
         evaluator.not_understood.append("the command is nested too deeply")
     except Exception as error:  # noqa: BLE001 - a fault of ours must become a question, never a pass or a crash
-        evaluator.not_understood.append(f"the analyser failed on it: {type(error).__name__}")
+        evaluator.not_understood.append(f"the analyser failed: {type(error).__name__}")
 
 
 def _placed(findings: list[Finding], script: Script, backend: str) -> list[Finding]:
-    """The findings with their places in the command as it was given, and with the scope of its backend."""
+    """The findings with positions in the original command and the scope of its backend."""
     placed = list(findings)
     if placed and script.text != script.source:
         continuations = Continuations(script.source)
@@ -128,7 +128,7 @@ def _not_understood(command: str, reason: str) -> Finding:
 
 
 def detect_dangerous_command(command: str) -> tuple[bool, str | None, str | None]:
-    """`(is_dangerous, pattern_key, description)`; the key is the description, and both are None when it is safe."""
+    """`(is_dangerous, pattern_key, description)`; the key is the description, and both are None for a safe command."""
     findings = analyse(command).findings
     if not findings:
         return False, None, None
@@ -137,13 +137,13 @@ def detect_dangerous_command(command: str) -> tuple[bool, str | None, str | None
 
 
 def detect_hardline_command(command: str) -> tuple[bool, str | None]:
-    """`(is_catastrophic, description)` for what must not run even with approvals switched off."""
+    """`(is_catastrophic, description)` for commands that must not run even with approvals off."""
     blocked = next((finding for finding in analyse(command).findings if finding.severity == "block"), None)
     return (True, blocked.description) if blocked else (False, None)
 
 
 def deceiving_characters(command: str) -> list[str]:
-    """The control, bidirectional, invisible and look-alike characters in a command, as escapes for people."""
+    """The control, bidirectional, invisible and look-alike characters in a command, as readable escapes."""
     if command.isascii() and command.isprintable():
         return []
     found = sorted({match.group() for match in islice(_DECEIVING.finditer(command), 100)})[:8]
@@ -152,7 +152,7 @@ def deceiving_characters(command: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def bounded(pattern: str) -> re.Pattern[str] | None:
-    """The compiled pattern; None when it is no regex, or one whose matching time has no sure bound."""
+    """The compiled pattern; None if it is not a regex, or its matching time is not bounded."""
     if _REPEATED_GROUP.search(pattern) or len(_REPEAT.findall(re.sub(r"\[[^\]]*\]", "", pattern))) > 40:
         return None
     if len(re.findall(r"(?<!\\)\.[*+]|\\[sSwWdD][*+]|\][*+]", pattern)) > MAX_REPEATS:

@@ -1,4 +1,4 @@
-"""Puts a gate together from the settings. Made once: what the files say later does not change it."""
+"""Builds a gate from the settings, once: later changes to the config files do not affect it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading
+from toolcrib.approval.deferred_gate import GateOptions
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grants
-from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy
 from toolcrib.approval.user_rules import parse_rule
@@ -33,18 +33,18 @@ def build_gate(options: GateOptions) -> ApprovalGate:
 
 
 def read_on_first_use(command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
-    """Read a command line; the analyser is loaded with the first one."""
+    """Read a command line; the first call loads the analyser."""
     from toolcrib.approval.command_reader import read_command  # noqa: PLC0415 - many sessions never run a command
 
     return read_command(command, cwd=cwd, home=home, own=own)
 
 
 def build_policy(options: GateOptions) -> Policy:
-    """The policy that the settings and the entry point make up."""
+    """The policy for these settings and this entry point."""
     approvals = options.settings.approvals
     answer = getattr(approvals.policies, options.entry_point)
     if options.entry_point == "library" and options.approver is not None and answer == "deny":
-        # A program that brings an approver has said whom to ask.
+        # A program that passes an approver wants it to be asked.
         answer = "ask"
     return Policy(
         sensitive=SensitivePaths(str(options.settings.home.root)),

@@ -1,4 +1,4 @@
-"""Every single command in a command line, wrapped and nested ones too, and which of them each finding stands on."""
+"""Every command in a command line, including wrapped and nested ones, and the findings about each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Script
 
 UNKNOWN_TEXT = "…"
-"""Stands in texts and paths for what only the running shell would know, as in the findings."""
+"""A placeholder in texts and paths for what only the running shell knows, as in findings."""
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One command that a line would run: its program and words, as they are after quoting and variables."""
+    """One command that a line would run: its program and words, with quotes and variables expanded."""
 
     program: str
     words: tuple[str, ...]
     options: frozenset[str]
     operands: tuple[str, ...]
     paths: tuple[str, ...]
-    """What the operands and option values would be as paths, absolute where the folder is known."""
+    """The operands and option values as paths, absolute if the folder is known."""
 
     @property
     def text(self) -> str:
@@ -43,10 +43,10 @@ class CommandReading(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[ProgramCall, ...] = ()
     stands_on: Mapping[FindingKey, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     complete: bool = True
-    """False where a command may be missing from `calls`: something was not understood, or is only known later."""
+    """False if `calls` may be incomplete: something was not understood, or is only known at run time."""
 
     def stacks(self, finding: Finding) -> tuple[Stack, ...]:
-        """The commands that a finding is about; none where that is not known."""
+        """The commands that a finding is about; none if that is not known."""
         return self.stands_on.get(key_of(finding), ())
 
 
@@ -55,8 +55,8 @@ def key_of(finding: Finding) -> FindingKey:
 
 
 class ReadCommand(Protocol):
-    """Reads a command line, or one that was parsed already, without running any of it."""
+    """Reads a command line, parsed or not, without running it."""
 
     def __call__(self, command: str | Script, *, cwd: str, home: str, own: tuple[str, ...] = ()) -> CommandReading:
-        """`own` are files and folders of toolcrib itself that a home elsewhere than `~/.toolcrib` holds."""
+        """`own` are toolcrib's own files and folders if its home is not `~/.toolcrib`."""
         ...

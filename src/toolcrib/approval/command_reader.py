@@ -1,4 +1,4 @@
-"""Reads a command line with the analyser, and listens to which commands it meets on the way."""
+"""Reads a command line with the analyser, and records the commands that it comes across."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CALLS = 2_000
 
 
 def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> CommandReading:
-    """Read a command line without running any of it."""
+    """Read a command line without running it."""
     evaluator = RecordingEvaluator()
     assessment = assess(evaluator, command, cwd=cwd, home=home, own=own)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
@@ -29,7 +29,7 @@ def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: t
 
 
 class RecordingEvaluator(Evaluator):
-    """An evaluator that also remembers the commands it meets."""
+    """An evaluator that also records the commands it comes across."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class RecordingEvaluator(Evaluator):
     ) -> None:
         super().report(key, reason, site, severity=severity, paths=paths)
         shown = tuple(path.replace(UNKNOWN, UNKNOWN_TEXT) for path in paths)
-        # Kept for repeated findings too: the same words may run under another wrapper.
+        # Record repeated findings, too: the same words may run under another wrapper.
         stacks = self.standing.setdefault((key, site.text[:500], site.span, shown, reason), [])
         if len(stacks) < MAX_CALLS:
             stacks.append(tuple(self._stack))
@@ -73,7 +73,7 @@ def _seen(words: list[ExpandedWord], state: State, site: Site) -> ProgramCall:
 
 
 def _home_path(word: ExpandedWord, state: State) -> ExpandedWord:
-    """`--file=~/x` and the like keep their tilde; as a path it means the home."""
+    """`--file=~/x` and the like keep their tilde; in a path it means the home folder."""
     return word.with_text(state.home + word.text[1:]) if word.text.startswith("~/") else word
 
 

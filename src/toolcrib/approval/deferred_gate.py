@@ -1,24 +1,40 @@
-"""A gate that is put together when the first call needs it: most processes never judge a command."""
+"""The gate, built when the first call needs it: most processes never judge a command."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
-from toolcrib.approval.options import GateOptions
+from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import EntryPoint
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import lazy
-from toolcrib.core.ports import Approver
+from toolcrib.core.ports import Approver, FireHook
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
 if TYPE_CHECKING:
     from toolcrib.approval.gate import ApprovalGate
 
 
+class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a gate is built from, fixed when the Runtime is created."""
+
+    settings: Settings
+    workspace: str
+    entry_point: EntryPoint = "library"
+    approver: Approver | None = None
+    yolo: bool = False
+    fire: FireHook | None = None
+    backend: str = "local"
+    isolated: bool = False
+    workspace_follows_cwd: bool = False
+
+
 class DeferredGate:
-    """Stands for the gate; everything that it goes by is fixed already."""
+    """Builds the gate on first use, from options that are fixed beforehand."""
 
     def __init__(self, options: GateOptions) -> None:
         self.options = options
@@ -27,26 +43,26 @@ class DeferredGate:
     @lazy
     def made(self) -> ApprovalGate:
         """The gate itself, with its policy, grants and log."""
-        # Loaded here: the analyser and its rules cost more than the whole start of a process may.
+        # Imported here, because the gate and its rules would take longer to load than everything else at start-up.
         from toolcrib.approval.build import build_gate  # noqa: PLC0415
 
         return build_gate(self.options)
 
     def attend(self, approver: Approver) -> bool:
-        """Ask this approver where nobody could be asked so far; False where somebody can be asked already."""
+        """Use this approver if there is none yet; False if there already is one."""
         with self._lock:
             if self.options.approver is not None:
                 return False
             self.options = replace(self.options, approver=approver)
             if DeferredGate.made.is_built(self):
-                # As above.
+                # Imported here for the same reason.
                 from toolcrib.approval.build import build_policy  # noqa: PLC0415
 
                 self.made.attend(approver, build_policy(self.options))
         return True
 
     def forget_tool(self, tool: str) -> None:
-        """Take back what was agreed to for one tool by its name."""
+        """Revoke the grants for one tool."""
         self.made.grants.forget_tool(tool)
 
     def judge(

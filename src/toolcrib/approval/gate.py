@@ -16,12 +16,11 @@ from toolcrib.approval.approvers import has_own_timeout
 from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading, ReadCommand
 from toolcrib.approval.grants import Grants, may_be_permanent
-from toolcrib.approval.options import FireHook
 from toolcrib.approval.policy import Action, Policy, answer_dangers, decide, describe_danger
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Choice, Danger
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ConfigError
-from toolcrib.core.ports import Approver
+from toolcrib.core.ports import Approver, FireHook
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
 if TYPE_CHECKING:

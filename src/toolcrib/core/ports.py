@@ -11,7 +11,7 @@ from toolcrib.core.types import Effect, JsonObject, ToolEntry, ToolResult, Verdi
 if TYPE_CHECKING:
     from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest
 
-__all__ = ["Approver", "FileSnapshots", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker"]
+__all__ = ["Approver", "FileSnapshots", "FireHook", "Gate", "Invoker", "Recorder", "ResultStore", "SecretAsker"]
 
 
 class Invoker(Protocol):
@@ -79,3 +79,9 @@ class ResultStore(Protocol):
     """Stores texts that are too long for the model and returns handles for reading them."""
 
     def save(self, session_id: str, call_id: str, text: str) -> str: ...
+
+
+class FireHook(Protocol):
+    """Calls the hooks with this name; logs what they raise and ignores what they return."""
+
+    def __call__(self, name: str, **keywords: Any) -> object: ...

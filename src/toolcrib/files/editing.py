@@ -1,4 +1,4 @@
-"""Edits of files: what is there now, whether the model has seen that, the write itself, and what the model is told.
+"""File edits: the current content, whether the model has seen it, the write itself, and the result for the model.
 
 `write_file` is here as a whole. `patch` uses the same steps, and commits the edits of several files all or none. Both
 show unified diffs, which are bounded in work and in length.
@@ -170,7 +170,7 @@ T = TypeVar("T")
 
 MAX_EDITED_BYTES = 32 * 1024 * 1024
 EVERY_LINE = 2**31 - 1
-HIDDEN_DIFF = "the diff is not shown, because the file may hold secrets"
+HIDDEN_DIFF = "the diff is not shown, because the file may contain secrets"
 LONG_DIFF = "the diff is not shown, because the change is too large"
 SAME_CONTENT = "the file already has exactly this content; nothing was written"
 AS_BEFORE = "as before"
@@ -190,7 +190,7 @@ class FileVersion:
 
     path: BackendPath
     data: bytes | None = None
-    """None: there is no file."""
+    """None for a missing file."""
     mode: int | None = None
     stamp: str = ""
 
@@ -267,7 +267,7 @@ class Editor:
             return None
         if not view.is_of(current.stamp, current.digest):
             raise EditRefused(f"{current.path!r} has changed since you last read it; read it again, then edit it")
-        # Identify it by its content from now on: somebody may write the same content again.
+        # From now on identify it by its content: another program may write the same content again.
         self._views.seen(
             self._session, self._where.spec, current.path, current.stamp, view.whole, digest=current.digest
         )
@@ -283,7 +283,7 @@ class Editor:
             self._views.seen(self._session, self._where.spec, new.path, "", whole, digest=new.digest)
 
     async def diff(self, old: FileVersion, new: FileVersion) -> JsonObject:
-        """The key `diff` of a result, or a `note` that says why there is none."""
+        """The key `diff` of a result, or a `note` that says why it is missing."""
         if holds_secrets(old.path) or holds_secrets(new.path):
             return {"note": HIDDEN_DIFF}
         if old.is_binary or new.is_binary:
@@ -317,7 +317,7 @@ async def _refuse_link(effect: Effect, environment: Environment) -> None:
 
 
 def holds_secrets(path: str) -> bool:
-    """Whether reading the file would need an approval, so that an edit must not show its content."""
+    """Whether reading the file would need an approval; an edit must not show its content then."""
     place = PathScope(cwd="/", workspace="", home=str(Path.home()), real=str)
     return SensitivePaths("").is_secret(path, place)
 
@@ -371,7 +371,7 @@ def approved_write(path: str, ctx: ToolContext) -> Effect:
     if ctx.effects is None or len(ctx.effects) != 1 or ctx.effects[0].kind != "write":
         # Raises the reason why the effect could not be determined.
         file_effects("write", [path], ctx)
-        raise EditRefused("nobody has approved a write to this path; call the tool again")
+        raise EditRefused("a write to this path was not approved; call the tool again")
     return ctx.effects[0]
 
 
@@ -392,7 +392,7 @@ async def _write(content: str, effect: Effect, editor: Editor, environment: Envi
 
 
 def _new_version(content: str, old: FileVersion) -> tuple[FileVersion, list[str]]:
-    """The file to write, and what to say about it."""
+    """The file to write, and notes about it."""
     if old.is_binary:
         return old.edited(TextFile(content)), []
     file = old.as_text_file() if old.data is not None else TextFile("")
@@ -525,7 +525,7 @@ async def _missing_folders(path: BackendPath, environment: Environment) -> list[
 async def _roll_back(
     begun: Sequence[FileEdit], folders: Sequence[BackendPath], environment: Environment
 ) -> dict[BackendPath, str]:
-    """Undo the edits of files that nobody else has touched; return the state of each file."""
+    """Undo the edits, except to files that something else has changed; return the state of each file."""
     states = {}
     for edit in reversed(begun):
         try:
@@ -550,7 +550,7 @@ async def _restore(edit: FileEdit, environment: Environment) -> str:
     if now == before.digest and (edit.mode is None or edit.after.data != before.data):
         return AS_BEFORE
     if now != edit.after.digest:
-        return "changed by somebody else meanwhile, and left alone"
+        return "changed by another program in the meantime, and left alone"
     if before.data is None:
         await environment.remove_file(edit.path, expected=now, plain=True)
     else:

@@ -99,7 +99,7 @@ def document_kind(path: str, head: bytes) -> DocumentKind | None:
 
 
 def is_wide(head: bytes) -> bool:
-    """Whether this starts as UTF-16 or UTF-32, so that its lines cannot be found by their bytes."""
+    """Whether this starts as UTF-16 or UTF-32, in which lines cannot be found by their bytes."""
     return head.startswith(_WIDE_MARKS)
 
 

@@ -79,7 +79,7 @@ class _Lines:
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line) + 1)
-        # With a line end before and behind every line.
+        # With a line end before and after every line.
         self._framed = "\n" + text + "\n" * self.is_open
 
     def places_of(self, block: Sequence[str], first: int) -> list[int]:
@@ -142,7 +142,7 @@ def _places_without_context(lines: _Lines, hunk: Hunk) -> list[int]:
 def _scopes(lines: _Lines, headings: Sequence[str], *, may_be_part: bool) -> Iterator[tuple[int, int]]:
     """The ranges from each line that is the last heading, inside the others, to the end of its block.
 
-    Models cut off the end of a heading, which does no harm if context lines tell the place, too.
+    Models cut off the end of a heading, which does no harm if context lines also identify the place.
     """
     scopes = [(0, len(lines.lines))]
     for heading in headings:
@@ -180,7 +180,7 @@ class _Extent:
     changed_from: int
     """The first line that others may not use as context; 0 if contexts may not overlap."""
     changed_to: int
-    """The line behind the last such line."""
+    """The line after the last such line."""
     length: int
 
     def free_behind(self, start: int, following: _Extent) -> int:

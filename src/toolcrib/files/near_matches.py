@@ -1,8 +1,8 @@
-"""Where in a file a text may have been meant that does not occur in it: shown as a proposal, never applied.
+"""Finds where in a file a text that does not occur there may have been meant: proposed, never applied.
 
-First the text is looked for in a form that forgets what models get wrong: white space, quotes, look-alikes, case. Where
-that finds nothing, the places that share the most lines, or the line that shares the most words, are taken. The work is
-counted and has a limit, so that no file and no text can hold anybody up.
+The first search ignores what models get wrong: white space, quotes, look-alikes, case. If that finds nothing, the
+places that share the most lines, or the line that shares the most words, are taken. The work is counted and limited, so
+no file and no text can make it slow.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class NearMatch:
     why: str
 
     def as_json(self) -> dict[str, object]:
-        """For the result: the lines word for word, so that the model can use them."""
+        """For the result: the lines verbatim, for the model to use."""
         text = "\n".join(self.lines[:MAX_SHOWN_LINES])
         cut = len(self.lines) > MAX_SHOWN_LINES or len(text) > MAX_SHOWN_CHARS
         shown = text[:MAX_SHOWN_CHARS] + ("\n… (cut)" if cut else "")
@@ -188,7 +188,7 @@ def difference(wanted: Sequence[str], actual: Sequence[str]) -> str:
         wanted, actual = [line for line in wanted if line.strip()], [line for line in actual if line.strip()]
         kinds["empty lines" if len(actual) == len(wanted) else "other number of lines"] = None
     for number, (want, have) in enumerate(zip(wanted, actual, strict=False)):
-        # The outer lines may be meant in part, so what surrounds that part is no difference.
+        # Only part of the outer lines may be meant, so what surrounds that part is not a difference.
         have = have.lstrip() if number == 0 and not _indentation(want) else have
         have = have.rstrip() if number == len(wanted) - 1 and want.rstrip() == want else have
         if _stands_in(have, want, is_first=number == 0, is_last=number == len(wanted) - 1):

@@ -1,4 +1,4 @@
-"""From the text of a patch to the changes that it asks for: the V4A format and unified diffs.
+"""Parses patches into the changes that they describe: the V4A format and unified diffs.
 
 V4A names files and finds hunks by their context:
 
@@ -121,7 +121,7 @@ class PatchLines:
         return self.lines[self.at - 1]
 
     def next_text(self) -> str:
-        """The next line that is not blank; empty when there is none."""
+        """The next line that is not blank, or ""."""
         at = self._next_text[self.at] if self.more else len(self.lines)
         return self.lines[at] if at < len(self.lines) else ""
 
@@ -310,7 +310,7 @@ def _parse_unified(lines: list[str]) -> tuple[FileChange, ...]:
             continue
         line = reader.take()
         if line.startswith("@@"):
-            raise reader.error("a hunk stands before the '--- ' and '+++ ' lines that name its file", back=1)
+            raise reader.error("a hunk comes before the '--- ' and '+++ ' lines that name its file", back=1)
         if changes and line.startswith(("+", "-", " ")) and line.strip() not in ("-", "--"):
             # After a hunk; the signature of a mailed patch is `-- ` and a version.
             raise reader.error("expected a hunk or the next file", back=1)
@@ -411,7 +411,7 @@ def _mode(header: _Header, reader: PatchLines, back: int) -> int | None:
     plain = _PLAIN_MODE.match(header.mode)
     if plain is None:
         raise reader.error("links and submodules cannot be patched; use the terminal for them", back=back)
-    # git knows two modes of files.
+    # git has two file modes.
     return None if "deleted" in header.marks else 0o755 if int(plain[1], 8) & 0o100 else 0o644
 
 
@@ -452,7 +452,7 @@ def _unquoted(name: str) -> str:
         code = match[1]
         return chr(int(code, 8) & 0xFF if len(code) == 3 else _LETTERS.get(code, ord(code)))
 
-    # Each escape is a byte of UTF-8; other characters stand for their bytes, too.
+    # Each escape is a UTF-8 byte; other characters are encoded as usual.
     octets = name[1:-1].encode("utf-8", "surrogatepass").decode("latin-1")
     return _ESCAPE.sub(character, octets).encode("latin-1").decode("utf-8", "replace")
 

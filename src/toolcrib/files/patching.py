@@ -43,7 +43,7 @@ class NoMatch(ToolcribError):
 
 
 class SeveralMatches(ToolcribError):
-    """The text occurs more often than once; says in which lines."""
+    """The text occurs more than once; the message says in which lines."""
 
 
 def replaced(file: TextFile, old: str, new: str, *, replace_all: bool) -> tuple[TextFile, int]:
@@ -94,7 +94,7 @@ def _several(text: str, old: str) -> str:
 
 MAX_PROBLEMS = 50
 MAX_EXPLAINED = 5
-"""Near matches are long, so that only this many problems show them."""
+"""Near matches are long, so only this many problems show them."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ MAX_DIFF_CHARS = 12_000
 
 
 def patch_effects(args: JsonObject, ctx: ToolContext) -> tuple[Effect, ...]:
-    """What a call writes and deletes. A call that cannot be understood does nothing and says why when it runs."""
+    """What a call writes and deletes. A call that cannot be parsed does nothing and says why when it runs."""
     try:
         if args["mode"] == "replace":
             return file_effects("write", [args["path"]], ctx) if args.get("path") else ()
@@ -352,7 +352,7 @@ def _approved(changes: Sequence[FileChange], ctx: ToolContext) -> tuple[Effect, 
             for kind, path in change.touched():
                 # Raises the reason why the effects could not be determined.
                 file_effects(kind, [path], ctx)
-        raise PatchError("nobody has approved what this patch does; call the tool again")
+        raise PatchError("what this patch does was not approved; call the tool again")
     return ctx.effects
 
 

@@ -1,8 +1,8 @@
-"""From the path that a model writes to the effect, from the effect to the file, and what to say when that fails.
+"""Turns the paths that a model writes into effects, effects into files, and failures into messages.
 
 Effects are computed once and approved; the handler acts on their targets and nothing else. On this machine a target is
-the real path, so that acting on it with `plain=True` fails when a link was put in its way. In another environment only
-the text is known beforehand: there the handler looks first, and names a link that leads elsewhere instead of following
+the real path: acting on it with `plain=True` fails if a link has replaced part of it. In another environment only the
+text is known beforehand: there the handler checks first, and reports a link that leads elsewhere instead of following
 it.
 """
 
@@ -59,7 +59,7 @@ def _is_in_home(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Raises UsageError for what no file system accepts as a path."""
+    """Raises UsageError for a path that no file system accepts."""
     if not path.strip():
         raise UsageError("the path is empty; name a file")
     if "\0" in path:
@@ -73,10 +73,10 @@ def check_path(path: str) -> None:
 async def at_target(effect: Effect, environment: Environment, act: Callable[[BackendPath], Awaitable[T]]) -> T:
     """Call `act`, which works with `plain=True`, on the path of an effect; raises PathChanged like `target_of`.
 
-    Most paths have no links, and `act` fails if there is one: only then it is worth the time to follow them.
+    Most paths have no links, and `act` fails if there is one: only then is it worth the time to follow them.
     """
     path = effect.target
-    # Behind a link, `..` need not lead back.
+    # After a link, `..` need not lead back.
     if environment.kind == "local" or (path.startswith("/") and path == posixpath.normpath(path)):
         try:
             return await act(BackendPath(path))
@@ -109,7 +109,7 @@ async def _without_tilde(path: str, environment: Environment) -> str:
 
 
 async def _real_path(path: str, environment: Environment) -> str:
-    """The path with all links followed, also for a file that does not exist yet."""
+    """The path with all links followed, even for a file that does not exist yet."""
     rest = ""
     looked_at = path.rstrip("/") or "/"
     while (status := await environment.status(BackendPath(looked_at))) is None or not status.real:
@@ -158,7 +158,7 @@ def why_never_read(path: str, home: Home, *, is_here: bool) -> str:
     roots = [folder.lower() for folder in _both(str(home.root))]
     own = {f"{root}/{name}" for root in roots for name in _with_drafts(_OWN_SECRETS)}
     is_own = path.lower() in own or any(path.lower().startswith(f"{root}/{_OWN_TOKENS}/") for root in roots)
-    return "it holds secrets of toolcrib itself, which no tool reads" if is_own else ""
+    return "it contains toolcrib's own secrets, which no tool reads" if is_own else ""
 
 
 def _both(folder: str) -> set[str]:
@@ -171,7 +171,7 @@ def _with_drafts(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 async def no_such_file(path: BackendPath, environment: Environment) -> tuple[str, list[str]]:
-    """What to say about a missing file, and similar names."""
+    """A message about a missing file, and similar names."""
     folder, name = posixpath.split(path)
     try:
         names = await environment.list_folder(BackendPath(folder or "/"))
@@ -186,7 +186,7 @@ async def no_such_file(path: BackendPath, environment: Environment) -> tuple[str
 
 
 async def is_a_folder(path: BackendPath, environment: Environment) -> tuple[str, list[str]]:
-    """What to say about a folder, and its first names."""
+    """A message about a folder, and its first names."""
     try:
         names = await environment.list_folder(path)
     except OSError:

@@ -166,7 +166,7 @@ def part_as_text(data: bytes, *, is_cut: bool) -> tuple[str, str]:
 def split_lines(text: str) -> tuple[list[str], str]:
     """The lines without their ends, and which ends they have: lf, crlf, mixed or cr; lf if there are none.
 
-    A text whose lines end with CR alone has no other line ends: CR inside of lines is part of them otherwise.
+    A text whose lines end with CR alone has no other line ends: otherwise a CR inside a line is part of it.
     """
     end = "\n" if "\n" in text or "\r" not in text else "\r"
     lines = text.split(end)
@@ -378,7 +378,7 @@ class FileReader:
             if found.total is None or next_line <= found.total:
                 answer["next_offset"] = next_line
         if not found.lines:
-            answer["note"] = "there is no text in it" if status.size else "the file is empty"
+            answer["note"] = "it contains no text" if status.size else "the file is empty"
         return tool_result({**answer, "content": shown.content})
 
     def _is_repeat(self, request: ReadRequest, path: BackendPath, status: FileStatus) -> bool:

@@ -260,12 +260,12 @@ def _shown_lines(events: list[_LineEvent], window: tuple[int, int], context: int
 
 SEARCH_SECONDS = 60.0
 DEADLINE_RESERVE_SECONDS = 3.0
-"""How long before the deadline of the call a search ends, so that it can still report what it found."""
+"""How long before the deadline of the call a search ends, to have time to report what it found."""
 PEEK_BYTES = 8192
 TRUNCATED = {
-    "time": "the time was up before everything was searched; search a smaller folder or use file_glob",
+    "time": "the time ran out before everything was searched; search a smaller folder or use file_glob",
     "page": "stopped when this page was full, because the search took long; there may be more",
-    "size": "there were too many files to look at all of them; search a smaller folder or use file_glob",
+    "size": "there were too many files to search them all; search a smaller folder or use file_glob",
 }
 
 SearchEngine = Literal["best", "python", "fetch"]
@@ -302,7 +302,7 @@ def _read_query(args: JsonObject, secret: str) -> FileSearchQuery:
     if not args["pattern"]:
         raise SearchRefused("the pattern is empty; say what to search for, or use target='files' with pattern '*'")
     if any("\ud800" <= one <= "\udfff" for one in args["pattern"]):
-        raise SearchRefused(f"the pattern {args['pattern']!r} holds half a character; write the whole one")
+        raise SearchRefused(f"the pattern {args['pattern']!r} contains half a character; write the whole one")
     return FileSearchQuery(
         pattern=args["pattern"],
         target=args.get("target", "content"),
@@ -396,7 +396,7 @@ class _FileSearch:
 
 
 def _answer(query: FileSearchQuery, outcome: SearchOutcome, *, shown_path: str, is_file: bool) -> JsonObject:
-    """The result of a search. Paths start like the path of the call, so that they can be used as they are."""
+    """A search result. Paths start like the path of the call, so the model can use them as they are."""
     answer: JsonObject = {}
     if query.target == "files" or query.mode == "files_only":
         answer["files"] = [_shown(shown_path, one.path, is_file) for one in outcome.found]

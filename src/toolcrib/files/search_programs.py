@@ -1,4 +1,4 @@
-"""Runs a small shell program beside the session of an environment, for as long as a search may take."""
+"""Runs a small shell program next to an environment's session, for as long as a search may take."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from toolcrib.core.environments import Environment
 
 MAX_BYTES = 256 * 1024 * 1024
 
-# Runs `main` in a folder, with arguments. Its errors are kept apart from its output and come at the end, with its exit
-# code. When nobody listens any more, standard input ends, and that ends the program.
+# Runs `main` in a folder, with arguments. Its errors are separate from its output and come at the end, with its exit
+# code. When the reader goes away, standard input ends, and that ends the program.
 _AROUND = r"""
 unset IFS; LC_ALL=C; export LC_ALL; set -f
 token=$1 folder=$2; shift 2

@@ -1,4 +1,4 @@
-"""Search without ripgrep: Python's regular expressions, in a process of their own that is always ended.
+"""Search without ripgrep: Python's regular expressions, in a separate process that is always ended.
 
 On this machine that process walks through the folder itself. In another environment, such as a small container, `find`
 lists the files, the ignore files are fetched and applied here, and `tar` fetches what is left, some files at a time.

@@ -241,7 +241,7 @@ def path_test(glob: str) -> Callable[[bytes], bool]:
 
 
 def _without_braces(glob: str) -> list[str]:
-    """The globs without `{a,b}` that a glob stands for: the rules of git know no braces."""
+    """The globs without `{a,b}` that a glob expands to: git's rules have no braces."""
     done, pending = list[str](), [glob]
     while pending:
         one = pending.pop()
@@ -253,7 +253,7 @@ def _without_braces(glob: str) -> list[str]:
         else:
             pending += [one[: braces.start()] + option + one[braces.end() :] for option in braces[1].split(",")]
         if len(done) + len(pending) > MAX_ALTERNATIVES:
-            raise GlobError(f"the braces in {glob!r} stand for more than {MAX_ALTERNATIVES} globs; use a simpler one")
+            raise GlobError(f"the braces in {glob!r} expand to more than {MAX_ALTERNATIVES} globs; use a simpler one")
     return done
 
 
@@ -280,7 +280,7 @@ def git_rule(line: str) -> tuple[bool, re.Pattern[str]] | None:
     if rule.include is None or rule.regex is None:
         return None
     # The expressions of pathspec match everything in a matching folder, too. The walk has decided about folders before
-    # it comes to their content, so that a full match is right, except for rules that are about the content.
+    # it comes to their content, so a full match is right, except for rules that are about the content.
     expression = _WHOLE_TREE.get(rule.regex.pattern, rule.regex.pattern)
     if line.rstrip().endswith("/**") and rule.regex.pattern not in _WHOLE_TREE:
         expression += "(?s:.+)"

@@ -1,8 +1,8 @@
 """The files below a folder that no ignore file excludes, sorted by path.
 
-Ignore rules are those of git, as `pathspec` implements them. A folder's files overrule those above it. `.gitignore`
-applies outside of repositories too, and inside of one up to its root; `.ignore` and `.rgignore` apply from any folder
-above. Links are not followed, and `.git` is left out; other hidden files are not.
+Ignore rules are those of git, as `pathspec` implements them. A folder's ignore files override those above it.
+`.gitignore` also applies outside repositories, and inside one up to its root; `.ignore` and `.rgignore` apply from any
+folder above. Links are not followed, and `.git` is left out; other hidden files are not.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class ContentSearch:
         size = len(text)
         while at < size and (match := self._find(text, at)) is not None:
             start = match.start()
-            # There is no line behind the last line break.
+            # There is no line after the last line break.
             if start == size and text.endswith("\n"):
                 return
             begin = text.rfind("\n", 0, start) + 1

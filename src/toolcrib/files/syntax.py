@@ -1,4 +1,4 @@
-"""Syntax checks of files that were written, none of which runs any of their code.
+"""Syntax checks for written files, without running any of their code.
 
 Python, JSON, YAML and TOML are checked by parsers of this process; shell, JavaScript, Ruby, PHP and Go by programs that
 are installed in the environment.
@@ -42,7 +42,7 @@ _JSON_WITH_COMMENTS = re.compile(
 
 
 def with_language_suffix(path: str, text: str) -> str:
-    """The path with the suffix of its language, which the first line of a script without a suffix tells."""
+    """The path with the suffix of its language; the first line of a script without a suffix names it."""
     if posixpath.splitext(path)[1]:
         return path
     shebang = _SHEBANG.match(text)

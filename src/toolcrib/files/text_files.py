@@ -1,7 +1,7 @@
-"""Text files as bytes: which encoding and line ends a file has, so that an edit keeps what it does not touch.
+"""Text files as bytes: which encoding and line ends a file has, for edits that keep what they do not touch.
 
 A model writes LF and need not know what a file uses. What it writes is put in the file's own encoding and line ends;
-everything else stays byte for byte as it was, in files with mixed line ends, too.
+everything else stays byte for byte as it was, even in files with mixed line ends.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TextFile:
     def line_end(self) -> str:
         """The only line end in the file; empty if it has none, or several.
 
-        CR alone ends lines only where there is no LF: inside of lines it is part of them otherwise.
+        CR alone ends lines only in files without LF; otherwise it is part of a line.
         """
         if "\n" not in self.raw:
             return "\r" if "\r" in self.raw else ""
@@ -149,7 +149,7 @@ def decoded(data: bytes) -> TextFile:
     except UnicodeDecodeError as error:
         broken = error.start
     if is_full_of_controls(data):
-        raise NotText(f"it is binary: byte {broken} is no UTF-8, and it is full of control characters")
+        raise NotText(f"it is binary: byte {broken} is not UTF-8, and it is full of control characters")
     text, name = in_older_encoding(data)
     return TextFile(text, Encoding(name))
 

@@ -1,4 +1,4 @@
-"""What the model of a session has seen of files, so that repeats are short and no unseen change is overwritten."""
+"""What a session's model has seen of files: this keeps repeats short and unseen changes from being overwritten."""
 
 from __future__ import annotations
 

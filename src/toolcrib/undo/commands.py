@@ -1,4 +1,4 @@
-"""Which files a command line may change: the evaluator of the gate follows it, and nothing of it runs."""
+"""Which files a command line may change, found with the gate's evaluator and without running it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITH_A_VALUE = name_set(
     "-newer -anewer -cnewer -mtime -atime -ctime -mmin -amin -cmin -size -perm -user -group -uid -gid -regex "
     "-iregex -regextype -links -inum -samefile -lname -ilname -fstype -used -xtype -D -printf -fprint -fprint0 -fls"
 )
-"""Tests that are passed over, together with the word behind them."""
+"""Tests that are skipped, together with the word after them."""
 TYPES = {"f": "file", "d": "folder", "l": "link"}
 
 
@@ -39,7 +39,7 @@ def is_pattern(text: str) -> bool:
 
 
 def expand(files: SnapshotFiles, pattern: str) -> list[str]:
-    """The paths that match an absolute pattern, as bash would list them; none where nothing does."""
+    """The paths that match an absolute pattern, as bash would list them."""
     found = [""]
     for part in pattern.strip("/").split("/"):
         if not is_pattern(part):
@@ -76,16 +76,16 @@ class FindQuery:
 
     roots: list[str] = field(default_factory=list)
     names: list[tuple[re.Pattern[str], bool]] = field(default_factory=list)
-    """Patterns of names, and whether they must fit."""
+    """Name patterns, and whether they must match."""
     paths: list[tuple[re.Pattern[str], bool]] = field(default_factory=list)
     kinds: frozenset[str] = frozenset()
     least_depth: int = 0
     most_depth: int = 1_000
     deletes: bool = False
     commands: list[list[str]] = field(default_factory=list)
-    """What it runs, with `{}` for what was found."""
+    """What it runs, with `{}` for each path found."""
     zero: bool = False
-    """Its output is separated by zero bytes."""
+    """Whether its output is separated by zero bytes."""
 
 
 def read_find(words: Sequence[str]) -> FindQuery:
@@ -115,7 +115,7 @@ def read_find(words: Sequence[str]) -> FindQuery:
 
 
 def _read_test(search: FindQuery, word: str, value: str, wanted: bool, loose: bool) -> int:
-    """Take in one test; gives how many words of its own follow it."""
+    """Add one test; returns how many arguments follow it."""
     if word == "-delete":
         search.deletes = True
     elif word == "-print0":
@@ -190,8 +190,8 @@ MAX_LINES = 1_000
 MAX_SCRIPT_BYTES = 200_000
 MAX_TARGETS = 20_000
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-HIDDEN = "not kept: what a part of the command touches is only known when it runs"
-NOT_READ = "not kept: the command could not be read to its end"
+HIDDEN = "not saved: what part of the command changes is only known when it runs"
+NOT_READ = "not saved: the command could not be analysed completely"
 EXTENDED = re.compile(r"[?*+@!]\*")
 """How the evaluator writes `!(a)` and the like; any name covers more than they match."""
 _WORDS = re.compile(r"[\w.+-]+")
@@ -200,14 +200,14 @@ _ODD = re.compile(r"[>$`\\'\"(){}*?\[\]#~!]|<<|\./")
 
 
 def may_change_files(command: str) -> bool:
-    """Whether a command line may change a file that undo covers; quick, and yes in doubt."""
+    """Whether a command line may change a file that undo covers; quick, and true when in doubt."""
     if _ODD.search(command):
         return True
     return any(word in CHANGING for word in _WORDS.findall(command))
 
 
 def targets_of_command(command: str | Script, *, cwd: str, scope: UndoScope, is_here: bool) -> CallTargets:
-    """The files that a command line may change when it runs in a folder; nothing of it runs."""
+    """The files that a command line may change if it runs in a folder; does not run it."""
     home = str(Path.home()) if is_here else scope.files.real("~")
     watcher = TargetCollector(scope, is_here=is_here)
     assessment = assess(watcher, command, cwd=cwd, home=home)
@@ -240,7 +240,7 @@ class GlobExpander(Expander):
 
 
 def _as_written(match: str, pattern: str, cwd: str) -> str:
-    """A match as the shell would pass it on: relative if the pattern is."""
+    """A match as the shell would pass it: relative if the pattern is."""
     if pattern.startswith("/"):
         return match
     prefix = cwd.rstrip("/") + "/"
@@ -276,7 +276,7 @@ class TargetCollector(Evaluator):
         path = resolve(word, state)
         self.add_path(path, state, how)
         if word.text.endswith("/") and how == "tree" and not is_pattern(path):
-            # With a trailing slash, a link stands for the folder that it points to.
+            # With a trailing slash, a link means the folder that it points to.
             self.add_path(f"{path}/.", state, how)
 
     def add_path(self, path: str, state: State, how: How = "path") -> None:
@@ -340,7 +340,7 @@ class TargetCollector(Evaluator):
         return super().invoke(words, state, stdin, site)
 
     def _find(self, call: CommandCall, site: Site) -> Data | None:
-        """Do what find would do with the files that it would find; None when that is unknown."""
+        """Evaluate what find would run on the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:
             return None
         search = read_find([word.text for word in call.words])

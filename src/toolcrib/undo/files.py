@@ -28,7 +28,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mode: int = 0
     """Permission bits of a file or folder."""
     owner: tuple[int, int] | None = None
-    """User and group, if the environment tells."""
+    """User and group, if the environment reports them."""
     size: int = 0
     digest: str = ""
     """For a file that was read: the SHA-256 of its content."""
@@ -37,7 +37,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_ns: int = 0
     """When the content was last changed, in nanoseconds."""
     touched_ns: int = 0
-    """When anything about the file was last changed; 0 if the environment does not tell."""
+    """When anything about the file was last changed; 0 if the environment does not report it."""
     link: str = ""
     """For a link: its target, as written."""
     pack: str = ""
@@ -85,7 +85,7 @@ class SnapshotFiles(Protocol):
     """The files of one environment. Paths are absolute; every method may block and raise OSError."""
 
     is_remote: bool
-    """Whether every call takes a while, so that `fetch` is worth its cost."""
+    """Whether every call takes a while, which makes `fetch` worth its cost."""
 
     def refresh(self) -> None:
         """Forget what was seen so far, because something has run since."""
@@ -112,7 +112,7 @@ class SnapshotFiles(Protocol):
         ...
 
     def real(self, path: str) -> str:
-        """The path with every link on the way followed, the last one too."""
+        """The path with every link followed, including the last one."""
         ...
 
     def put(self, path: str, state: FileState, content: bytes) -> None:
@@ -136,7 +136,7 @@ class SnapshotFiles(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, a link or an empty folder; a missing path is no error."""
+        """Remove a file, a link or an empty folder; a missing path is not an error."""
         ...
 
 
@@ -146,10 +146,10 @@ class LocalFiles:
     is_remote = False
 
     def refresh(self) -> None:
-        """Nothing to do: every look is a new one."""
+        """Nothing to do: every access reads the disk."""
 
     def fetch(self, paths: Sequence[str], limit: int) -> None:
-        """Nothing to do: every look is quick."""
+        """Nothing to do: every access is quick."""
 
     def look(self, path: str) -> FileState:
         try:
@@ -198,7 +198,7 @@ class LocalFiles:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(spot.name, OWNER_FOLDER, dir_fd=spot.folder)
                 return
-            # Always the same name, so that the next process removes what a killed one left.
+            # Always the same name, to let the next process remove what a killed one left.
             temporary = spot.beside(f".{hashlib.sha256(os.fsencode(spot.name)).hexdigest()[:16]}.undo")
             _unlink(temporary)
             try:
@@ -250,7 +250,7 @@ class LocalFiles:
 
 @contextlib.contextmanager
 def _spot(path: str, *, make_folders: bool = False) -> Iterator[FolderEntry]:
-    """The location of a path; a link on the way, even a new one, raises OSError."""
+    """The location of a path; raises OSError if the path contains a link, even a new one."""
     try:
         with open_entry(path, make_folders=make_folders) as spot:
             yield spot

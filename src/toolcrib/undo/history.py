@@ -1,4 +1,4 @@
-"""The history of file changes: which calls changed what, what is different now, and how that is undone and redone."""
+"""The history of file changes: lists which calls changed what, shows the differences, and undoes and redoes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from toolcrib.undo.store import DROPPED, UndoStore
 What = Literal["restored", "removed", "refused"]
 IN_THE_WAY = "other files are in it now"
 NO_CONTENT = "only its mode was saved, and its content has changed"
-NOT_MOVED = "it could not be moved back"
+NOT_MOVED = "it cannot be moved back"
 LINKED = "its folder is now a link"
 
 
@@ -82,10 +82,10 @@ class Restorer:
         self._folders = folders
         """Paths that become folders again, whatever they are now."""
         self._moved: dict[str, str] = {}
-        """The current paths of files that are moved back."""
+        """The current paths of files to move back."""
 
     def find_moved(self, steps: Sequence[RestoreStep]) -> None:
-        """Find files without a copy that were only moved: they are moved back."""
+        """Find files without a copy that were only moved, so they can be moved back."""
         made = {step.now.stamp: step for step in steps if step.target.kind == "missing" and step.now.kind == "file"}
         for step in steps:
             source = made.get(step.target.stamp) if step.target.stamp and not self._has_copy(step.target) else None
@@ -111,7 +111,7 @@ class Restorer:
         return "" if self._store.is_kept(self._session_id, target) else DROPPED
 
     def _makes_way(self, path: str) -> bool:
-        """Whether a link on the way to a path goes away when the folder that it replaced is restored."""
+        """Whether a link in the path disappears when the folder that it replaced is restored."""
         above = path.rpartition("/")[0]
         while above and not is_plain(self._files, above):
             above = above.rpartition("/")[0]
@@ -125,7 +125,7 @@ class Restorer:
         coming = [step for step in reversed(deepest_first) if step.target.kind != "missing"]
         for step in reversed(deepest_first):
             if step.now.kind == "folder" and step.now.mode & OWNER_FOLDER != OWNER_FOLDER:
-                # We may not enter it, but have to reach its content; its own mode comes last.
+                # We may not be allowed to enter it, but must reach its contents; its own mode comes last.
                 with contextlib.suppress(OSError):
                     self._files.set_access(step.path, replace(step.now, mode=step.now.mode | OWNER_FOLDER))
         sources = {self._moved[step.path]: step for step in steps if step.path in self._moved}
@@ -176,7 +176,7 @@ class Restorer:
             return
         self._files.put(step.path, target, self._store.content(self._session_id, target))
         if step.now.kind == "missing" and target.kind == "file":
-            # As if never deleted. A changed file gets the current time, because what was built from it is stale.
+            # As if never deleted. A changed file gets the current time, because builds made from it are stale.
             self._files.set_time(step.path, target)
 
     def _close(self, step: RestoreStep) -> None:
@@ -184,7 +184,7 @@ class Restorer:
 
 
 def is_plain(files: SnapshotFiles, path: str) -> bool:
-    """Whether there is no link on the way to a path."""
+    """Whether the path contains no link."""
     above = path.rpartition("/")[0] or "/"
     return files.real(above) == above
 
@@ -207,7 +207,7 @@ class UnknownCall(UnknownName):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoResult:
-    """What was undone or redone, or would be."""
+    """What an undo or redo did, or would do."""
 
     calls: tuple[CallRecord, ...] = ()
     """Newest first."""
@@ -258,7 +258,7 @@ class FileHistory:
         return without_implied(found)
 
     def diff(self, session_id: str, path: str) -> str:
-        """The difference between a file before the session and now, as a unified diff; "" when there is none."""
+        """A unified diff of a file from before the session to now; "" if they are equal."""
         files = LocalFiles()
         wanted = UndoScope(files=files, workspace=str(Path.cwd())).absolute(str(Path(path).expanduser()))
         entries = [one for one in self.store.entries(session_id) if one.started.environment is None and one.is_call]
@@ -280,7 +280,7 @@ class FileHistory:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def latest_session(self, folder: str, *, undone_too: bool = False) -> str | None:
-        """The last session that changed files in a folder; fully undone ones count only with `undone_too`."""
+        """The last session that changed files in a folder; skips fully undone ones unless `undone_too`."""
         latest: tuple[float, str] | None = None
         for session_id in self.store.sessions():
             for entry in self.store.entries(session_id):
@@ -324,7 +324,7 @@ class FileHistory:
         undos = [one for one in undos if not folder or _any_in(folder, one.changed_paths())]
         if not undos:
             return UndoResult()
-        # An undo that was cut short and the one that finished it count as one.
+        # An interrupted undo and the one that finished it count as one.
         latest = set(undos[-1].started.undoes)
         chosen = [one for one in undos if not latest.isdisjoint(one.started.undoes)]
         files = self._restore_calls(session_id, entries, chosen, REDO, force=force, dry_run=dry_run)
@@ -398,7 +398,7 @@ class _Restoration:
         self._changes = by_path(changes_of(chosen))
         keys = set(self._keys(list(self._changes)))
         self._resumed = [one for one in unfinished if not keys.isdisjoint(one.started.undoes)]
-        """Earlier attempts at the same undo that were cut short."""
+        """Earlier, interrupted attempts at the same undo."""
         self._begun = {path for one in self._resumed for path in one.before}
         self._others = by_path(others)
         folders = frozenset(path for path, changes in self._changes.items() if changes[0].before.kind == "folder")
@@ -478,12 +478,12 @@ class _Restoration:
 
 
 def _anywhere(files: SnapshotFiles) -> UndoScope:
-    """All paths: what the journal names was in scope when its call ran."""
+    """All paths: those in the journal were in scope when the call ran."""
     return UndoScope(files=files, workspace="/")
 
 
 def _without_implied_folders(files: Sequence[UndoneFile]) -> list[UndoneFile]:
-    """The files without the folders that came or went with something in them."""
+    """The files, without folders that were created or removed along with their contents."""
     above = {one.path.rpartition("/")[0] for one in files}
     return [one for one in files if one.kind != "folder" or one.what == "refused" or one.path not in above]
 

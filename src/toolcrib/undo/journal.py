@@ -3,10 +3,10 @@
     cache/undo/<session>/index.jsonl    a line before each call, one after it, one when it is undone
     cache/undo/<session>/<call>.pack    the contents that one call was about to change, one after the other
 
-A pack is written before the call runs, with a copy of the journal line at its end: what a power cut takes from the
-journal is found in the packs. A call without its second line was cut short. A killed process loses nothing of what was
-written. A power cut may, until the disk has it: toolcrib starts the sync before the call runs and does not wait for
-it, because a disk may take longer than the call.
+toolcrib writes a pack before the call runs, with a copy of the journal line at its end: lines that a power cut takes
+from the journal are found in the packs. A call without its second line was interrupted. A killed process loses nothing
+that was written. A power cut may, until the disk has it: toolcrib starts the sync before the call runs and does not
+wait for it, because a disk may take longer than the call.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class PackWriter:
         self._descriptor: int | None = None
 
     def add(self, content: bytes) -> int:
-        """Append a content; return its offset."""
+        """Append a file's content; return its offset."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
-        # At its offset, so that the next content overwrites what a full disk cut short.
+        # At its offset, so the next content overwrites what a full disk cut short.
         offset, left = os.lseek(self._descriptor, self.size, os.SEEK_SET), memoryview(content)
         while left:
             left = left[os.write(self._descriptor, left) :]
@@ -61,7 +61,7 @@ class PackWriter:
         return self._descriptor is None
 
     def close(self, line: bytes = b"", *, wait: bool = False) -> None:
-        """Append the journal line and sync to disk; wait for that only if told to."""
+        """Append the journal line and sync to disk; wait for that only with `wait`."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
@@ -100,7 +100,7 @@ def _sync(descriptor: int) -> None:
 
 
 def read_content(folder: Path, pack: str, offset: int, size: int) -> bytes:
-    """A content from a pack; raises FileNotFoundError when it was dropped, OSError when it is cut short."""
+    """A file's content from a pack; raises FileNotFoundError when it was dropped, OSError when it is cut short."""
     if size == 0:
         return b""
     with (folder / f"{pack}{SUFFIX}").open("rb") as stream:
@@ -142,7 +142,7 @@ def packs_of(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def size_of(folder: Path) -> int:
-    """How many bytes a session takes on the disk."""
+    """How many bytes a session takes on disk."""
     try:
         return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
     except OSError:
@@ -191,7 +191,7 @@ class SnapshotAfter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CallDetached(msgspec.Struct, frozen=True, kw_only=True, tag="runs on", tag_field="event"):
-    """A call whose command goes on in the background, so that its end is unknown."""
+    """A call whose command continues in the background, with an unknown end."""
 
     id: str
 
@@ -223,7 +223,7 @@ class JournalEntry:
     ended_order: int = -1
     notes: tuple[str, ...] = ()
     runs_on: bool = False
-    """Its command went on in the background."""
+    """Its command continued in the background."""
     undone: set[str] = field(default_factory=set)
     """The paths that were restored."""
 
@@ -236,7 +236,7 @@ class JournalEntry:
         return self.started.tool not in (UNDO, REDO)
 
     def changed_paths(self) -> list[str]:
-        """The paths that the call changed; for one that was cut short, all that it may have changed."""
+        """The paths that the call changed; for an interrupted call, all that it may have changed."""
         if self.after is None:
             return list(self.before)
         return [path for path, state in self.before.items() if not state.is_same(self.after.get(path, state))]
@@ -249,7 +249,7 @@ def line_for(event: JournalEvent) -> bytes:
 
 
 def append(folder: Path, line: bytes, *, durable: bool, wait: bool = False) -> None:
-    """Append a line; if durable, sync it to disk, and wait for that only if told to."""
+    """Append a line; if durable, sync it to disk, and wait for that only with `wait`."""
     # The leading line feed keeps this line intact after one that a killed process left incomplete.
     written = b"\n" + line + b"\n"
     descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_FILE)
@@ -291,7 +291,7 @@ def read(folder: Path) -> list[JournalEntry]:
     entries = _entries(events)
     lost = pack_names(folder) - entries.keys()
     if lost:
-        # What a power cut or a kill took from the journal is in the packs.
+        # Lines that a power cut or a kill took from the journal are in the packs.
         for event in _events([line_of(folder, pack) for pack in lost]):
             events.insert(_position_of(event, events), event)
         entries = _entries(events)
@@ -325,7 +325,7 @@ def _entries(events: Sequence[JournalEvent]) -> dict[str, JournalEntry]:
 
 
 def _complete(entries: dict[str, JournalEntry]) -> None:
-    """Fill in the digests of large files that calls left: the next call that changed one has read it."""
+    """Fill in the digests of large files after calls: the next call that changed one has read it."""
     seen: dict[tuple[str, str, int], str] = {}
     for entry in reversed(entries.values()):
         for path, state in (entry.after or {}).items():

@@ -36,7 +36,7 @@ def names_in_patch(text: str, strip: int | None) -> list[str]:
             continue
         for count in (strip,) if strip is not None else (0, 1):
             parts = name.split("/")
-            # Without a number, `patch` looks for the bare name too.
+            # Without a number, `patch` also looks for the bare name.
             if len(parts) > count:
                 found["/".join(parts[count:])] = None
         if strip is None:
@@ -46,7 +46,7 @@ def names_in_patch(text: str, strip: int | None) -> list[str]:
 
 
 MAX_OVERLAID = 5_000
-HIDDEN_IN_CODE = "not kept: it is unknown until the code runs which files it changes"
+HIDDEN_IN_CODE = "not saved: which files the code changes is only known when it runs"
 QUOTED = re.compile(r"""(["'])([^"'\n]{1,200})\1""")
 HOST = re.compile(r"[\w.@-]+:(?!/\w:)|rsync://")
 
@@ -75,7 +75,7 @@ class TargetProgram:
     watcher: TargetSink
     call: CommandCall
     input: str
-    """The file that its standard input is redirected from; empty if there is none."""
+    """The file that its standard input is redirected from, or ""."""
 
     @property
     def operands(self) -> list[ExpandedWord]:
@@ -112,14 +112,14 @@ def _every_operand(watch: TargetProgram) -> None:
 
 
 def _access(watch: TargetProgram) -> None:
-    """chmod and the like: what follows the mode or owner."""
+    """chmod and the like: the paths after the mode or owner."""
     skipped = 0 if watch.has("--reference") else 1
     words = [word for word in watch.operands if not re.fullmatch(r"-[rwxXst]+", word.text)]
     watch.add(words[skipped:], "modes" if watch.has("-R", "--recursive") else "path")
 
 
 def _into(watch: TargetProgram) -> None:
-    """cp, mv, install, ln and rsync: what they take away, and what they put over something else."""
+    """cp, mv, install, ln and rsync: what they move away, and what they overwrite."""
     call, arguments = watch.call, watch.call.arguments
     if call.program == "install" and watch.has("-d", "--directory"):
         watch.add(watch.operands)
@@ -152,7 +152,7 @@ def _over(watch: TargetProgram, sources: list[ExpandedWord], target: ExpandedWor
         contents = watch.call.program == "rsync" and source.text.endswith("/")
         if UNKNOWN in name or HOST.match(source.text):
             watch.add([target], "guess")
-            watch.watcher.note(f"not kept: what comes from {source.text.replace(UNKNOWN, '…')} is only known later")
+            watch.watcher.note(f"not saved: what comes from {source.text.replace(UNKNOWN, '…')} is only known later")
             continue
         environment = into if not is_folder or contents or name in (".", "..", "") else f"{into.rstrip('/')}/{name}"
         _overlay(watch, watch.path(source), environment, target)
@@ -215,7 +215,7 @@ def _in_place(watch: TargetProgram) -> None:
 
 
 def _code(watch: TargetProgram) -> None:
-    """Code of another language on the command line: the files that are there and that it names in quotes."""
+    """Code in another language on the command line: the existing files that it names in quotes."""
     for word in watch.call.words:
         if CHANGES.search(word.text) or ">" in word.text:
             names = [ExpandedWord(match[2]) for match in QUOTED.finditer(word.text)]
@@ -235,7 +235,7 @@ def _with_backup(watch: TargetProgram, files: list[ExpandedWord], suffix: str) -
 
 
 def _compress(watch: TargetProgram) -> None:
-    """gzip and its kin replace one file by another."""
+    """gzip and the like replace one file with another."""
     if watch.has("-c", "--stdout", "-t", "--test", "-l", "--list"):
         return
     suffixes = {"gzip": ".gz", "gunzip": ".gz", "bzip2": ".bz2", "bunzip2": ".bz2", "xz": ".xz", "unxz": ".xz"}
@@ -263,7 +263,7 @@ def _patch(watch: TargetProgram) -> None:
         watch.add(word for word in watch.operands[:1] if word.text not in words[after : after + 1] or not after)
     names = names_in_patch(text, strip)
     if not names and not watch.operands[:1]:
-        watch.watcher.note("not kept: it is unknown until the patch runs which files it changes")
+        watch.watcher.note("not saved: which files the patch changes is only known when it runs")
         watch.add([ExpandedWord(".")], "guess")
     for name in names:
         for path in (name, f"{name}.orig", f"{name}.rej"):
@@ -271,7 +271,7 @@ def _patch(watch: TargetProgram) -> None:
 
 
 def _unpack(watch: TargetProgram) -> None:
-    """tar and unzip: an archive is written, or what is in it is put somewhere."""
+    """tar and unzip: they write an archive, or extract one."""
     call = watch.call
     words = [word.text for word in call.words]
     if call.program in ("unzip", "7z", "7za"):
@@ -285,12 +285,12 @@ def _unpack(watch: TargetProgram) -> None:
         if re.match(r"[a-zA-Z]*c[a-zA-Z]*f", words[0] if words else "") and len(words) > 1:
             watch.add([ExpandedWord(words[1])])
         return
-    watch.watcher.note("not kept: it is unknown until the archive is unpacked which files it overwrites")
+    watch.watcher.note("not saved: which files the archive overwrites is only known when it is unpacked")
     watch.add([folder], "guess")
 
 
 def _zip(watch: TargetProgram) -> None:
-    """The archive, and with `-m` what is moved into it."""
+    """The archive, and with `-m` the files moved into it."""
     for archive in watch.operands[:1]:
         watch.add([archive, archive.with_text(f"{archive.text}.zip")])
     if any(re.match(r"-[a-zA-Z]*m|--move", word.text) for word in watch.call.words):
@@ -351,7 +351,7 @@ def _git(watch: TargetProgram) -> None:
         for path in changed_by(call):
             watch.watcher.add(path)
     except GitUnknown as reason:
-        watch.watcher.note(f"not kept: {reason}")
+        watch.watcher.note(f"not saved: {reason}")
         watch.watcher.add(call.folder or watch.watcher.undo_scope.workspace, "guess")
 
 
@@ -362,7 +362,7 @@ def _git_move(watch: TargetProgram) -> None:
 
 
 def _generic(watch: TargetProgram) -> None:
-    """What is known of a program already, and what follows an option for its output."""
+    """The known targets of a program, and what follows an output option."""
     words = watch.call.words
     watch.add(targets(watch.call))
     for number, word in enumerate(words):

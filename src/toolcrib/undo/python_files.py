@@ -1,4 +1,4 @@
-"""Which files a piece of Python code would write or delete, as far as its text tells."""
+"""Which files Python code would write or delete, as far as its text shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CODE = 200_000
 MAX_CONSTANTS = 200
 MAX_PATH_CHARS = 400
 
-# Which arguments are paths that are written or removed.
+# Which arguments are paths that the function writes or removes.
 FUNCTIONS: dict[str, tuple[int, ...]] = {
     "os.remove": (0,),
     "os.unlink": (0,),
@@ -51,15 +51,15 @@ CHANGES = re.compile(
 
 @dataclass(slots=True)
 class CodeFiles:
-    """What code says about files."""
+    """What the code says about files."""
 
     paths: dict[str, None] = field(default_factory=dict)
     trees: dict[str, None] = field(default_factory=dict)
-    """Folders that go or come as a whole."""
+    """Folders that are removed or created as a whole."""
     mentioned: dict[str, None] = field(default_factory=dict)
-    """Texts in code that changes files, which may name one of them."""
+    """Strings in code that changes files; they may name one of them."""
     hidden: bool = False
-    """A path is only known when the code runs."""
+    """Whether a path is only known when the code runs."""
 
 
 def files_of_code(code: str, home: str) -> CodeFiles:
@@ -125,7 +125,7 @@ class _Reader(ConstantReader):
             self._add(method.value, whole=method.attr in ("rename", "replace"))
             if method.attr in ("rename", "replace") and len(node.args) == 1:
                 self._add(node.args[0], whole=False)
-        elif method.attr != "replace":  # `replace` is most often that of a string.
+        elif method.attr != "replace":  # `replace` is usually `str.replace`.
             self._found.hidden = True
 
     def _writes(self, node: ast.Call, position: int = 1) -> bool:

@@ -1,4 +1,4 @@
-"""What the calls of a session did to files, and whether that can be undone without losing anybody's work."""
+"""What the calls of a session did to files, and whether an undo would lose later work."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 from toolcrib.undo.files import SPECIAL, FileState
 from toolcrib.undo.journal import JournalEntry
 
-CUT_SHORT = "the call was cut short, so it is unknown whether the call left this"
-RUNS_ON = "the command went on in the background, so it is unknown whether the command left this"
+CUT_SHORT = "the call was interrupted, so it is unknown whether it left the file like this"
+RUNS_ON = "the command continued in the background, so it is unknown whether it left the file like this"
 CHANGED_SINCE = "it has changed since"
-LATER = "a later call of this session changed it, too; undo that first"
+LATER = "a later call of this session also changed it; undo that first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PathChange:
 
     @property
     def after(self) -> FileState | None:
-        """What the call left; None if its end is unknown."""
+        """The state after the call; None if its end is unknown."""
         return None if self.entry.after is None else self.entry.after.get(self.path, self.before)
 
     @property
@@ -49,7 +49,7 @@ def by_path(changes: Sequence[PathChange]) -> dict[str, list[PathChange]]:
 
 
 def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[PathChange]) -> str:
-    """Why a path must not be restored without force; "" when it may. `others` are changes that are not to be undone."""
+    """Why a path must not be restored without force, or "". `others` are changes that are not to be undone."""
     if now.kind == "special":
         return SPECIAL
     unseen = [change for change in changes if change.after is None]
@@ -64,7 +64,7 @@ def why_refused(now: FileState, changes: Sequence[PathChange], others: Sequence[
 
 
 def _is_unbroken(changes: Sequence[PathChange]) -> bool:
-    """Whether each call found what the one before had left. A call inside another one finds an intermediate state."""
+    """Whether each call found the state that the previous one left. A nested call finds an intermediate state."""
     events = [(change.entry.order, True, change.before) for change in changes]
     events += [(change.entry.ended_order, False, change.after or change.before) for change in changes]
     running, left = 0, None
@@ -103,7 +103,7 @@ class FileRecord:
     not_kept: str = ""
     """Why it cannot be restored."""
     now: Now | None = None
-    """For a call that was cut short: whether the file is what it was before (`old`), or has changed, by the call or
+    """For an interrupted call: whether the file is unchanged (`old`), or has changed, by the call or
     since (`new`)."""
 
 
@@ -120,9 +120,9 @@ class CallRecord:
     notes: tuple[str, ...]
     """What was not saved."""
     finished: bool
-    """False when the call was cut short, or its command went on in the background."""
+    """False when the call was interrupted, or its command continued in the background."""
     runs_on: bool
-    """Its command went on in the background."""
+    """Its command continued in the background."""
     environment: str
     """The backend of the files; empty for this machine."""
     entry_ids: tuple[str, ...]
@@ -192,7 +192,7 @@ def _file_record(entry: JournalEntry, path: str, now: Callable[[JournalEntry, st
 
 
 def _would_be_folder(entry: JournalEntry, path: str, after: FileState) -> bool:
-    """Whether a path that a call did not create would only have been the folder of another one."""
+    """Whether a path that a call did not create would only have been the parent folder of another one."""
     is_missing = entry.before[path].kind == after.kind == "missing"
     return is_missing and any(other.startswith(f"{path}/") for other in entry.before)
 
@@ -207,7 +207,7 @@ T = TypeVar("T", ChangedFile, FileRecord)
 
 
 def without_implied(files: list[T]) -> list[T]:
-    """The files without the folders that came or went with something in them."""
+    """The files, without folders that were created or removed along with their contents."""
     above: set[str] = set()
     for one in files:
         folder = one.path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The files of another environment (docker, ssh …), as undo looks at them and puts them back."""
+"""The files of another environment (docker, ssh …), as undo reads and restores them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Terminal(Protocol):
 class RemoteFiles:
     """The files of one environment; fetches many at once, because every call takes a while.
 
-    Called in a thread of its own; the work runs on the loop of the environment.
+    Called in a separate thread; the work runs on the environment's event loop.
     """
 
     is_remote = True
@@ -98,7 +98,7 @@ class RemoteFiles:
         self._roots = ()
 
     def survey(self, folders: Sequence[str], paths: Sequence[str], limit: int) -> None:
-        """Find out at once where folders really are and what is at paths, up to `limit` bytes.
+        """Fetch the real paths of folders and what is at paths in one go, up to `limit` bytes.
 
         Both are absolute, as written; a folder may be `~`.
         """
@@ -212,7 +212,7 @@ class RemoteFiles:
         return self._run(_address)
 
     def _run(self, work: Callable[[Environment], Awaitable[T]]) -> T:
-        """Run some work; the time limit starts when the environment first answers."""
+        """Run some work; the time limit starts when the environment first responds."""
 
         async def bounded(environment: Environment) -> T:
             if self._ends is None:
@@ -235,7 +235,7 @@ class AssumedFiles(RemoteFiles):
 
     def __init__(self) -> None:
         self.was_read = False
-        """Whether a content was needed to know more."""
+        """Whether the contents of a file were needed."""
 
     def look(self, path: str) -> FileState:
         return FileState(kind="file")
@@ -283,7 +283,7 @@ def read_archive(archive: bytes) -> dict[str, Fetched] | None:
                 found[f"/{member.name.strip('/')}"] = _fetched(opened, member)
             is_whole = opened.offset + 2 * tarfile.BLOCKSIZE <= len(archive)
     except tarfile.ReadError:
-        # None of the paths exists, or this is no archive.
+        # None of the paths exists, or this is not an archive.
         return {} if not archive.strip(b"\0") else None
     return found if is_whole else None
 
@@ -294,7 +294,7 @@ def _fetched(opened: tarfile.TarFile, member: tarfile.TarInfo) -> Fetched:
         return FileState(kind="folder", mode=mode), None
     if member.issym():
         return FileState(kind="link", link=member.linkname), None
-    # In the archive, a second name of a file refers to the first.
+    # In the archive, a second name of a file is a hard link to the first.
     source = opened.extractfile(member) if member.isreg() or member.islnk() else None
     if source is None:
         return FileState(kind="special"), None

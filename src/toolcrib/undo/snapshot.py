@@ -1,6 +1,6 @@
 """Snapshots of the paths that a call may change: which of them undo covers, what is there, and copies of the contents.
 
-Undo covers the workspace and the user's skills, but never anything in a `.git`: an undo must not turn a repository back
+Undo covers the workspace and the user's skills, but never anything in a `.git`: an undo must not rewind a repository
 behind git's back. When a whole repository is deleted, its files come back and its `.git` does not; the journal says so.
 """
 
@@ -103,7 +103,7 @@ HASHED_AFTERWARDS_BYTES = 64_000_000
 """Beyond this, what a call left is identified by its timestamp alone."""
 ORDER: dict[How, int] = {"tree": 0, "path": 1, "modes": 2, "guess": 3}
 HEAVY_FOLDERS = frozenset({"node_modules", ".venv", "venv", "__pycache__", "target", ".tox", ".mypy_cache"})
-"""Skipped by guesses: they can be rebuilt."""
+"""Guesses skip these, because they can be rebuilt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class FileSnapshot:
                 self.note(target.path, error.strerror or str(error))
 
     def knew_missing(self, path: str) -> bool:
-        """Whether nothing was at a path that was not recorded itself; False when that is uncertain."""
+        """Whether nothing was at a path that has no record; False when that is uncertain."""
         while path:
             above, _, name = path.rpartition("/")
             if above in self.states and self.states[above].kind != "folder":
@@ -177,10 +177,10 @@ class FileSnapshot:
             absolute = [self._scope.absolute(path, folder) for path in paths if path and "\0" not in path]
             self._files.fetch([path for path in absolute if self._scope.holds(path)], self._limits.max_bytes)
         except OSError as error:
-            self.notes[f"not kept: {error}"] = None
+            self.notes[f"not saved: {error}"] = None
 
     def take_paths(self, paths: Iterable[str]) -> None:
-        """Record what is at paths that were recorded before; a path behind a link counts as missing."""
+        """Record what is at paths recorded before the call; a path through a link counts as missing."""
         wanted = list(paths)
         self._fetch(wanted, "")
         real: dict[str, str] = {}
@@ -198,7 +198,7 @@ class FileSnapshot:
                 self.note(path, error.strerror or str(error))
 
     def note(self, path: str, reason: str) -> None:
-        self.notes[f"not kept: {path}: {reason}"] = None
+        self.notes[f"not saved: {path}: {reason}"] = None
 
     def _take(self, target: TargetPath, folder: str) -> None:
         if "\0" in target.path or not target.path:
@@ -287,7 +287,7 @@ class FileSnapshot:
         return earlier.digest if same and self._earlier.began_ns - state.touched_ns > RACY_NS else ""
 
     def _is_new(self, path: str, state: FileState) -> bool:
-        """Whether a large file has certainly changed, so that its timestamp suffices to identify it."""
+        """Whether a large file has certainly changed; its timestamp is then enough to identify it."""
         if self._earlier is None or state.size < LARGE_BYTES or not state.stamp:
             return False
         earlier = self._earlier.states.get(path)

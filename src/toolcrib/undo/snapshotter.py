@@ -147,7 +147,7 @@ class Snapshotter:
                 on_error.pop_all()
         except OSError as error:
             # On a full disk, the space of the discarded copies is enough for a line that says so.
-            self.store.say(ctx.session_id, started, f"not kept: {error.strerror or error}")
+            self.store.say(ctx.session_id, started, f"not saved: {error.strerror or error}")
             raise
         if not before.states and not before.notes:
             return
@@ -216,7 +216,7 @@ def _call_targets(effects: tuple[Effect, ...], scope: UndoScope, folder: str, *,
         elif effect.target:
             path = os.path.join(start, os.path.expanduser(effect.target) if is_here else effect.target)  # noqa: PTH118, PTH111
             targets.append(TargetPath(path, "tree" if effect.kind == "delete" else "path"))
-    # In another environment a guess would take longer than the call; a note says that something is not saved.
+    # In another environment, guessing would take longer than the call; a note says that something is not saved.
     chosen = [one for one in targets if is_here or one.how != "guess"]
     return CallTargets(tuple(dict.fromkeys(chosen)), tuple(dict.fromkeys(notes)))
 

@@ -34,7 +34,7 @@ from toolcrib.undo.journal import (
 from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
 
 DIRECT = "direct"
-"""The session of calls that belong to no other."""
+"""The session of calls that have no other."""
 MAX_SESSIONS = 200
 MEGABYTE = 1_000_000
 CHECKED_BYTES = 50_000_000
@@ -95,9 +95,9 @@ class UndoStore:
         needed: frozenset[str] = frozenset(),
         wait: bool = False,
     ) -> None:
-        """Record a call under the name of its pack; from then on, no end of the process loses it.
+        """Record a call under the name of its pack; from then on it survives the end of the process.
 
-        With `wait`, no power cut does, either. Needed packs are not dropped to make room.
+        With `wait`, it also survives a power cut. Needed packs are not dropped to make room.
         """
         session = self._opened(session_id)
         files = tuple(PathState(path=path, state=state) for path, state in before.states.items())
@@ -113,15 +113,15 @@ class UndoStore:
         self._make_room(session, needed | {pack.name})
 
     def end(self, session_id: str, entry_id: str, before: FileSnapshot, after: FileSnapshot) -> None:
-        """Record what a call left."""
-        # A path that was not recorded before counts as new only if nothing was there for sure: an undo would remove it.
+        """Record the state after a call."""
+        # A path without an earlier record counts as new only if certainly nothing was there: an undo would remove it.
         changed = [
             PathState(path=path, state=state)
             for path, state in after.states.items()
             if (not before.states[path].is_same(state) if path in before.states else before.knew_missing(path))
         ]
         notes = tuple(note for note in after.notes if note not in before.notes)
-        # No wait: a power cut that loses this line leaves a call that was cut short, and its copies.
+        # No wait: if a power cut loses this line, the call looks interrupted, and its copies remain.
         line = journal.line_for(SnapshotAfter(id=entry_id, files=tuple(changed), notes=notes))
         journal.append(self._opened(session_id).folder, line, durable=False)
 
@@ -140,7 +140,7 @@ class UndoStore:
         return journal.read(self.folder_of(session_id))
 
     def content(self, session_id: str, state: FileState) -> bytes:
-        """The stored content of a file; raises OSError with the reason when there is none."""
+        """The stored content of a file; raises OSError with the reason if there is no copy."""
         if state.kind != "file":
             return b""
         try:
@@ -213,7 +213,7 @@ class UndoStore:
                     del session.kept[digest]
 
     def _prune(self, newest: Path) -> None:
-        """Remove the least recently used sessions when all take too much space."""
+        """Remove the least recently used sessions when together they take too much space."""
         folders = sorted((one for one in self.folder.iterdir() if one != newest), key=_last_used, reverse=True)
         total = size_of(newest)
         for count, folder in enumerate(folders, start=2):

@@ -13,7 +13,7 @@ from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, Danger
 RECURSIVE_DELETE = Danger(
     rule="recursive_delete",
     description="recursive delete",
-    reason="deletes directories with all that is in them",
+    reason="deletes directories and everything in them",
     scope="inside the workspace",
     paths=("/w/node_modules",),
 )

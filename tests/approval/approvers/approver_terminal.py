@@ -24,7 +24,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RM = {
     "rule": "recursive_delete",
     "description": "recursive delete",
-    "reason": "deletes directories with all that is in them",
+    "reason": "deletes directories and everything in them",
     "scope": "inside the workspace",
 }
 

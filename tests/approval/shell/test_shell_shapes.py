@@ -139,7 +139,7 @@ def test_work_that_is_asked_for_again_and_again_is_counted(name: str) -> None:
     start, again = READ_AGAIN[name]
 
     assert not analyse(start + again).not_understood
-    assert analyse(start + again * 600).not_understood == ("the command line holds too many commands",)
+    assert analyse(start + again * 600).not_understood == ("the command line has too many commands",)
 
 
 @pytest.mark.parametrize("name", GROWING)

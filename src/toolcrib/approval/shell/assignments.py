@@ -1,4 +1,4 @@
-"""Variables that a command line assigns, in front of commands, alone or through `declare`."""
+"""Variables that a command line assigns: before a command, on their own, or with `declare`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from toolcrib.approval.shell.syntax import ArrayLiteral, Assignment, LiteralText
 
 DECLARING = name_set("declare typeset export local readonly")
 REFERRING = name_set("declare typeset local")
-"""To `export`, `-n` means something else."""
+"""`-n` has another meaning for `export`."""
 REFERENCE = re.compile(r"-[A-Za-z]*n")
 NAME = re.compile(r"[A-Za-z_]\w*")
 ANYBODYS_DIRECTORY = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)(?!/[^:]*/bin/?(?::|$))(?:/|:|$)")
 LASTING_HOOKS = name_set("PROMPT_COMMAND BASH_ENV ENV PS0 PS1 PS2 PS4")
-"""Variables that the shell runs later as code: a command that follows does not show it any more."""
+"""Variables that the shell later runs as code, without a visible command."""
 LOADERS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "BASH_FUNC_")
 ELEMENT = re.compile(r"^\[[^\]]*\]=")
 RUN_BY_PROGRAMS = frozenset(
@@ -60,7 +60,7 @@ RUN_BY_PROGRAMS = frozenset(
 
 
 def assign(expander: Expander, given: Sequence[Assignment], state: State) -> dict[str, list[ExpandedWord]]:
-    """The variables that a command assigns in front, with their values; `state` is not changed."""
+    """The variables assigned before a command, with their values; leaves `state` unchanged."""
     assigned: dict[str, list[ExpandedWord]] = {}
     for assignment in given:
         name = state.target(assignment.name)
@@ -87,7 +87,7 @@ def assigned_value(expander: Expander, word: Word, state: State) -> list[Expande
 
 
 def as_assignment(word: Word) -> Assignment | None:
-    """The assignment that an argument of `declare` is; None for an option or a name alone."""
+    """The assignment in an argument of `declare`; None for an option or a bare name."""
     first = word.parts[0] if word.parts else None
     if not isinstance(first, LiteralText) or first.quoted:
         return None
@@ -110,7 +110,7 @@ def as_assignment(word: Word) -> Assignment | None:
 
 
 def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str, list[ExpandedWord]] | None:
-    """Carry out `declare`, `export` and `local`: the variables that they assign; None for other commands."""
+    """The variables that `declare`, `export` or `local` assigns, after assigning them; None for other commands."""
     if not words or words[0].literal not in DECLARING or len(words) < 2:
         return None
     declared: dict[str, list[ExpandedWord]] = {}
@@ -132,7 +132,7 @@ def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str
 
 
 def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]], state: State, site: Site) -> None:
-    """Look at variables that the shell or some programs run as commands."""
+    """Judge variables that the shell or some programs run as commands."""
     for name, value in assigned.items():
         if name in LASTING_HOOKS:
             for each in value:
@@ -144,11 +144,11 @@ def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]]
         elif name.startswith(LOADERS):
             runner.report("unknown_code", f"loads other code into the program through {name}", site)
         elif name == "PATH" and value and ANYBODYS_DIRECTORY.match(value[0].text):
-            runner.report("unknown_code", "takes programs from a directory that everybody can write to", site)
+            runner.report("unknown_code", "runs programs from a world-writable directory", site)
 
 
 def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: State, site: Site) -> None:
-    """Judge what the shell runs by itself: before each prompt, in a prompt, or when the next shell starts."""
+    """Judge what the shell runs on its own: before each prompt, in a prompt, or when the next shell starts."""
     if name == "PROMPT_COMMAND":
         code = value.text.strip("; \t\n")
         if code:

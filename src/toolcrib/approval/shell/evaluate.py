@@ -1,4 +1,4 @@
-"""Walks the tree of a command line as a shell would, without running anything, and judges every command on the way."""
+"""Walks the syntax tree as a shell would, without running anything, and judges every command on the way."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MAX_NESTED_SCRIPTS = 10
 MAX_WRAPPED = 10
 MAX_WORDS = 2000
 MAX_COMMAND_DEPTH = 90
-"""How deep commands may nest, in scripts inside scripts too; a level takes up to seven frames of Python's stack."""
+"""How deep commands may nest, counting scripts inside scripts; a level takes up to seven Python stack frames."""
 WORDS_IN_A_STEP = 4
 PATH_CHARACTERS_IN_A_STEP = 1000
 CHARACTERS_PASSED_ON = 2000
@@ -74,7 +74,7 @@ DANGEROUS_BY_ARGUMENTS = name_set(
     "rm grm srm shred wipe unlink dd truncate chmod chown chgrp kill pkill killall shutdown reboot halt poweroff init "
     "mkfs wipefs sudo doas env nohup eval exec xargs busybox"
 )
-"""Programs to which a later command need only add arguments; under another name nobody would see it."""
+"""Programs that become dangerous once a later command adds arguments; an alias would hide them."""
 
 
 class Evaluator:
@@ -85,16 +85,16 @@ class Evaluator:
         self.reported: set[Finding] = set()
         self.not_understood: list[str] = []
         self.workspace = "//"
-        """The folder, with a slash behind it, that counts as the workspace."""
+        """The workspace folder, with a trailing slash."""
         self.expander = Expander(self.run_substitution, self.spend)
         self.hooks: set[tuple[str, str]] = set()
 
         self.source = ""
-        """The text that the spans of the present nodes point into."""
+        """The text that the spans of the current nodes point into."""
         self.site: Site | None = None
-        """Where findings belong while another text than the command line is judged."""
+        """Where findings belong while the evaluator judges a text other than the command line."""
         self.scripts: dict[str, Script] = {}
-        """Nested scripts that were parsed already, by their text."""
+        """Nested scripts that are already parsed, by their text."""
 
         self.steps = 0
         self.depth = 0
@@ -111,7 +111,7 @@ class Evaluator:
         self.called_aliases: set[str] = set()
 
     def run(self, script: Script, state: State) -> None:
-        """Judge a whole command line: what its commands do, and what it leaves behind for later ones."""
+        """Judge a whole command line: what its commands do, and what it defines for later ones."""
         self.source = script.text
         if script.error:
             self.not_understood.append(script.error)
@@ -121,7 +121,7 @@ class Evaluator:
     def run_substitution(self, node: Substitution, state: State, stdin: Data | None = None) -> Data:
         outer_source, outer_site = self.source, self.site
         if node.source is not outer_source:
-            # Positions in another text mean nothing in the original one, so findings keep the outer place.
+            # Positions in a nested text mean nothing in the original one, so findings keep the outer position.
             self.source, self.site = node.source, self.whole_site()
         try:
             return self.command(node.body, state, stdin)
@@ -152,7 +152,7 @@ class Evaluator:
 
     def feed(self, path: str, data: Data, state: State) -> Data:
         inner = state.copy()
-        # The script was started before the redirection to it.
+        # The script starts before the redirection to it.
         inner.sinks.pop(path)
         inner.outputs = {number: file for number, file in state.outputs.items() if file != path}
         return self.run_substitution(state.sinks[path], inner, data)
@@ -318,7 +318,7 @@ class Evaluator:
         stdin: Data | None,
         site: Site,
     ) -> Data:
-        """Judge a command with redirections, which outlive it only behind a bare `exec`."""
+        """Judge a command with redirections; only those of a bare `exec` outlive it."""
         before, outputs = state.descriptors, state.outputs
         state.descriptors, state.outputs = dict(before), dict(outputs)
         targets = self.targets(redirections, state)
@@ -343,7 +343,7 @@ class Evaluator:
         stdin: Data | None,
         site: Site,
     ) -> Data:
-        """Judge a command with the variables that are set in front of it."""
+        """Judge a command with the variables that are set before it."""
         if words:
             inner = state
             if assigned:
@@ -364,10 +364,10 @@ class Evaluator:
     def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
         self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
-            raise NotUnderstood("a command has too many arguments to look at each")
+            raise NotUnderstood("a command has too many arguments to analyse")
         self.wrapped += 1
         if self.wrapped > MAX_WRAPPED:
-            raise NotUnderstood("commands are wrapped in each other too deeply")
+            raise NotUnderstood("wrapped commands are nested too deeply")
         try:
             return self.run_command(words, state, stdin, site)
         finally:
@@ -404,9 +404,9 @@ class Evaluator:
         return output
 
     def fill_sinks(self, call: CommandCall, output: Data) -> None:
-        """Judge the scripts behind `>( … )` among the words of a command with what it may write to them."""
+        """Judge the `>( … )` scripts among a command's words with what the command may write to them."""
         for word in call.words:
-            # The name may stand behind an option, as in `of=>(sh)`.
+            # The name may follow an option, as in `of=>(sh)`.
             path = word.text[max(0, word.text.find("/dev/fd/")) :]
             if path in call.state.sinks:
                 copies = call.program in ("tee", "sponge") and call.stdin is not None
@@ -425,13 +425,13 @@ class Evaluator:
         if not first.text:
             return NOTHING
         if first.origin & Origin.NETWORK:
-            self.report("remote_code", "runs what it fetched from the network", site)
+            self.report("remote_code", "runs code that it fetched from the network", site)
         else:
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
 
     def run_file(self, data: Data, arguments: list[ExpandedWord], state: State, site: Site) -> None:
-        """Judge the run of a file that the same command line wrote."""
+        """Judge running a file that the same command line wrote."""
         if data.text is not None:
             inner = state.copy()
             inner.positional = arguments
@@ -439,12 +439,12 @@ class Evaluator:
         elif data.origin & (Origin.NETWORK | Origin.DECODED):
             self.report("remote_code", "runs a file that it has just downloaded or decoded", site)
 
-    # Functions, aliases and hooks, which this line or a later one runs
+    # Functions, aliases and hooks that this line or a later one runs
 
     def define(self, node: FunctionDefinition, state: State) -> Data:
         name = node.name.literal
         if name is None:
-            raise NotUnderstood("a function has an odd name")
+            raise NotUnderstood("a function has an unusual name")
         state.functions[name] = (node.body, self.source)
         self.defined.append((name, node.body, self.source, self.site))
         if is_bomb(name, node.body):
@@ -455,10 +455,10 @@ class Evaluator:
         self.aliases[name] = (text, site)
 
     def finish(self, state: State) -> None:
-        """Judge what was defined and waits for a later command, which may call it with anything."""
+        """Judge definitions that no command called yet: a later one may call them with any arguments."""
         source, site = self.source, self.site
         lasting = {id(body) for body, _ in state.functions.values()}
-        # Judging one may define the next, so the list grows on the way.
+        # Judging one may define another, so the list grows during the loop.
         for definition in self.defined:
             if id(definition[1]) not in self.called:
                 self.judge_function(*definition, state)
@@ -466,7 +466,7 @@ class Evaluator:
                 known = {finding.rule for finding in self.findings}
                 before = len(self.findings)
                 self.judge_function(*definition, state)
-                # What was found when it was called need not be said twice.
+                # Do not report again what was found when it was called.
                 self.findings[before:] = [each for each in self.findings[before:] if each.rule not in known]
         self.source, self.site = source, site
         for name, (text, place) in list(self.aliases.items()):
@@ -485,7 +485,7 @@ class Evaluator:
             return
         inner = state.copy()
         inner.positional = None
-        # Its own name inside it means the program of that name, as behind `command`.
+        # Inside it, its own name means the program of that name, as after `command`.
         self.calls = [name] * MAX_RECURSION
         try:
             with self.only_prepared():
@@ -495,7 +495,7 @@ class Evaluator:
 
     @contextmanager
     def only_prepared(self) -> Iterator[None]:
-        """Inside, a block becomes a question: nothing of it has run yet."""
+        """Inside, turn blocks into questions: none of it has run yet."""
         before = len(self.findings)
         try:
             yield
@@ -518,9 +518,7 @@ class Evaluator:
     ) -> Data:
         self.called.add(id(state.functions[name][0]))
         if name in self.bombs:
-            self.report(
-                "fork_bomb", "calls a function that starts copies of itself without end", site, severity="block"
-            )
+            self.report("fork_bomb", "calls a function that endlessly starts copies of itself", site, severity="block")
             return NOTHING
         if len(self.calls) > MAX_CALLS:
             return ANYTHING
@@ -536,8 +534,8 @@ class Evaluator:
             self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
 
     def wrapped_program(self, words: list[ExpandedWord], state: State) -> list[ExpandedWord]:
-        """The words of the program behind a function of its name, as in `ls() { command ls -F "$@"; }`."""
-        # What a later command will add to a function that is only defined is judged with that command.
+        """The words of the program that a function of the same name wraps, as in `ls() { command ls -F "$@"; }`."""
+        # What a later command adds to a function that is only defined here is judged with that command.
         return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
 
     def call_alias(
@@ -575,7 +573,7 @@ class Evaluator:
             self.findings.append(finding)
 
     def scope(self, usual: str, paths: tuple[str, ...]) -> str:
-        """What a grant would cover: the workspace where every path is known to lie in it, else something wider."""
+        """What a grant would cover: the workspace if every path is known to be in it, otherwise something wider."""
         if usual != "inside the workspace":
             return usual
         if not paths or any(UNKNOWN in path for path in paths):
@@ -592,18 +590,18 @@ class Evaluator:
         """Turn blocks into questions for code that is only defined."""
         for number in range(first, len(self.findings)):
             if self.findings[number].severity == "block":
-                # Whoever runs the same code later still gets the block.
+                # Running the same code later is still blocked.
                 self.reported.discard(self.findings[number])
                 self.findings[number] = replace(self.findings[number], severity="ask")
 
     def spend(self, steps: int) -> None:
         self.steps += steps
         if self.steps > MAX_STEPS:
-            raise NotUnderstood("the command line holds too many commands")
+            raise NotUnderstood("the command line has too many commands")
 
 
 def effort(words: list[ExpandedWord], state: State, stdin: Data | None) -> int:
-    """The steps that one look at a command takes: every word may be a path, from the directory that it runs in."""
+    """The steps that judging one command takes: every word may be a path relative to its directory."""
     path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
     letters = sum(len(word.text) for word in words if word.text.startswith("-"))
     read = len(stdin.text) if stdin is not None and stdin.text is not None else 0

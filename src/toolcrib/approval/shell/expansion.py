@@ -1,4 +1,4 @@
-"""Expands words to what the shell would pass on, as far as that can be known without running anything."""
+"""Expands words as the shell would, as far as that is possible without running anything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
 PROMPT_ESCAPE = re.compile(r"\\[^$`]")
 MAX_TEXT = 20_000
-# An array that is added to itself doubles with every step.
+# An array appended to itself doubles with every step.
 MAX_FIELDS = 20_000
 MAX_LOOP_VALUES = 16
 
 
 class Expander:
-    """Turns words into fields; `run` gives the output of a substitution, `spend` counts work."""
+    """Turns words into fields; `run` returns the output of a substitution, `spend` counts work."""
 
     def __init__(self, run: RunSubstitution, spend: Callable[[int], None]) -> None:
         self.run = run
@@ -49,11 +49,11 @@ class Expander:
                 for expanded in expand_braces(word):
                     result.extend(self.word(expanded, state))
             if len(result) > MAX_FIELDS:
-                raise NotUnderstood("a list of words grows too long")
+                raise NotUnderstood("a list of words is too long")
         return result
 
     def text(self, word: Word, state: State) -> ExpandedWord:
-        """The one field of a word that is not split, as in an assignment or a redirection."""
+        """The single field of a word that is not split, as in an assignment or a redirection."""
         literal = word.literal
         if literal is not None and literal[0] != "~":
             return ExpandedWord(literal, bool(GLOB.search(literal)))
@@ -84,7 +84,7 @@ class Expander:
                     builder.add_field(field)
             elif isinstance(part, ExtendedGlob):
                 self.text(part.pattern, state)
-                # Any name is more than what the pattern fits.
+                # `*` matches everything that the pattern matches, and more.
                 builder.add("*", quoted=False, glob=True)
         return builder.finish()
 
@@ -119,7 +119,7 @@ class Expander:
             if data.text is None:
                 return ExpandedWord(UNKNOWN, origin=data.origin)
             return ExpandedWord(data.text.rstrip("\n"), origin=data.origin)
-        # Far above the descriptors that people choose.
+        # Far above the descriptors that people use.
         name = f"/dev/fd/{1000 + len(state.files) + len(state.sinks)}"
         if part.kind == "output":
             state.sinks[name] = part
@@ -128,7 +128,7 @@ class Expander:
         return ExpandedWord(name, origin=data.origin)
 
     def arithmetic(self, part: Arithmetic, state: State) -> ExpandedWord:
-        """The value of a single number; a calculation counts as zero, once what it runs was looked at."""
+        """The value of a single number; a calculation counts as zero after the commands in it are judged."""
         text = self.text(part.expression, state).text
         return ExpandedWord(str(int(text)) if text.isdecimal() else "0")
 
@@ -155,7 +155,7 @@ class Expander:
                 state.assign(part.name, [default])
             return default
         if operation in (":+", "+"):
-            # What is not set here may be set in the environment.
+            # A variable that is not set here may be set in the environment.
             alternative = self.text(argument, state)
             return alternative if value is not None else ExpandedWord("")
         if operation == "@" and self.text(argument, state).text == "P":
@@ -168,7 +168,7 @@ class Expander:
             self.text(argument, state)
             return value if value is not None else ExpandedWord(UNKNOWN)
         if operation[0] in "#%":
-            # The pattern is held against every place in the text.
+            # The pattern is tried at every position in the text.
             self.spend(len(value.text) // 64)
         return transform(value, operation, self.text(argument, state))
 
@@ -219,22 +219,22 @@ class _WordBuilder:
 
 
 def is_list(origin: int) -> bool:
-    """True for text of a file or a program that, unquoted, may become any number of words."""
+    """True for output of a file or program that may become any number of words when unquoted."""
     return bool(origin & (Origin.FILE | Origin.PROGRAM)) and not origin & Origin.ONE
 
 
 def capped(text: str) -> str:
-    """The text, or as much of it as is kept; what is cut off becomes UNKNOWN, so that nothing hides behind it."""
+    """The text, cut to its limit; UNKNOWN replaces the rest, to keep anything from hiding there."""
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + UNKNOWN
 
 
 def prompt_code(text: str) -> str:
-    """The command that expands a prompt, which is read like a string in double quotes."""
+    """The command that expands a prompt, which the shell reads like a double-quoted string."""
     return ': "' + PROMPT_ESCAPE.sub("", text).replace('"', '\\"') + '"'
 
 
 def separator(state: State) -> re.Pattern[str]:
-    """What splits an unquoted value: blanks, or the characters that IFS was set to."""
+    """What splits an unquoted value: blanks, or the characters of IFS."""
     given = state.variables.get("IFS")
     if not given or not given[0].known or not given[0].text:
         return BLANKS
@@ -253,12 +253,12 @@ def tilde(text: str, state: State) -> str:
 
 
 def previous_directory(state: State) -> ExpandedWord:
-    """Where `cd -` and `$OLDPWD` lead to; UNKNOWN when this command line has not been there."""
+    """Where `cd -` and `$OLDPWD` lead; UNKNOWN when this command line has not changed directories yet."""
     return (state.variables.get("OLDPWD") or UNKNOWN_VALUE)[0]
 
 
 def lookup(name: str, state: State) -> Value | None:
-    """The value of a variable; None when it is unset here, UNKNOWN when only the running shell has it."""
+    """The value of a variable; None when it is unset here, UNKNOWN when only the running shell knows it."""
     if name in state.variables:
         return state.variables[name]
     if name.isdecimal() and name != "0":
@@ -270,7 +270,7 @@ def lookup(name: str, state: State) -> Value | None:
     if name in standard:
         return [ExpandedWord(standard[name])]
     if name == "PROMPT_COMMAND":
-        # What was in it before has been judged when it was set.
+        # Its previous value was judged when it was set.
         return [ExpandedWord("")]
     if name == "PWD":
         return [ExpandedWord(state.cwd or ".")] if state.cwd_known else UNKNOWN_VALUE
@@ -345,7 +345,7 @@ _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?$")
 
 
 def expand_braces(word: Word) -> list[Word]:
-    """The words that a word stands for; most words stand for themselves."""
+    """The words that a word expands to; most expand to themselves."""
     if not any(type(part) is LiteralText and not part.quoted and "{" in part.text for part in word.parts):
         return [word]
     opaque: list[WordPart] = []
@@ -360,7 +360,7 @@ def expand_braces(word: Word) -> list[Word]:
     if len(texts) == 1:
         return [word]
     words = [Word(tuple(_parts(text, opaque, word)), word.start, word.end) for text in texts]
-    # An unquoted empty alternative, as in `{/,}`, is no word at all.
+    # An unquoted empty alternative, as in `{/,}`, is not a word.
     return [expanded for expanded in words if expanded.parts]
 
 
@@ -388,12 +388,12 @@ def _expand(text: str) -> list[str]:
             start, end, alternatives = group
             pending[:0] = [current[:start] + alternative + current[end:] for alternative in alternatives]
         if len(pending) + len(results) > MAX_BRACE_WORDS:
-            raise NotUnderstood("braces stand for too many words")
+            raise NotUnderstood("braces expand to too many words")
     return results
 
 
 def _first_group(text: str) -> tuple[int, int, list[str]] | None:
-    """Start, end and alternatives of the first `{…}` that expands; None when there is none."""
+    """Start, end and alternatives of the first `{…}` that expands, or None."""
     start = text.find("{")
     while start >= 0:
         depth, commas = 0, []
@@ -429,7 +429,7 @@ def _sequence(first: str, last: str, step: str | None) -> list[str] | None:
     stride = abs(int(step or 1)) or 1
     values = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
     if len(values) > MAX_BRACE_WORDS:
-        # Numbers alone cannot make a harmless word dangerous: a few of them stand for all.
+        # Numbers alone cannot make a harmless word dangerous, so a few of them are enough.
         values = values[:4]
     return [str(value) if numeric else chr(value) for value in values]
 
@@ -451,7 +451,7 @@ def further_input(stdin: Data | None) -> Iterator[Data]:
 
 
 def loop_values(values: list[ExpandedWord]) -> list[ExpandedWord | None]:
-    """The values that a loop is judged with; what another command lists is marked as such."""
+    """The values that a loop is judged with; those that another command lists are marked."""
     kept: list[ExpandedWord | None] = [
         ExpandedWord(value.text, value.glob, value.origin | Origin.LISTED)
         if not value.known and value.origin & (Origin.PROGRAM | Origin.FILE)

@@ -1,4 +1,4 @@
-"""Recognises commands that multiply without end."""
+"""Recognises commands that multiply endlessly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolcrib.approval.shell.syntax import (
 
 
 def children(node: Command) -> Iterator[tuple[Command, bool]]:
-    """The commands inside a command, each with whether it runs beside others."""
+    """The commands inside a command, each with whether it runs concurrently with others."""
     match node:
         case PipelineCommand():
             yield from ((child, True) for child in node.commands)
@@ -41,7 +41,7 @@ def children(node: Command) -> Iterator[tuple[Command, bool]]:
 
 
 def simple_commands(node: Command) -> Iterator[tuple[SimpleCommand, bool]]:
-    """The simple commands in a command, each with whether it runs beside others."""
+    """The simple commands in a command, each with whether it runs concurrently with others."""
     pending = [(node, False)]
     while pending:
         current, beside = pending.pop()
@@ -51,13 +51,13 @@ def simple_commands(node: Command) -> Iterator[tuple[SimpleCommand, bool]]:
 
 
 def is_bomb(name: str, body: Command) -> bool:
-    """True for a function that starts itself beside itself, whatever its name."""
+    """True for a function that starts another copy of itself while it runs, whatever its name."""
     calls = [beside for command, beside in simple_commands(body) if command.words and command.words[0].literal == name]
     return any(calls) and (len(calls) > 1 or all(calls))
 
 
 def spawns_itself(node: Command) -> bool:
-    """True for `$0 | $0 &` and the like: a script that runs itself beside itself."""
+    """True for `$0 | $0 &` and the like: a script that starts more copies of itself while it runs."""
     return any(beside and _runs_itself(command) for command, beside in simple_commands(node))
 
 

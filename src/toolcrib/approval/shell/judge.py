@@ -1,4 +1,4 @@
-"""Judges one command: by the rules, by the files that it writes, and by where its data comes from and goes to."""
+"""Judges one command: by the rules, by the files that it writes, and by where its data comes from and goes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def help_only(call: CommandCall) -> bool:
 
 
 def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> None:
-    """Report every rule that the command matches; one that has neither rows nor a handler is judged by its words."""
+    """Report every rule that the command matches; judge a program without rules or a handler by its words."""
     rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*")
     if rules is None:
         rules = () if handled else BY_PROGRAM[ANY_UNLISTED]
@@ -42,7 +42,7 @@ def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> No
         judge_unknown_subcommand(runner, call, site)
     written = written_paths(call)
     if len(written) > MAX_WRITTEN:
-        raise NotUnderstood("a command writes to more files than can be looked at")
+        raise NotUnderstood("a command writes to too many files to analyse")
     for path, target in written:
         judge_write(runner, path, target, call.state, site)
 
@@ -54,7 +54,7 @@ def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: Site) -> N
 
 
 def touched(call: CommandCall) -> tuple[str, ...]:
-    """The paths among the operands of a file command, for the person and for the scope of a grant."""
+    """The paths among the operands of a file command, to show the user and to scope a grant."""
     if call.program not in FILE_PROGRAMS:
         return ()
     operands: list[ExpandedWord] = call.arguments.operands
@@ -126,7 +126,7 @@ def opened(runner: Runner, target: ExpandedWord, state: State, stdin: Data | Non
 
 
 def chosen_descriptor(redirection: Redirection, state: State) -> str:
-    """The number of a descriptor; for `{name}<file` the shell chooses one and sets the variable."""
+    """The number of a descriptor; for `{name}<file` the shell picks one and sets the variable."""
     if redirection.descriptor.isdecimal():
         return redirection.descriptor
     number = str(10 + len(state.descriptors) + len(state.outputs))
@@ -137,7 +137,7 @@ def chosen_descriptor(redirection: Redirection, state: State) -> str:
 def write_redirections(
     runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, output: Data, site: Site
 ) -> Data:
-    """What is left on the pipe after a command's output went into files."""
+    """What still goes to the pipe after redirections send a command's output to files."""
     for redirection, target in targets:
         operator = redirection.operator
         if operator not in (">", ">>", ">|", "&>", "&>>", ">&", "<>"):
@@ -168,7 +168,7 @@ def write_redirections(
 def judge_write(
     runner: Runner, path: str, target: ExpandedWord, state: State, site: Site, *, verb: str = "writes to"
 ) -> None:
-    """Report a write to a place that belongs to the system, to a disk, or to the start-up of the person's programs."""
+    """Report a write to a system file, a disk, or a file that the user's programs run at start-up."""
     kind = place(path, state)
     shown = path.replace(UNKNOWN, "…")
     if kind == "disk":
@@ -187,29 +187,29 @@ def judge_write(
         if not (kind == "device" and NETWORK_DEVICE.match(path)):
             runner.report("system_config", f"{verb} {shown}, which belongs to the system", site, paths=(path,))
     elif kind == "home_config" or (kind == "secret" and path.startswith("/")):
-        runner.report("system_config", f"{verb} {shown}, which configures the person's account", site, paths=(path,))
+        runner.report("system_config", f"{verb} {shown}, which configures the user's account", site, paths=(path,))
     elif re.search(r"(?:^|/)\.git/(?:hooks/|config$)", path):
         runner.report("system_config", f"{verb} {shown}, which git runs later", site, paths=(path,))
 
 
 def prints_nothing(words: list[str]) -> bool:
-    """True for what stands in front of a redirection only to make a file empty."""
+    """True for a command that only serves to empty the file it is redirected to."""
     return not words or words in ([":"], ["true"], ["cat", "/dev/null"], ["echo", "-n"], ["printf", ""])
 
 
 def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, site: Site) -> None:
-    """Report a redirection that empties a file which is not from here, or which holds data by its name."""
+    """Report a redirection that empties a file which this line did not write, or whose name suggests data."""
     for redirection, target in targets:
         if redirection.operator not in (">", ">|", "&>") or redirection.descriptor not in ("", "1", "&"):
             continue
         path = resolve(target, state)
         foreign = place(path, state) == "outside" and path.startswith("/")
         if foreign or DATA_FILE.search(path):
-            runner.report("recursive_delete", "throws away what is in a file", site, paths=(path,))
+            runner.report("recursive_delete", "discards the contents of a file", site, paths=(path,))
 
 
 def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:
-    """Report secrets that are read out or sent away by this command."""
+    """Report secrets that this command prints or sends."""
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:
         origin |= word.origin
@@ -240,7 +240,7 @@ def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:
 
 
 def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
-    """The secret files among the words of a command, each with whether a sender would send it."""
+    """The secret files among the words of a command, each with whether a network program would send it."""
     found: list[tuple[str, bool]] = []
     identity = False
     for word in call.words:
@@ -264,7 +264,7 @@ def secret_paths(call: CommandCall) -> list[tuple[str, bool]]:
 
 
 def candidates(text: str) -> list[str]:
-    """The pieces of a word that may name a file: `@file`, `name=@file`, `--post-file=file`, `if=file`."""
+    """The parts of a word that may name a file: `@file`, `name=@file`, `--post-file=file`, `if=file`."""
     if text.startswith("-") and "=" not in text and "@" not in text and "/" not in text:
         return []
     pieces = [text.removeprefix("@").removeprefix("file://")]
@@ -284,7 +284,7 @@ def names_secret_in_input(call: CommandCall) -> bool:
 
 
 def sends(call: CommandCall) -> bool:
-    """False for the uses of a network program that only fetch, or stay on the machine."""
+    """False for uses of a network program that only fetch data or stay on the machine."""
     if call.program in ("rsync", "scp"):
         return any(re.match(r"[\w.@-]+:|rsync://", each.text) for each in call.arguments.operands)
     if call.program in ("aws", "gsutil", "gcloud", "az", "gh", "openssl", "kubectl", "docker"):
@@ -369,6 +369,6 @@ def into_last(call: CommandCall) -> list[ExpandedWord]:
         return []
     last = operands[-1]
     remote = re.match(r"[\w.@-]+:", last.text)
-    # A path on another host is judged by the same places, if it is absolute.
+    # An absolute path on another host is judged like a local one.
     target = last.with_text(last.text[remote.end() :]) if remote else last
     return moved if remote and not target.text.startswith("/") else [target, *moved]

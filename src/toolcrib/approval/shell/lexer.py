@@ -29,7 +29,7 @@ from toolcrib.approval.shell.syntax import (
 )
 
 PLAIN_WORD = re.compile(r"([A-Za-z0-9_./:,@%+^=\-]+)(?=[ \t\n;|&)]|\Z)[ \t]*+")
-"""A word without anything to expand, and the blanks behind it."""
+"""A word without anything to expand, and the blanks after it."""
 LITERAL = re.compile(r"[^ \t\n|&;()<>$`\"'\\]+")
 IN_QUOTES = re.compile(r'[^"$`\\]+')
 IN_HEREDOC = re.compile(r"[^$`\\]+")
@@ -48,7 +48,7 @@ ASSIGNS = re.compile(r"(\+?)=")
 BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*+)`", re.DOTALL)
 QUOTING = re.compile(r"[\\'\"]")
 RAW = re.compile(r"['#`]|<<")
-"""What may begin a text in which `\\`-newline is no line continuation."""
+"""What may begin a text in which `\\`-newline is not a line continuation."""
 LINE_TABS = re.compile(r"(?<=\n)\t+")
 SPECIAL_PARAMETERS = "@*#?$!-0123456789"
 PATTERN_OPERATIONS = "#%/^,"
@@ -77,7 +77,7 @@ class Lexer:
         self.not_arithmetic: set[int] = set()
         self.cut = Continuations(source) if len(source) != self.end and RAW.search(source) else None
         self.newline_at = -1
-        """Where a comment ended with a newline that was taken for a line continuation."""
+        """Where a comment ended with a newline that was mistaken for a line continuation."""
 
     # Blanks, comments and lines
 
@@ -98,7 +98,7 @@ class Lexer:
         return "\n" if at == self.newline_at else ""
 
     def comment_end(self, start: int) -> int:
-        """Where the newline behind a comment is; `newline_at` tells of one that was taken for a continuation."""
+        """The position of the newline after a comment; `newline_at` records one mistaken for a continuation."""
         if self.cut is not None:
             self.budget.spend()
             newline = self.original.find("\n", self.cut.in_source(start))
@@ -126,7 +126,7 @@ class Lexer:
     # Words
 
     def word(self, *, arrays: bool = False, may_be_function: bool = False) -> Word:
-        """The word at this position; its span is empty when there is none. `arrays` allows `name=(…)` in it."""
+        """The word at this position, or one with an empty span. `arrays` allows `name=(…)` in it."""
         source, start, end = self.source, self.position, self.end
         self.budget.spend()
         plain = PLAIN_WORD.match(source, start, end)
@@ -196,7 +196,7 @@ class Lexer:
         return ExtendedGlob(pattern, start, self.position)
 
     def pattern(self) -> Word:
-        """The regular expression behind `=~`, in which parentheses and bars are ordinary characters."""
+        """The regular expression after `=~`, in which parentheses and bars are ordinary characters."""
         start, parts = self.position, list[WordPart]()
         while True:
             word = self.word()
@@ -229,7 +229,7 @@ class Lexer:
                 return ArrayLiteral(tuple(words), start, self.position)
             word = self.array_element()
             if word.start == word.end:
-                raise NotUnderstood("an array holds something that is not a word")
+                raise NotUnderstood("an array contains something that is not a word")
             words.append(word)
 
     def array_element(self) -> Word:
@@ -240,7 +240,7 @@ class Lexer:
         return self.indexed_word(start, self.subscript())
 
     def indexed_word(self, start: int, index: Word) -> Word:
-        """The word from `start` on whose subscript was read already."""
+        """The word from `start` on, whose subscript is already read."""
         before = LiteralText(self.source[start : index.start], False, start, index.start)
         after = LiteralText("]", False, index.end, self.position)
         rest = self.word() if self.position < self.end and self.source[self.position] not in " \t\n" else None
@@ -249,14 +249,14 @@ class Lexer:
         return Word((before, *index.parts, after, *rest.parts), start, rest.end)
 
     def subscript(self) -> Word:
-        """The inside of `[…]`, with the position behind it."""
+        """The inside of `[…]`, and the position after it."""
         self.position += 1
         index = self.expression(IN_EXPRESSION, "[", "]")
         self.position += 1
         return index
 
     def assignment(self) -> Assignment | Word | None:
-        """The assignment at this position, or a word that begins like one; None when there is neither."""
+        """The assignment at this position, or a word that begins like one; None for anything else."""
         source, start = self.source, self.position
         head = ASSIGNMENT.match(source, start, self.end)
         if head is None:
@@ -287,7 +287,7 @@ class Lexer:
             last = self.source.find("'", start + 1, self.end)
             text, end = self.source[start + 1 : last], last + 1
         else:
-            # Here a line continuation is none, so the text is looked up in the original.
+            # Line continuations do not count here, so take the text from the original.
             first = cut.in_source(start) + 1
             last = self.original.find("'", first)
             text, end = self.original[first:last], cut.in_text(last) + 1
@@ -332,7 +332,7 @@ class Lexer:
         return parts
 
     def escape(self, escapable: str) -> LiteralText:
-        """A backslash in double quotes or the like, which only quotes some characters."""
+        """A backslash in double quotes or the like, where it only quotes some characters."""
         at = self.position
         following = self.source[at + 1 : min(at + 2, self.end)]
         self.position = at + 1 + len(following)
@@ -382,7 +382,7 @@ class Lexer:
         return LiteralText("$", quoted, at, at + 1)
 
     def substitution(self, kind: SubstitutionKind, quoted: bool) -> Substitution:
-        """`$(…)`, `<(…)` or `>(…)`; here-documents that are still to come belong to the line around it."""
+        """`$(…)`, `<(…)` or `>(…)`; pending here-documents belong to the line around it."""
         start = self.position
         outer, self.heredocs = self.heredocs, []
         self.position += 2
@@ -405,13 +405,13 @@ class Lexer:
                 return Arithmetic(expression, quoted, start, self.position)
         except NotUnderstood:
             self.budget.depth = depth
-        # Remembered, because an arithmetic expression around this one would try it again.
+        # Remember it, because an enclosing arithmetic expression would try it again.
         self.not_arithmetic.add(start)
         self.position, self.end, self.heredocs, self.parentheses, self.newline_at = before
         return None
 
     def expression(self, literal: re.Pattern[str], opening: str, closing: str) -> Word:
-        """Text with expansions up to the `closing` that belongs to it; the position stays in front of that."""
+        """Text with expansions up to its matching `closing`; the position stays before that."""
         source, start, end = self.source, self.position, self.end
         parts: list[WordPart] = []
         depth, in_quotes = 0, False
@@ -429,7 +429,7 @@ class Lexer:
                 self.part(character, parts)
                 continue
             if character == "'":
-                # Arithmetic is expanded as in double quotes: a single quote hides a bracket, but no expansion.
+                # Arithmetic expands as in double quotes: a single quote hides a bracket, but not an expansion.
                 in_quotes = not in_quotes
             elif in_quotes:
                 pass
@@ -449,7 +449,7 @@ class Lexer:
         self.position += 2
         head = PARAMETER.match(source, self.position, end)
         if head is None:
-            raise NotUnderstood("a ${…} cannot be read")
+            raise NotUnderstood("a ${…} is malformed")
         prefix, name = head[1], head[2]
         self.position = head.end()
         index = None
@@ -462,14 +462,14 @@ class Lexer:
         argument_start = self.position
         parts = self.braced_argument(quoted, operation)
         if parts and (not operation or prefix == "#"):
-            raise NotUnderstood("a ${…} cannot be read")
+            raise NotUnderstood("a ${…} is malformed")
         argument = Word(tuple(parts), argument_start, self.position - 1)
         return ParameterExpansion(name, quoted, start, self.position, prefix + operation, index, argument)
 
     def braced_argument(self, quoted: bool, operation: str) -> list[WordPart]:
-        """What stands behind the operator of a `${…}`, up to its brace."""
+        """What follows the operator of a `${…}`, up to its brace."""
         source, end, parts = self.source, self.end, list[WordPart]()
-        # In double quotes a single quote hides no expansion, unless in a pattern, but it does hide a brace.
+        # In double quotes a single quote hides a brace, but hides an expansion only in a pattern.
         has_quotes = not quoted or operation[:1] in PATTERN_OPERATIONS
         in_quotes = False
         self.budget.enter()
@@ -518,7 +518,7 @@ class Lexer:
     # Redirections and here-documents
 
     def redirection(self) -> Redirection | None:
-        """The redirection at this position; None when something else is there."""
+        """The redirection at this position, or None."""
         match = REDIRECTION.match(self.source, self.position, self.end)
         if match is None:
             return None
@@ -538,7 +538,7 @@ class Lexer:
         return Redirection(operator, descriptor, target, body, start, target.end)
 
     def queue_heredoc(self, delimiter: Word, *, strip_tabs: bool) -> Word:
-        """The word of a here-document, whose parts come with the next line."""
+        """The word of a here-document; its parts are filled in at the next line."""
         self.budget.heredocs -= 1
         if self.budget.heredocs < 0:
             raise NotUnderstood("there are too many heredocs")
@@ -550,7 +550,7 @@ class Lexer:
         return body
 
     def read_heredocs(self) -> None:
-        """Read the bodies that start on this line into their words."""
+        """Read the here-documents that start on this line into their words."""
         heredocs, self.heredocs = self.heredocs, []
         for heredoc in heredocs:
             if heredoc.quoted and self.cut is not None:
@@ -572,15 +572,15 @@ class Lexer:
                 self.end, self.parentheses = outer
             if heredoc.strip_tabs:
                 parts = [_without_tabs(part, start) for part in parts]
-            # The word is part of a command that was complete before its next line was read.
+            # The word belongs to a command that was complete before this line was read.
             for name, value in (("parts", tuple(parts)), ("start", start), ("end", end)):
                 force_setattr(heredoc.target, name, value)
             self.position = after
 
     def heredoc_end(self, heredoc: _Heredoc, source: str, start: int, end: int) -> tuple[int, int]:
-        """Where the body of a here-document ends, and where the text goes on."""
+        """Where the body of a here-document ends, and where the text continues."""
         if "\n" in heredoc.delimiter:
-            return end, end  # No line can be equal to it.
+            return end, end  # No line can equal it.
         line = (r"\t*" if heredoc.strip_tabs else "") + re.escape(heredoc.delimiter)
         # In `$(…)` the line with the delimiter may also hold the closing parenthesis.
         rest = r"(?:\n|\Z|(?=[^\n]*\)))" if self.parentheses else r"(?:\n|\Z)"
@@ -593,7 +593,7 @@ SubstitutionKind = Literal["command", "input", "output"]
 
 
 def _without_tabs(part: WordPart, start: int) -> WordPart:
-    """A part of a `<<-` here-document without the tabs in front of its lines."""
+    """A part of a `<<-` here-document without the leading tabs of its lines."""
     if not isinstance(part, LiteralText):
         return part
     text = LINE_TABS.sub("", part.text)

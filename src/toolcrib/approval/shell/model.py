@@ -1,4 +1,4 @@
-"""The values that the analyser of shell commands works with: words, data on pipes, findings, and its limits."""
+"""The values that the shell analyser works with: words, data on pipes, findings, and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Severity = Literal["ask", "block"]
 VerdictName = Literal["safe", "ask", "block"]
 
 UNKNOWN = "\ufdd0"
-"""Stands inside a word for text that only the running shell would know. U+FDD0 never occurs in real text."""
+"""A placeholder in words for text that only the running shell knows. U+FDD0 never occurs in real text."""
 
 MAX_TOKENS = 14_000
 """Words and parts of words in one text."""
@@ -30,7 +30,7 @@ def name_set(names: str) -> frozenset[str]:
 
 
 class Origin(IntFlag):
-    """Where a piece of data came from, as far as that matters for the verdict."""
+    """Where data came from, as far as that matters for the verdict."""
 
     NONE = 0
     NETWORK = 1
@@ -45,11 +45,11 @@ class Origin(IntFlag):
     LISTED = 512
     """One of many things that another command found."""
     ONE = 1024
-    """One thing, or a few, however little is known about it: a fresh file name, the newest of a list."""
+    """One thing or a few, even if little else is known: a fresh file name, the newest of a list."""
 
 
 class ExpandedWord(msgspec.Struct, frozen=True):
-    """One word of an argument list after expansion; `text` holds UNKNOWN where a part cannot be known."""
+    """One word of an argument list after expansion; `text` contains UNKNOWN where a part cannot be known."""
 
     text: str
     glob: bool = False
@@ -64,7 +64,7 @@ class ExpandedWord(msgspec.Struct, frozen=True):
 
 
 class Data(msgspec.Struct, frozen=True):
-    """What flows over a pipe or out of a substitution: its text where that is known, and its origins."""
+    """What flows through a pipe or out of a substitution: its text if known, and its origins."""
 
     text: str | None = None
     origin: int = 0
@@ -86,7 +86,7 @@ ANYTHING = Data(None)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One danger in a command line, tied to the sub-command that it stands on."""
+    """One danger in a command line, tied to the sub-command that causes it."""
 
     rule: str
     description: str
@@ -99,7 +99,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a whole command line, every finding behind it, and what could not be understood."""
+    """The verdict on a whole command line, the findings behind it, and what could not be understood."""
 
     verdict: VerdictName
     findings: tuple[Finding, ...] = ()
@@ -107,4 +107,4 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotUnderstood(Exception):
-    """The command line is beyond what the analyser reads; the text says why, for the person who is asked."""
+    """The analyser cannot read the command line; the text tells the user why."""

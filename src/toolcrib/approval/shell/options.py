@@ -14,7 +14,7 @@ class Arguments(msgspec.Struct):
     operands: list[ExpandedWord] = msgspec.field(default_factory=list)
 
     def has(self, *names: str) -> bool:
-        """True when one of the options was given, also as an unambiguous abbreviation (`--recurs`)."""
+        """True when one of the options was given, possibly as an unambiguous abbreviation (`--recurs`)."""
         return any(_names(given, names) for given, _ in self.options)
 
     def value(self, *names: str) -> ExpandedWord | None:
@@ -95,7 +95,7 @@ def _cluster(
             result.options.append((name, rest[number]))
             return 1
         result.options.append((name, None))
-    # `-rf` as a whole, for the programs whose options are words after one dash.
+    # `-rf` as a whole, for programs whose options are words after one dash.
     if len(text) > 2:
         result.options.append((text, None))
     return 0

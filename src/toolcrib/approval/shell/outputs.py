@@ -1,4 +1,4 @@
-"""What a command prints, as far as that can be known: literal text, or where its text comes from."""
+"""What a command prints, as far as it is known: literal text, or where the text comes from."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MAX_FILTERED_CHARS = 100_000
 
 
 def literal_output(call: CommandCall) -> Data:
-    """What this command writes to its standard output."""
+    """What this command writes to standard output."""
     if call.program in ("echo", "printf"):
         return _printed(call)
     stdin = call.stdin or NOTHING
@@ -97,14 +97,14 @@ def literal_output(call: CommandCall) -> Data:
 
 
 def _answers_git(call: CommandCall) -> bool:
-    """True for the questions to git that have one answer."""
+    """True for git queries with a single answer."""
     return call.program == "git" and any(
         word.text in ("rev-parse", "describe", "symbolic-ref", "config", "merge-base") for word in call.words[:3]
     )
 
 
 def _counted(call: CommandCall) -> Data:
-    """The numbers that `seq` prints: never a command, so they have no origin that matters."""
+    """The numbers that `seq` prints; they are never a command, so their origin does not matter."""
     bounds = [int(word.text) for word in call.words if re.fullmatch(r"-?\d{1,9}", word.text)]
     if not 1 <= len(bounds) <= 2 or len(bounds) != len(call.words):
         return Data(UNKNOWN)
@@ -193,7 +193,7 @@ def _argument(match: re.Match[str], remaining: object) -> str:
 
 
 def _filtered(call: CommandCall, stdin: Data) -> Data:
-    """What a filter makes of its input; decoding of known text is carried out."""
+    """What a filter makes of its input; known text is actually decoded."""
     data = _read(call, stdin)
     if call.program in ("cat", "tee", "sponge"):
         return data
@@ -201,7 +201,7 @@ def _filtered(call: CommandCall, stdin: Data) -> Data:
         # A few of many, as in `ls -t | head -1`.
         data = Data(data.text, data.origin & ~Origin.LISTED | Origin.ONE)
     decoded = Origin.DECODED if call.program in DECODERS else 0
-    # Encoding makes text longer, and a chain of it would grow without end.
+    # Encoding makes text longer, and a chain of encoders would grow it endlessly.
     if data.text is None or UNKNOWN in data.text or len(data.text) > MAX_FILTERED_CHARS:
         return Data(None, data.origin | decoded | Origin.PROGRAM)
     text = _decode(call, data.text)
@@ -275,7 +275,7 @@ _SILENT = name_set(
     "touch mkdir rm cd ssh-keygen ssh-add readlink realpath "
     "basename dirname find which mv cp ln shred true echo_ kill git"
 )
-"""Programs that look at a file without printing what is in it."""
+"""Programs that look at a file without printing its contents."""
 
 
 def output_of(call: CommandCall) -> Data:

@@ -1,6 +1,6 @@
 """Parses shell text into a syntax tree, as bash does.
 
-`parse` is pure: it knows no folder, environment or settings, so one tree serves everything that looks at a command.
+`parse` is pure: it knows no folder, environment or settings, so everything that inspects a command can share one tree.
 What bash refuses is not understood here either, except that extended globs count without `shopt -s extglob` and that
 some conditions between `[[` and `]]` are not looked at closely: there we only read more than bash would run. The other
 way round, what bash refuses no sooner than at run time is not understood: a malformed `${…}` ("bad substitution"), and
@@ -50,7 +50,7 @@ COPROCESS_NAME = re.compile(r"[^ \t\n;|&()<>$`\"'\\]+(?=[ \t]+(?:\(|" + _RESERVE
 CASE_END = re.compile(r";;&|;;|;&")
 UNARY_TEST = re.compile(r"-[abcdefghknoprstuvwxzGLNORS]")
 ASSIGNING = frozenset({"alias", "declare", "eval", "export", "let", "local", "readonly", "typeset"})
-"""The commands whose arguments may be arrays."""
+"""Commands whose arguments may be arrays."""
 BINARY_TEST = re.compile(r"(?:=~|==?|!=|-(?:eq|ne|lt|le|gt|ge|nt|ot|ef))(?=[ \t\n])|[<>]")
 END_OF_TEST = re.compile(r"\]\]" + _END)
 ENDS_WORDS = frozenset(("", *"\n;|&()"))
@@ -75,7 +75,7 @@ def parse(text: str) -> Script:
 
 
 def split_words(text: str) -> tuple[Word, ...] | None:
-    """The words of a text that holds nothing but words; None for any other."""
+    """The words of a text that contains only words; None for any other text."""
     lexer, words = Parser(text, Budget()).lexer, list[Word]()
     try:
         while lexer.peek():
@@ -105,7 +105,7 @@ class Parser:
             body = CommandList(tuple(self.complete), NONE_IN_BACKGROUND, 0, lexer.position)
         return Script(lexer.original, lexer.source, body, error)
 
-    # What the lexer asks for
+    # What the lexer needs
 
     def commands(self, closing: str) -> CommandList:
         return self.command_list(TO_PARENTHESIS if closing else TO_END)
@@ -117,7 +117,7 @@ class Parser:
     # Lists
 
     def command_list(self, closers: Closers, *, may_be_empty: bool = True) -> CommandList:
-        """The commands up to one of the closers, which is not consumed, or to the end when there are none."""
+        """The commands up to one of the closers, which is not consumed, or to the end if there are no closers."""
         lexer, budget = self.lexer, self.budget
         budget.enter()
         commands: list[Command] = self.complete if budget.depth == 1 else []
@@ -168,7 +168,7 @@ class Parser:
         return True
 
     def reserved(self) -> str:
-        """The reserved word at this position; empty when there is none."""
+        """The reserved word at this position, or ""."""
         match = RESERVED.match(self.lexer.source, self.lexer.position, self.lexer.end)
         return match[0] if match else ""
 
@@ -227,7 +227,7 @@ class Parser:
         return self.compound(word) or self.simple()
 
     def prefixed(self, word: str) -> Command:
-        """The command behind a row of `!` and `time`, which need none."""
+        """The command after any `!` and `time`, which may also stand alone."""
         lexer = self.lexer
         start = lexer.position
         while word in ("!", "time"):
@@ -257,7 +257,7 @@ class Parser:
         return self.compound(word) or self.simple()
 
     def compound(self, word: str) -> Command | None:
-        """The compound command that a reserved word or a parenthesis begins, with the redirections behind it."""
+        """The compound command that a reserved word or a parenthesis begins, with the redirections after it."""
         lexer = self.lexer
         start = lexer.position
         command: Command

@@ -1,4 +1,4 @@
-"""Normalises the paths that a command touches and says what kind of place they are."""
+"""Normalises the paths that a command touches and classifies them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SECRET_DIRECTORY = re.compile(
     r"|docker/config\.json$|gnupg(?:/|$)|config/(?:gcloud|gh/hosts\.yml|op|doctl|rclone)|azure(?:/|$)"
     r"|password-store(?:/|$)|local/share/keyrings|terraform\.d/credentials|(?:toolcrib|hermes)/(?:\.env$|mcp_tokens(?:/|$)))"
 )
-"""Looked for in the whole path with a slash in front; every alternative starts with the same two characters."""
+"""Searched for in the whole path with a leading slash; every alternative starts with the same two characters."""
 SSH_DIRECTORY = re.compile(r"/\.ssh/(?!known_hosts|config$|authorized_keys)")
 SECRET_SYSTEM_FILE = re.compile(
     r"/etc/(?:shadow|gshadow|sudoers|master\.passwd|ssl/private|krb5\.keytab|ssh/ssh_host_\w+_key$)"
@@ -81,12 +81,12 @@ CLIMBS = re.compile(
 )
 MAX_PATH = 4096
 MAX_NAME = 256
-"""No file system knows longer names; of one, only the end is looked at."""
+"""No file system allows longer paths; only the end of one is analysed."""
 TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
 def resolve(field: ExpandedWord | str, state: State) -> str:
-    """The path that a word names: normalised, from the current directory; globs and UNKNOWN stay inside it."""
+    """The path that a word names, normalised and relative to the current directory; keeps globs and UNKNOWN."""
     text = field if isinstance(field, str) else field.text
     if not text:
         return text
@@ -94,7 +94,7 @@ def resolve(field: ExpandedWord | str, state: State) -> str:
         base = state.cwd if state.cwd_known else UNKNOWN
         text = f"{base}/{text}" if base and base[-1] != "/" else base + text
     path = normpath(text)
-    # POSIX keeps a double slash in front; Linux means the root by it.
+    # POSIX keeps a leading double slash; to Linux it is the root.
     path = path[1:] if path.startswith("//") and not path.startswith("//./") else path
     if path.startswith("/proc/self/root"):
         path = path[len("/proc/self/root") :] or "/"
@@ -105,7 +105,7 @@ def resolve(field: ExpandedWord | str, state: State) -> str:
 
 
 def trimmed(path: str) -> str:
-    """The directory that a whole-directory glob stands for: `/etc/*` and `/etc/.*` mean all of `/etc`."""
+    """The directory that a whole-directory glob covers: `/etc/*` and `/etc/.*` mean all of `/etc`."""
     while True:
         head, _, tail = path.rpartition("/")
         if tail in ("*", ".*", "**", "{*,.*}", ".[!.]*", ".??*", ".[^.]*", "?*", "*.*"):
@@ -115,7 +115,7 @@ def trimmed(path: str) -> str:
 
 
 def place(path: str, state: State) -> Place:
-    """What kind of place a resolved path is; the most delicate kind wins."""
+    """The kind of a resolved path; the most sensitive kind wins."""
     path = path[:MAX_PATH]
     climbing = CLIMBS.match(path)
     if climbing:
@@ -163,12 +163,12 @@ def home_relative(path: str, state: State) -> str | None:
 
 
 def is_private(path: str) -> bool:
-    """True for files that may be read here but should not leave the machine: `.env`, the list of users."""
+    """True for files that may be read but should not leave the machine: `.env`, the list of users."""
     return bool(ENV_FILE.match(file_name(path[:MAX_PATH]))) or path in ("/etc/passwd", "/etc/group")
 
 
 def is_secret(path: str) -> bool:
-    """True for keys, passwords and the like, by their directories and names."""
+    """True for keys, passwords and the like, judging by their directories and names."""
     path = path[:MAX_PATH]
     name = file_name(path)
     found = (
@@ -184,7 +184,7 @@ def is_secret(path: str) -> bool:
 
 
 def holds_ssh_key(path: str) -> bool:
-    """True for what is called a key in a directory of ssh."""
+    """True for a file named like a key in an ssh directory."""
     found = SSH_DIRECTORY.search(path)
     below = path[found.end() :] if found else ""
     return "key" in below or ".pem" in below

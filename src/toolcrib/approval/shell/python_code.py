@@ -1,4 +1,4 @@
-"""Reads Python code with the `ast` module for the calls that delete, run commands, fetch code or touch secrets."""
+"""Finds the calls in Python code that delete, run commands, fetch code or touch secrets, using `ast`."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ SENDS = re.compile(
 
 
 def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
-    """Report what Python code would do; code that does not parse is asked about when it looks dangerous."""
+    """Report what Python code would do; code that does not parse is reported if it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
-        runner.report("unknown_code", "runs Python code that cannot be read", site)
+        runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     runner.spend(len(code) // 40)
     try:
@@ -61,7 +61,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> No
             tree = ast.parse(code.replace(UNKNOWN, "_unknown_"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if SUSPICIOUS.search(code):
-            runner.report("unknown_code", "runs Python code that cannot be read", site)
+            runner.report("unknown_code", "runs Python code that cannot be analysed", site)
         return
     reader = _Reader(runner, call, site)
     try:
@@ -104,7 +104,7 @@ class _Reader(ConstantReader):
             for inner in self.inside(node)
         )
         if forks and (endless or any(isinstance(inner, ast.Call) for inner in ast.walk(node.test))):
-            self.report("fork_bomb", "forks without end", block=True)
+            self.report("fork_bomb", "forks endlessly", block=True)
         self.generic_visit(node)
 
     def visit_For(self, node: ast.For) -> None:  # noqa: N802 - the name that ast calls
@@ -119,7 +119,7 @@ class _Reader(ConstantReader):
         self.generic_visit(node)
 
     def inside(self, node: ast.AST) -> list[ast.AST]:
-        """A loop and all that is in it; nested loops are walked once from every level."""
+        """A loop and everything in it; nested loops are walked once from every level."""
         nodes = list(ast.walk(node))
         self.look(len(nodes) // 4)
         return nodes
@@ -155,7 +155,7 @@ class _Reader(ConstantReader):
         elif name in ("os.chmod", "pathlib.Path.chmod") or name.endswith(".chmod"):
             mode = self.constant(node.args[-1]) if node.args else None
             if isinstance(mode, int) and mode & 0o002:
-                self.report("permissions", "lets everybody write to a file")
+                self.report("permissions", "makes a file world-writable")
         elif name in ("open", "io.open", "builtins.open", "pathlib.Path", "codecs.open"):
             self.open_file(first, node)
         elif (
@@ -211,7 +211,7 @@ class _Reader(ConstantReader):
         return False
 
     def whole_environment(self, node: ast.Call, environment: ast.Attribute) -> bool:
-        """True when `os.environ` goes in as a whole, not one variable of it."""
+        """True when all of `os.environ` is passed, not just one variable."""
         return not any(
             isinstance(inner, ast.Subscript) and inner.value is environment for inner in ast.walk(node)
         ) and not any(isinstance(inner, ast.Attribute) and inner.value is environment for inner in ast.walk(node))
@@ -273,7 +273,7 @@ class _Reader(ConstantReader):
         block = isinstance(path, str) and place(resolved, self.call.state) in ("root", "home", "system_root")
         self.runner.report(
             "recursive_delete",
-            f"deletes {resolved.replace(UNKNOWN, '…')} with all that is in it",
+            f"deletes {resolved.replace(UNKNOWN, '…')} and everything in it",
             self.site,
             severity="block" if block else "ask",
             paths=(resolved,),
@@ -329,5 +329,5 @@ class _Reader(ConstantReader):
 
 
 def name_is_plain_get(node: ast.Call) -> bool:
-    """True for a request whose only argument is a literal address."""
+    """True for a request whose only argument is a literal URL."""
     return len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and not node.keywords

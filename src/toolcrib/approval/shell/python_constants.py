@@ -1,4 +1,4 @@
-"""Folds the expressions of Python code that are made of literals, and resolves names through imports."""
+"""Folds constant expressions in Python code, and resolves names through imports."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from toolcrib.approval.shell.model import MAX_DATA_CHARS, UNKNOWN
 MAX_LOOKS = 40_000
 CHARACTERS_IN_A_LOOK = 64
 ITEM = 50
-"""What one item of a list counts beside its characters."""
+"""What one list item counts in addition to its characters."""
 
 
 class ConstantReader(ast.NodeVisitor):
-    """Knows the values of constants and the full names of what is called."""
+    """Knows the values of constants and the full names of called functions."""
 
     def __init__(self, home: str) -> None:
         self.home = home
@@ -26,7 +26,7 @@ class ConstantReader(ast.NodeVisitor):
         self.looks = 0
 
     def look(self, count: int = 1) -> None:
-        """Count looks at expressions: nested calls are looked at once from every level above them."""
+        """Count visits to expressions: nested calls are visited once from every level above them."""
         self.looks += count
         if self.looks > MAX_LOOKS:
             raise RecursionError
@@ -42,7 +42,7 @@ class ConstantReader(ast.NodeVisitor):
             self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def dotted(self, node: ast.expr) -> str:
-        """The full name of what is called, through imports, `__import__` and `getattr`."""
+        """The full name of the called function, through imports, `__import__` and `getattr`."""
         self.look()
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -148,12 +148,12 @@ class ConstantReader(ast.NodeVisitor):
 
 
 def is_nested(value: object) -> bool:
-    """True for a list of lists; put into lists again and again it would grow without end."""
+    """True for a list of lists; nesting these again and again would grow endlessly."""
     return isinstance(value, list) and any(isinstance(item, list) for item in value)
 
 
 def weight(value: object) -> int:
-    """About how many characters a value holds."""
+    """Roughly how many characters a value contains."""
     if isinstance(value, list):
         return sum(ITEM + (len(item) if isinstance(item, str | bytes | list) else 0) for item in value)
     return len(value) if isinstance(value, str | bytes) else 0

@@ -1,4 +1,4 @@
-"""The port through which handlers of single commands ask the evaluator to look further."""
+"""The port through which command handlers ask the evaluator to look further."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolcrib.approval.shell.state import State
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where a command stands: its text and its span in the original command line."""
+    """The location of a command: its text and its span in the original command line."""
 
     text: str
     span: tuple[int, int]
@@ -21,31 +21,31 @@ class Site(msgspec.Struct, frozen=True):
 
 class Runner(Protocol):
     hooks: set[tuple[str, str]]
-    """The variables that are run as code, with the values that were judged already."""
+    """The variables that are run as code, with the values already judged."""
 
     def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
-        """Judge one command given by its words; gives what it prints."""
+        """Judge one command given as words; returns what it prints."""
 
     def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
         """Judge a shell script given as text."""
 
     def feed(self, path: str, data: Data, state: State) -> Data:
-        """Judge the script behind `>( … )` with what is written to it; gives what it prints."""
+        """Judge the script in `>( … )` with what is written to it; returns what it prints."""
 
     def define_alias(self, name: str, text: str, site: Site) -> None:
-        """Remember an alias, which is judged at the end unless it is called before."""
+        """Remember an alias; it is judged at the end unless something calls it first."""
 
     def spend(self, steps: int) -> None:
-        """Count work beyond one look at a command; raises NotUnderstood when the command line is worth no more.
+        """Count work beyond judging one command; raises NotUnderstood when the budget is used up.
 
-        A step stands for about 50 microseconds.
+        A step takes about 50 microseconds.
         """
 
     def report(
         self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
-        """Add a finding of one class of danger."""
+        """Report a finding of one danger class."""
 
 
 Handler = Callable[[Runner, CommandCall, Site], Data | None]
-"""Looks into one command; gives what it prints, or None when nothing special is known about that."""
+"""Judges one command; returns what it prints, or None if that is not known."""

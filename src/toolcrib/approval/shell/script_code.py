@@ -1,4 +1,4 @@
-"""Reads one-liners of perl, ruby, node, php, awk and others for the few things in them that are dangerous."""
+"""Finds dangerous calls in one-liners of perl, ruby, node, php, awk and others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ SQL_TEXT = re.compile(
 )
 TCL = re.compile(r"(?:^|[;\[{\n])[^\S\n]*+(?:exec|spawn|system)\s+([^\n;\]}]+)")
 Endings = dict[str, tuple[re.Pattern[str], str]]
-"""For each way to open a string, how it goes on, and the signs that may close it."""
+"""For each way to open a string, its content and the characters that may close it."""
 _TO_BRACKET = (re.compile(r"([^)}]*)[)}]"), ")}")
 STRING_ENDINGS: Endings = {
     '"': (re.compile(r'((?:[^"\\]|\\.)*)"'), '"'),
@@ -111,7 +111,7 @@ POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 def judge_script_code(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> None:
     """Report dangerous calls in a one-liner, and judge the shell commands inside it."""
     if len(code) > MAX_CODE:
-        runner.report("unknown_code", f"runs more {language} code than can be read", site)
+        runner.report("unknown_code", f"runs more {language} code than can be analysed", site)
         return
     runner.spend(len(code) // 60)
     if code.strip() == UNKNOWN:
@@ -121,7 +121,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     if not ran and RUNS_SOMETHING.search(code):
         runner.report("unknown_code", f"runs a command from {language} that is only known at run time", site)
     if FORKS.search(code):
-        runner.report("fork_bomb", f"forks without end in {language}", site, severity="block")
+        runner.report("fork_bomb", f"forks endlessly in {language}", site, severity="block")
     if KILLS.search(code):
         runner.report("kill", "kills every process", site, severity="block")
     if DELETES.search(code):
@@ -145,7 +145,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
         if reason:
             runner.report("sql", reason, site)
     if CHMODS.search(code):
-        runner.report("permissions", "lets everybody write to a file", site)
+        runner.report("permissions", "makes a file world-writable", site)
     if language in ("pwsh", "powershell") and POWERSHELL_ENCODED.match(code):
         runner.report("remote_code", "runs encoded PowerShell", site)
     _judge_files(runner, code, call, site)
@@ -184,12 +184,12 @@ def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, s
 
 
 def quoted(code: str, opening: re.Pattern[str], endings: Endings) -> Iterator[str]:
-    """The strings that stand where `opening` matches; one that is never closed is stepped over."""
+    """The strings that start where `opening` matches; skips one that is never closed."""
     last = {signs: max(code.rfind(sign) for sign in signs) for _, signs in endings.values()}
     at = 0
     while (found := opening.search(code, at)) is not None:
         rest, signs = endings[found.group(1)]
-        # Looking for an end that is not there would take from every opening to the end of the code.
+        # Searching for a missing end would scan from every opening to the end of the code.
         closed = rest.match(code, found.end()) if found.end() <= last[signs] else None
         if closed is not None:
             yield closed.group(1)

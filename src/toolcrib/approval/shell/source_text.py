@@ -1,4 +1,4 @@
-"""Shell text before it is split into words: line continuations, the escapes of `$'…'`, and what reading may cost."""
+"""Shell text before it is split into words: line continuations, the escapes of `$'…'`, and the reading budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACEHOLDER = "\x00\x01"
 
 
 class Budget(msgspec.Struct):
-    """What one text may still cost: shared with the texts inside its backticks."""
+    """The remaining budget of one text, shared with the texts inside its backticks."""
 
     tokens: int = MAX_TOKENS
     heredocs: int = MAX_HEREDOCS
@@ -30,7 +30,7 @@ class Budget(msgspec.Struct):
     def spend(self) -> None:
         self.tokens -= 1
         if self.tokens < 0:
-            raise NotUnderstood("the command is too long to be read in full")
+            raise NotUnderstood("the command is too long to analyse in full")
 
     def enter(self) -> None:
         self.depth += 1
@@ -42,7 +42,7 @@ class Budget(msgspec.Struct):
 
 
 class Continuations:
-    """Where a text had the line continuations that were taken out of it."""
+    """Where a text had line continuations before they were removed."""
 
     def __init__(self, source: str) -> None:
         self.cuts = [match.end() - 2 for match in CONTINUATION.finditer(source)]
@@ -54,11 +54,11 @@ class Continuations:
         return number < len(self.cuts) and self.cuts[number] == position
 
     def in_source(self, position: int) -> int:
-        """Where a character of the joined text stands in the source."""
+        """The position in the source of a character of the joined text."""
         return position + 2 * bisect_right(self.joints, position)
 
     def in_text(self, position: int) -> int:
-        """Where a character of the source stands in the joined text."""
+        """The position in the joined text of a character of the source."""
         return position - 2 * bisect_left(self.cuts, position)
 
     def span_in_source(self, span: tuple[int, int]) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class Continuations:
 
 
 def join_lines(source: str) -> str:
-    """The text without `\\`-newline. Single quotes, comments and the like keep it; the lexer looks them up."""
+    """The text without `\\`-newline. For quotes, comments and the like that keep it, the lexer reads the source."""
     if "\\\n" not in source:
         return source
     if "\\\\" not in source:

@@ -1,4 +1,4 @@
-"""Reads SQL as tokens and says whether it destroys data."""
+"""Splits SQL into tokens and tells whether it destroys data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_SQL = 60_000
 
 
 def sql_danger(text: str) -> str:
-    """A one-line reason when the SQL destroys data or hands out rights; empty when it does not."""
+    """A one-line reason if the SQL destroys data or grants privileges; empty otherwise."""
     for statement in statements(text):
         reason = statement_danger(statement)
         if reason:
@@ -34,7 +34,7 @@ def statements(text: str) -> list[list[str]]:
     result: list[list[str]] = [[]]
     for match in _TOKEN.finditer(text):
         token = match.group()
-        # MySQL runs what stands in `/*! … */`.
+        # MySQL runs the contents of `/*! … */`.
         if token.startswith("/*!"):
             result[-1].extend(inner.group().lower() for inner in _TOKEN.finditer(re.sub(r"^/\*!\d*|\*/$", "", token)))
         elif token.startswith(("--", "/*", "#")):
@@ -81,7 +81,7 @@ def statement_danger(words: list[str]) -> str:
         if word in ("pg_terminate_backend", "xp_cmdshell", "pg_read_file", "lo_export", "load_file", "sys_exec"):
             return f"calls {word}"
     if verb == "grant" and ("all" in words or "superuser" in words):
-        return "hands out all rights"
+        return "grants all privileges"
     if verb in ("revoke", "shutdown") or (
         verb == "alter" and words[1:2] in (["user"], ["role"], ["system"], ["login"])
     ):
@@ -98,7 +98,7 @@ def statement_danger(words: list[str]) -> str:
 
 
 def quoted_danger(words: list[str]) -> str:
-    """The danger in the first string among these words, which the server runs as SQL."""
+    """The danger in the first string among these words, since the server runs it as SQL."""
     for word in words:
         body = re.fullmatch(r"n?'(.*)'|\$(\w*)\$(.*)\$\2\$", word, re.DOTALL)
         if body:
@@ -107,7 +107,7 @@ def quoted_danger(words: list[str]) -> str:
 
 
 def starts_statement(words: list[str], number: int) -> bool:
-    """True where a verb acts: in front, or behind a common table expression."""
+    """True where a verb acts: at the start, or after a common table expression."""
     return (
         number == 0
         or words[0] in ("with", "begin", "explain", "do", "start")
@@ -116,7 +116,7 @@ def starts_statement(words: list[str], number: int) -> bool:
 
 
 def unfiltered(words: list[str]) -> str:
-    """Why a DELETE or UPDATE touches every row; empty when its WHERE says something."""
+    """Why a DELETE or UPDATE touches every row; empty when its WHERE limits it."""
     if "where" not in words:
         return "every row (no WHERE)" if "limit" not in words and "using" not in words and "join" not in words else ""
     condition = words[words.index("where") + 1 :]

@@ -1,4 +1,4 @@
-"""What the analyser knows about the shell at one point of a command line: variables, functions, directory, files."""
+"""What the analyser knows about the shell at one point in a command line: variables, functions, directory, files."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class State(msgspec.Struct):
     positional: list[ExpandedWord] | None = None
     files: dict[str, Data] = msgspec.field(default_factory=dict)
     mounts: tuple[tuple[str, str], ...] = ()
-    """Paths inside a container with the host paths behind them; empty outside of containers."""
+    """Paths inside a container and the host paths mounted there; empty outside containers."""
     container: bool = False
     remote: str = ""
-    """The host that commands run on when it is not this one."""
+    """The host that commands run on, if it is not this one."""
     fetched: tuple[str, ...] = ()
     """Directories that this command line cloned or unpacked from the network."""
     references: dict[str, str] = msgspec.field(default_factory=dict)
-    """Variables that stand for others (`declare -n`)."""
+    """Variables that refer to others (`declare -n`)."""
     sinks: dict[str, Substitution] = msgspec.field(default_factory=dict)
-    """The processes behind `>( … )`, by the file names that stand for them."""
+    """The `>( … )` processes, by the file names that the shell gives them."""
     descriptors: dict[str, Data] = msgspec.field(default_factory=dict)
     """What can be read from open file descriptors."""
     outputs: dict[str, str] = msgspec.field(default_factory=dict)
     """The files that open file descriptors write to."""
     many: bool = False
-    """True for a command that runs once for each of many things that another command found."""
+    """True for a command that runs once for each thing that another command found."""
     listing: bool = False
-    """True in the condition of a loop, where `read` takes one thing after another."""
+    """True in a loop condition, where `read` takes one thing after another."""
     input: Data | None = None
-    """What `exec <file` made the standard input of the following commands; a copy is told its input anew."""
+    """The standard input that `exec <file` set for the following commands; not copied to a new state."""
 
     own: tuple[str, ...] = ()
     """Files and folders of toolcrib itself, wherever its home is."""
@@ -58,7 +58,7 @@ class State(msgspec.Struct):
     """The directories that `pushd` left and `popd` goes back to."""
 
     def copy(self) -> State:
-        """A state that changes on its own, as a subshell does."""
+        """An independent copy, as for a subshell."""
         return State(
             self.home,
             self.cwd,
@@ -83,11 +83,11 @@ class State(msgspec.Struct):
         )
 
     def assign(self, name: str, value: Value) -> None:
-        """Set a variable, or the one that it stands for."""
+        """Set a variable, or the one that it refers to."""
         self.variables[self.target(name)] = value
 
     def target(self, name: str) -> str:
-        """The variable that a name stands for in the end."""
+        """The variable that a name finally refers to."""
         for _ in range(8):
             if name not in self.references:
                 return name
@@ -104,7 +104,7 @@ class State(msgspec.Struct):
         return found
 
     def merge(self, other: State) -> None:
-        """Take over what may have happened in `other`: a variable that differs is no longer known."""
+        """Merge what may have happened in `other`: a variable that differs becomes unknown."""
         for name, value in other.variables.items():
             if self.variables.get(name) != value:
                 joined = self.variables.get(name) or []
@@ -115,7 +115,7 @@ class State(msgspec.Struct):
         for name in self.variables.keys() - other.variables.keys():
             self.variables[name] = UNKNOWN_VALUE
         if "OLDPWD" in other.variables:
-            # It belongs to the directory, which is taken over below.
+            # It belongs to the directory, which is merged below.
             self.variables["OLDPWD"] = other.variables["OLDPWD"]
         self.functions.update(other.functions)
         self.aliases.update(other.aliases)

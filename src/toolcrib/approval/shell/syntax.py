@@ -14,11 +14,11 @@ import msgspec
 
 
 class SyntaxNode(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the tree; nodes never form cycles."""
+    """A node of the tree; nodes never form cycles."""
 
 
 class LiteralText(SyntaxNode, frozen=True, gc=False):
-    """Text that stands for itself; `quoted` text is neither split nor matched against file names."""
+    """Literal text; `quoted` text is neither split nor matched against file names."""
 
     text: str
     quoted: bool
@@ -27,7 +27,7 @@ class LiteralText(SyntaxNode, frozen=True, gc=False):
 
 
 class ParameterExpansion(SyntaxNode, frozen=True, gc=False):
-    """`$name` or `${name…}`: `operation` is its operator (`:-`, `#`, `!` …), `argument` the word behind that."""
+    """`$name` or `${name…}`: `operation` is its operator (`:-`, `#`, `!` …), `argument` the word after it."""
 
     name: str
     quoted: bool
@@ -93,7 +93,7 @@ class Word(SyntaxNode, frozen=True, gc=False):
 
 
 class Redirection(SyntaxNode, frozen=True, gc=False):
-    """`2>file` and the like. For a here-document `target` is its body and `delimiter` the word that ends it."""
+    """`2>file` and the like. For a here-document, `target` is its body and `delimiter` the word that ends it."""
 
     operator: str
     descriptor: str
@@ -104,7 +104,7 @@ class Redirection(SyntaxNode, frozen=True, gc=False):
 
 
 class Assignment(SyntaxNode, frozen=True, gc=False):
-    """`name=value`, `name[index]=value` or `name+=value` in front of a command."""
+    """`name=value`, `name[index]=value` or `name+=value` before a command."""
 
     name: str
     index: Word | None
@@ -137,7 +137,7 @@ class AndOrList(SyntaxNode, frozen=True, gc=False):
 
 
 class CommandList(SyntaxNode, frozen=True, gc=False):
-    """Commands that run one after the other; `background` are the numbers of those that end with `&`."""
+    """Commands that run one after the other; `background` has the indexes of those that end with `&`."""
 
     commands: tuple[Command, ...]
     background: frozenset[int]
@@ -146,7 +146,7 @@ class CommandList(SyntaxNode, frozen=True, gc=False):
 
 
 class GroupCommand(SyntaxNode, frozen=True, gc=False):
-    """`{ … }`, `( … )`, or another compound command with redirections; a subshell keeps its changes to itself."""
+    """`{ … }`, `( … )`, or another compound command with redirections; changes in a subshell stay in it."""
 
     body: Command
     subshell: bool
@@ -236,9 +236,9 @@ Command = (
 
 
 class Script(SyntaxNode, frozen=True, gc=False):
-    """A whole text that was parsed once.
+    """A whole text, parsed once.
 
-    With an `error` the text is malformed or beyond the limits, and `body` holds only the commands in front of that: a
+    With an `error` the text is malformed or beyond the limits, and `body` has only the commands before that: a
     shell reads a script line by line, so some of them may still run.
     """
 

@@ -1,4 +1,4 @@
-"""What is known about single programs: each handler looks into the commands of one program."""
+"""Handlers for single programs: each one judges the commands of its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build tools: recipes and scripts that this command line wrote itself are read before they run."""
+"""Build tools: reads the recipes and scripts that this command line itself wrote before it runs them."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def build(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -> None:
     if data.text is None:
         if data.origin & Origin.NETWORK:
-            runner.report("remote_code", f"runs what {call.program} finds in a file from the network", site)
+            runner.report("remote_code", f"runs what {call.program} reads from a file that came from the network", site)
         elif data.origin != Origin.FILE:
-            runner.report("unknown_code", f"runs what {call.program} finds in a file that was just written", site)
+            runner.report("unknown_code", f"runs what {call.program} reads from a file that was just written", site)
     elif call.program in LANGUAGES:
         judge_script_code(runner, LANGUAGES[call.program], data.text, call, site)
         for command in re.findall(r"(?<![\w/])sh[\s(]+[\"']([^\"'\n]+)", data.text[:20_000]):
@@ -83,14 +83,14 @@ def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -
         for command in re.findall(r"^[ \t]*(?:- +(?:cmd: *)?|cmd: *|sh: *)([^\s>|].*)$", data.text, re.MULTILINE):
             runner.run_text(command.strip("'\""), call.state.copy(), None, site)
     else:
-        runner.report("unknown_code", f"runs what {call.program} finds in a file that was just written", site)
+        runner.report("unknown_code", f"runs what {call.program} reads from a file that was just written", site)
 
 
 def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> None:
     """Judge the recipe lines of a makefile or justfile, each of which a shell runs."""
     lines = text.replace("\\\n", " ").splitlines()
     if len(lines) > MAX_LINES:
-        runner.report("unknown_code", "runs longer recipes than can be read", site)
+        runner.report("unknown_code", "runs recipes that are too long to analyse", site)
     runner.spend(len(lines) // 10 + len(text) // 500)
     variables = dict(MAKE_VARIABLES)
     for line in lines[:MAX_LINES]:
@@ -99,7 +99,7 @@ def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> Non
             variables[variable.group(1)] = expand(variable.group(2), variables)[:MAX_VALUE]
         indented = line.startswith(("\t", " "))
         recipe = line if indented else line.partition(";")[2] if ":" in line else ""
-        # Up to the last parenthesis: behind it, every search for the end of a call would go through the whole line.
+        # Up to the last parenthesis: after it, every search for the end of a call would scan the whole line.
         called = MAKE_SHELL.search(line, 0, line.rfind(")") + 1)
         taken = MAKE_OUTPUT.search(line)
         for code in (recipe, *("".join(found.groups("")) for found in (called, taken) if found)):
@@ -109,7 +109,7 @@ def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> Non
 
 
 def expand(text: str, variables: dict[str, str]) -> str:
-    """The text with make's own variables put in; the shell sees the others as variables of its environment."""
+    """The text with make's own variables expanded; the shell sees the others as environment variables."""
 
     def value(match: re.Match[str]) -> str:
         if match.group() == "$$":
@@ -157,7 +157,7 @@ def run_package_scripts(runner: Runner, operands: list[str], directory: str, cal
 
 
 def scripts_of(text: str) -> dict[str, str]:
-    """The scripts in the text of a package.json; empty for text that npm could not read either."""
+    """The scripts in a package.json; empty for text that npm could not read either."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

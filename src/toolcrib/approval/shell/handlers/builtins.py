@@ -1,4 +1,4 @@
-"""The shell's own commands that change what later commands mean."""
+"""Shell builtins that change what later commands mean."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def go_to(state: State, target: ExpandedWord) -> None:
 
 
 def here(state: State) -> str:
-    """The current directory in words that mean the same from everywhere; UNKNOWN where there are none."""
+    """The current directory as a path that does not depend on it; UNKNOWN if it is not known."""
     return state.cwd if state.cwd_known and state.cwd.startswith("/") else UNKNOWN
 
 
@@ -94,7 +94,7 @@ def shift(_runner: Runner, call: CommandCall, _site: Site) -> Data:
 
 
 def read(_runner: Runner, call: CommandCall, _site: Site) -> Data:
-    """`read a b <<< 'x y'` assigns from known text; anything else is unknown."""
+    """`read a b <<< 'x y'` assigns known text; anything else is unknown."""
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
     names = [each.text for each in arguments.operands]
     array = arguments.value("-a")
@@ -116,7 +116,7 @@ def read(_runner: Runner, call: CommandCall, _site: Site) -> Data:
 
 
 def source_of_lines(call: CommandCall, descriptor: ExpandedWord | None) -> Data | None:
-    """What `read` and `mapfile` read: their input, or the descriptor behind `-u`."""
+    """What `read` and `mapfile` read: their input, or the descriptor after `-u`."""
     if descriptor is None or descriptor.text == "0":
         return call.stdin
     return call.state.descriptors.get(descriptor.text, Data(None))
@@ -180,7 +180,7 @@ def run_code(runner: Runner, words: list[ExpandedWord], call: CommandCall, site:
         # The text of a local file: the same as `source file`.
         return ANYTHING
     if UNKNOWN in text and origin & Origin.SETUP:
-        # A program that prints shell set-up on purpose, such as `ssh-agent -s`.
+        # A program that is meant to print shell code, such as `ssh-agent -s`.
         return ANYTHING
     return runner.run_text(text, call.state, call.stdin, site)
 
@@ -225,7 +225,7 @@ def command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def complete(runner: Runner, call: CommandCall, site: Site) -> Data:
-    """Judge what `compgen -C`, `complete -C` run to complete a word."""
+    """Judge what `compgen -C` and `complete -C` run to complete a word."""
     arguments = parse_arguments(call.words, frozenset({"-o", "-A", "-G", "-W", "-F", "-C", "-X", "-P", "-S", "-V"}))
     for value in arguments.values("-C"):
         runner.run_text(value.text, call.state.copy(), None, site)
@@ -233,7 +233,7 @@ def complete(runner: Runner, call: CommandCall, site: Site) -> Data:
 
 
 def bind(runner: Runner, call: CommandCall, site: Site) -> Data:
-    """Judge what `bind -x '"key": command'` ties to a key."""
+    """Judge what `bind -x '"key": command'` binds to a key."""
     for value in parse_arguments(call.words, frozenset({"-m", "-q", "-u", "-r", "-f", "-x"})).values("-x"):
         bound = re.match(r'\s*"(?:[^"\\]|\\.)*"\s*[:\s]\s*(.*)', value.text, re.DOTALL)
         text = (bound.group(1) if bound else value.text).strip()

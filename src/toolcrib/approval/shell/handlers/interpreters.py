@@ -1,5 +1,4 @@
-"""Interpreters: shells, Python and the others; code that is given to them is read, code "
-"from elsewhere is asked about."""
+"""Interpreters (shells, Python and others): judges the code passed to them and reports code from elsewhere."""
 
 from __future__ import annotations
 
@@ -155,7 +154,7 @@ def piped_code(runner: Runner, state: State, call: CommandCall, site: Site) -> D
 
 
 def report_foreign(runner: Runner, data: Data, site: Site) -> None:
-    """Report data that becomes code although nobody here has read it."""
+    """Report data that runs as code although the analyser cannot see it."""
     if data.origin & Origin.NETWORK:
         runner.report("remote_code", "runs code from the network", site)
     elif data.origin & Origin.DECODED:
@@ -233,15 +232,15 @@ def scripting_language(runner: Runner, call: CommandCall, site: Site) -> Data:
 
 
 def script_operands(language: str, call: CommandCall) -> list[ExpandedWord]:
-    """The script file and its arguments; empty where the script comes over the input."""
+    """The script file and its arguments; empty when the script comes from standard input."""
     known = SPECS.get(language)
     operands = parse_arguments(call.words, known.values if known else frozenset(), stop_early=True).operands
-    # To php, `--` ends the options of php itself: what follows are arguments of a script on its input.
+    # For php, `--` ends its own options: the rest are arguments for a script on standard input.
     return [] if language == "php" and [word.text for word in call.words[:1]] == ["--"] else operands
 
 
 def code_from(call: CommandCall, file: ExpandedWord) -> Data | None:
-    """What is known about the code in a file: the input, or what this line wrote; None for a file from elsewhere."""
+    """What is known about the code in a file (input, or written by this line); None for a file from elsewhere."""
     if file.text in ("-", *STANDARD_INPUT):
         return call.stdin
     data = call.state.written(resolve(file, call.state), file.text)
@@ -256,7 +255,7 @@ def judge_source(runner: Runner, language: str, data: Data | None, call: Command
 
 
 def inline_values(words: list[ExpandedWord], options: tuple[str, ...]) -> list[ExpandedWord]:
-    """The code behind `-e`, also at the end of a cluster (`-ne`) or joined (`-e'code'`)."""
+    """The code after `-e`, at the end of a cluster (`-ne`) or joined (`-e'code'`)."""
     found: list[ExpandedWord] = []
     letters = {option[1] for option in options if len(option) == 2}
     for number, word in enumerate(words):

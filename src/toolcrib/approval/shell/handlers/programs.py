@@ -1,4 +1,4 @@
-"""Programs that carry code of their own kind: SQL clients, git, editors, sed, archivers, downloaders."""
+"""Programs with their own kind of code: SQL clients, git, editors, sed, archivers, downloaders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
 
 
 def sql_client(runner: Runner, call: CommandCall, site: Site) -> Data:
-    """Judge the SQL that a client is given in options, operands or on its input."""
+    """Judge the SQL that a client gets from options, operands or standard input."""
     texts = option_values(call.words, SQL_OPTIONS[call.program])
     if call.program in POSITIONAL_SQL:
         texts += call.arguments.operands[1:]
@@ -94,7 +94,7 @@ def judge_sql(runner: Runner, call: CommandCall, text: str, site: Site) -> None:
 
 
 def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[ExpandedWord]:
-    """The values of some options in their three spellings: `-c x`, `-cx`, `--command=x`, also at a cluster's end."""
+    """The values of some options in all spellings: `-c x`, `-cx`, `--command=x`, or at the end of a cluster."""
     found: list[ExpandedWord] = []
     for number, word in enumerate(words):
         text = word.text
@@ -169,7 +169,7 @@ def is_new_remote(name: str, call: CommandCall) -> bool:
 
 
 def framework_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge code that is handed to a web framework's console."""
+    """Judge code that is passed to a web framework's console."""
     texts = [word.text for word in call.words]
     for verb in ("runner", "r", "tinker", "--execute"):
         if verb in texts[:3] and texts.index(verb) + 1 < len(texts):
@@ -192,7 +192,7 @@ def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     for script in scripts:
         text = script.text
         if len(text) > MAX_SCRIPT:
-            runner.report("unknown_code", "runs a longer script than can be read", site)
+            runner.report("unknown_code", "runs a script that is too long to analyse", site)
             continue
         runner.spend(len(text) // 60)
         for target in re.findall(r"(?:^|[;{}/\d$!]|\n|\s)[wW]\s*(/[^\s;}]+|~[^\s;}]*|\.[^\s;}]*)", text):
@@ -205,7 +205,7 @@ def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge what vim is told to do: shell escapes and writes."""
+    """Judge vim commands: shell escapes and writes."""
     commands = [word.text for word in call.arguments.values("-c", "--cmd")]
     commands += [word.text[1:] for word in call.words if word.text.startswith("+") and len(word.text) > 1]
     if call.stdin is not None and call.stdin.text is not None:
@@ -218,7 +218,7 @@ def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
             report_foreign(runner, data, site)
     for command in commands:
         if len(command) > MAX_SCRIPT:
-            runner.report("unknown_code", "runs a longer script than can be read", site)
+            runner.report("unknown_code", "runs a script that is too long to analyse", site)
             continue
         runner.spend(1 + len(command) // 200)
         escape = re.search(
@@ -292,14 +292,14 @@ def download(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
 
 
 def copy_data(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
-    """Carry what is known about a file over to its copy."""
+    """Copy what is known about a file to its copy."""
     operands = call.arguments.operands
     if len(operands) == 2:
         source = resolve(operands[0], call.state)
         data = call.state.files.get(source)
         program = source.rpartition("/")[2]
         if data is None and PROGRAM_FILE.match(source) and program in BY_PROGRAM:
-            # Under its new name the program is still the same.
+            # The program is the same under its new name.
             data = Data(f'{source} "$@"')
         if data is None and is_private(source):
             data = Data(None, Origin.PRIVATE | Origin.FILE)
@@ -316,21 +316,21 @@ def tee(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
 
 
 def network_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge netcat and socat when they hand a connection to a program."""
+    """Judge netcat and socat when they connect a program to the network."""
     for value in option_values(call.words, ("-e", "-c", "--exec", "--sh-exec")) if call.program != "socat" else []:
-        runner.report("remote_code", "gives the network a program to talk to", site)
+        runner.report("remote_code", "connects a program to the network", site)
         runner.run_text(value.text, call.state.copy(), None, site)
     if call.program == "socat" and any(
         re.match(r"(?:exec|system|shell):", word.text, re.IGNORECASE) for word in call.words
     ):
-        runner.report("remote_code", "gives the network a program to talk to", site)
+        runner.report("remote_code", "connects a program to the network", site)
     if call.stdin is not None and call.stdin.origin & Origin.SHELL:
         runner.report("remote_code", "connects a shell to the network", site)
     return None
 
 
 def splitter(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge the command that split gives each piece to."""
+    """Judge the command that split pipes each piece to."""
     for value in option_values(call.words, ("--filter",)):
         runner.run_text(value.text, call.state.copy(), call.stdin or Data(None, Origin.PROGRAM), site)
     return None

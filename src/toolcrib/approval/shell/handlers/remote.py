@@ -62,7 +62,7 @@ def run_piped(runner: Runner, call: CommandCall, site: Site, host: str) -> None:
 
 
 def container(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge what `docker run` and `docker exec` run, with host paths behind their mounts."""
+    """Judge what `docker run` and `docker exec` run, mapping mounts to host paths."""
     words = call.words
     outer = parse_arguments(words, SPECS["docker"].values, stop_early=True).operands
     if outer and outer[0].text in ("compose", "container"):
@@ -76,7 +76,7 @@ def container(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     state.mounts = (*mounts(arguments.values("-v", "--volume"), call), *bind_mounts(arguments.values("--mount"), call))
     state.cwd, state.cwd_known = (arguments.value("-w", "--workdir") or ExpandedWord("/")).text, True
     if arguments.has("--privileged") or any(outside == "/" for _, outside in state.mounts):
-        runner.report("container", "gives a container the whole machine", site)
+        runner.report("container", "gives a container full access to the host", site)
     entrypoint = arguments.value("--entrypoint")
     if entrypoint is not None:
         inner = [entrypoint, *inner]
@@ -118,7 +118,7 @@ def cluster(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def bundled(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge `k3s kubectl …`, where one program carries another."""
+    """Judge `k3s kubectl …`, where one program contains another."""
     if call.words and call.words[0].text in ("kubectl", "crictl", "ctr", "helm"):
         inner = [word for word in call.words if word.text != "--"] if call.program == "minikube" else call.words
         return runner.invoke(inner, call.state, call.stdin, site)
@@ -133,7 +133,7 @@ def salt(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def after_dashes(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge the command behind `--`, as in `lxc exec c -- rm …`."""
+    """Judge the command after `--`, as in `lxc exec c -- rm …`."""
     texts = [word.text for word in call.words]
     if "--" in texts and texts.index("--") + 1 < len(texts):
         state = call.state.copy()
@@ -182,7 +182,7 @@ def aws(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def file_transfer(runner: Runner, call: CommandCall, site: Site) -> Data | None:
-    """Judge the commands that lftp, sftp and ftp are given in options, in a batch file or on their input."""
+    """Judge the commands that lftp, sftp and ftp get from options, a batch file or standard input."""
     arguments = parse_arguments(call.words, SPECS["sftp"].values | {"-e"})
     texts = [value.text for value in arguments.values("-e", "-c")] if call.program == "lftp" else []
     batch = arguments.value("-b", "-f")

@@ -1,4 +1,4 @@
-"""Opens the commands that run other commands: `sudo`, `env`, `xargs`, `find` and the like."""
+"""Unwraps commands that run other commands: `sudo`, `env`, `xargs`, `find` and the like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolcrib.approval.shell.state import State
 from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
 ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
-"""`env` and `sudo` take every name, also the one under which bash passes a function on."""
+"""`env` and `sudo` accept any name, including those that bash uses to export functions."""
 MAX_INPUTS = 16
 
 
@@ -56,7 +56,7 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "runuser": wrapper("-u --user -g --group -G -s --shell", script="-c --command --session-command"),
     "sg": wrapper(operands=1, script="-c"),
-    # Reserved words do not run behind a wrapper; whoever writes that means the command behind them.
+    # Reserved words do not run after a wrapper; the author means the command after them.
     **dict.fromkeys(("coproc", "!", "then", "do", "else", "{"), wrapper()),
     "nohup": wrapper(),
     "setsid": wrapper(),
@@ -186,7 +186,7 @@ def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     arguments = parse_arguments(call.words, shape.values, stop_early=True)
     state = call.state
     if call.program == "chroot" and arguments.operands:
-        # Inside, the new root hides the real one: its paths are paths below that directory.
+        # The new root hides the real one: paths inside are relative to that directory.
         state = state.copy()
         state.mounts, state.cwd, state.cwd_known = (("/", resolve(arguments.operands[0], state)),), "/", True
     for name in ("-D", "-C", "--chdir", "--working-directory"):
@@ -211,8 +211,8 @@ def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 def run_assigned(
     runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
 ) -> Data | None:
-    """Judge a command with the variables that a wrapper is told to set for it."""
-    # Only some wrappers take assignments; behind the others they mean the same to the person who writes them.
+    """Judge a command with the variables that a wrapper sets for it."""
+    # Only some wrappers accept assignments; after the others, the author means the same by them.
     assigned: dict[str, list[ExpandedWord]] = {}
     pattern = ANY_ASSIGNMENT if call.program in ("env", "sudo") else ASSIGNMENT
     while words and pattern.match(words[0].text):
@@ -280,7 +280,7 @@ def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, sit
 
 
 def first_of(given: list[str]) -> list[str]:
-    """The values that a command is judged with, one by one; for the rest of a long list stands UNKNOWN."""
+    """The values that a command is judged with, one by one; UNKNOWN replaces the rest of a long list."""
     return [*given[:MAX_INPUTS], UNKNOWN] if len(given) > MAX_INPUTS else given or [UNKNOWN]
 
 
@@ -290,7 +290,7 @@ def standard_input_lines(call: CommandCall) -> list[str]:
 
 
 def env_split(words: list[ExpandedWord]) -> list[ExpandedWord] | None:
-    """The words of `env -S 'a b c'`; None when the option is not there."""
+    """The words of `env -S 'a b c'`; None without the option."""
     for number, word in enumerate(words):
         match = re.match(r"-[iv0]*S(.*)|--split-string(?:=(.*))?$", word.text, re.DOTALL)
         if match:
@@ -341,7 +341,7 @@ MAX_WORDS = 256
 
 
 def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
-    """Judge what xargs runs, with the words that it reads where they are known."""
+    """Judge what xargs runs, with the words that it reads if they are known."""
     values = name_set(
         "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
         "--max-chars --replace_ --process-slot-var"
@@ -359,7 +359,7 @@ def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
     state = call.state.copy()
     state.many = text is None
     if origin & Origin.ENDLESS and arguments.has("-P", "--max-procs"):
-        runner.report("fork_bomb", "starts processes without end", site)
+        runner.report("fork_bomb", "starts processes endlessly", site)
     marker = replace.text if replace is not None else "{}" if arguments.has("-i", "--replace") else ""
     if marker and any(marker in word.text for word in words):
         for line in first_of(
@@ -379,7 +379,7 @@ def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
 
 
 def separator_of(arguments: Arguments) -> str:
-    """What stands between the words that xargs reads; empty for blanks."""
+    """What separates the words that xargs reads; empty for blanks."""
     if arguments.has("-0", "--null"):
         return "\0"
     given = arguments.value("-d", "--delimiter")
@@ -427,7 +427,7 @@ def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
             reason = "deletes everything under the root or a system directory"
             runner.report("recursive_delete", reason, site, severity="block", paths=(resolve(root, call.state),))
         if from_the_top and changes_the_whole_machine(call, inner[0].text.rpartition("/")[2], root):
-            reason = "changes the permissions of the whole machine"
+            reason = "changes permissions across the whole machine"
             runner.report("permissions", reason, site, severity="block", paths=("/",))
         state = call.state.copy()
         state.many = True

@@ -1,4 +1,4 @@
-"""The rules about dangerous commands: one module for each topic, and here all of them by program."""
+"""The rules about dangerous commands: one module per topic, collected here by program."""
 
 from __future__ import annotations
 

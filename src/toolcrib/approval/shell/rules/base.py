@@ -1,4 +1,4 @@
-"""What a rule row is, what a class of danger is, and the call that a rule looks at."""
+"""Rules, danger classes, and the command that a rule judges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolcrib.approval.shell.state import State
 
 
 class DangerClass(msgspec.Struct, frozen=True):
-    """A class of danger: its stable key, its name for people, and what one grant of it covers."""
+    """A class of danger: its stable key, its display name, and what one grant covers."""
 
     key: str
     description: str
@@ -44,7 +44,7 @@ class CommandCall:
         return parse_arguments(self.words, spec.values, single_dash=spec.single_dash, stop_early=spec.stop_early)
 
     def arguments_of_sub(self, spec: Spec) -> Arguments:
-        """The arguments of a program whose sub-commands mean different things by the same option."""
+        """The arguments of a program whose sub-commands use the same option differently."""
         first = parse_arguments(self.words, spec.values, stop_early=True)
         name = first.operands[0].text if first.operands else ""
         rest = parse_arguments(first.operands[1:], spec.subs.get(name, spec.other))
@@ -60,7 +60,7 @@ Predicate = Callable[[CommandCall], bool]
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: which command lines are dangerous, why, and a dangerous and a harmless example of it."""
+    """Which command lines are dangerous and why, with a dangerous and a harmless example."""
 
     programs: str
     sub: str = ""
@@ -91,7 +91,7 @@ class Rule:
         return self.where is None or self.where(call)
 
     def matches_sub(self, operands: list[ExpandedWord]) -> bool:
-        """True when the operands start with the sub-command; `*` stands for any word."""
+        """True when the operands start with the sub-command; `*` matches any word."""
         if len(operands) < len(self.sub_words):
             return False
         return all(
@@ -106,7 +106,7 @@ class Spec(msgspec.Struct, frozen=True):
     single_dash: bool = False
     stop_early: bool = False
     subs: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
-    """For single sub-commands, the options behind them that take a value; `values` then holds those in front."""
+    """The options after a given sub-command that take a value; `values` then has those before it."""
     other: frozenset[str] = frozenset()
     """The same for every other sub-command."""
 
@@ -116,12 +116,12 @@ def spec(values: str, *, single_dash: bool = False, stop_early: bool = False) ->
 
 
 def operand(test: Callable[[str], object]) -> Predicate:
-    """A predicate that holds when one operand passes the test."""
+    """A predicate that is true when an operand passes the test."""
     return lambda call: any(test(each.text) for each in call.arguments.operands)
 
 
 def after_sub(depth: int, test: Callable[[str], object]) -> Predicate:
-    """A predicate that holds when one operand behind the sub-command passes the test."""
+    """A predicate that is true when an operand after the sub-command passes the test."""
     return lambda call: any(test(each.text) for each in call.arguments.operands[depth:])
 
 

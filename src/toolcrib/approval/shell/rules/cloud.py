@@ -1,4 +1,4 @@
-"""Deleting, stopping and opening up what runs in a cloud."""
+"""Deleting, stopping and exposing cloud resources."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def sends_delete(call: CommandCall) -> bool:
 RULES = (
     Rule(
         "aws",
-        reason="deletes, stops or opens up cloud resources",
+        reason="deletes, stops or exposes cloud resources",
         where=aws_deletes,
         key="cloud",
         yes="aws --profile p ec2 terminate-instances --instance-ids i-1",
@@ -143,7 +143,7 @@ RULES = (
         "gcloud az doctl heroku flyctl fly ibmcloud oci linode-cli hcloud scw vultr-cli railway "
         "render vercel netlify firebase supabase wrangler civo exo openstack aliyun tccli "
         "databricks sf cf eb copilot sst amplify",
-        reason="deletes, stops or opens up cloud resources",
+        reason="deletes, stops or exposes cloud resources",
         where=says_delete,
         key="cloud",
         yes="gcloud --project p compute instances delete vm1",
@@ -201,7 +201,7 @@ RULES = (
     Rule(
         "gh",
         "repo edit",
-        reason="changes who sees a repository",
+        reason="changes who can see a repository",
         flags="--visibility",
         key="cloud",
         yes="gh repo edit --visibility public",
@@ -219,7 +219,7 @@ RULES = (
     Rule(
         "gh",
         "pr merge",
-        reason="merges past the protection of a branch",
+        reason="bypasses branch protection to merge",
         flags="--admin --delete-branch -d",
         key="cloud",
         yes="gh pr merge 12 --admin",
@@ -252,7 +252,7 @@ RULES = (
     Rule(
         "terraform tofu terragrunt",
         "destroy",
-        reason="destroys the infrastructure",
+        reason="destroys infrastructure",
         key="terraform",
         yes="terraform -chdir=x destroy",
         no="terraform plan",
@@ -260,7 +260,7 @@ RULES = (
     Rule(
         "terraform tofu terragrunt",
         "apply|plan_|refresh_",
-        reason="changes the infrastructure without asking",
+        reason="changes infrastructure without confirmation",
         where=destroys_terraform,
         key="terraform",
         yes="terraform apply -auto-approve",
@@ -268,7 +268,7 @@ RULES = (
     ),
     Rule(
         "terraform tofu terragrunt",
-        reason="changes the record of the infrastructure",
+        reason="changes the recorded state of the infrastructure",
         where=changes_state,
         key="terraform",
         yes="terraform state rm x",
@@ -309,7 +309,7 @@ RULES = (
     Rule(
         "pulumi",
         "destroy|cancel|refresh|down|rm",
-        reason="destroys the infrastructure",
+        reason="destroys infrastructure",
         unless="--preview-only --diff",
         key="terraform",
         yes="pulumi destroy -y",
@@ -318,7 +318,7 @@ RULES = (
     Rule(
         "pulumi",
         "up|update",
-        reason="changes the infrastructure without asking",
+        reason="changes infrastructure without confirmation",
         flags="-y --yes -f --skip-preview",
         key="terraform",
         yes="pulumi up -y",
@@ -327,7 +327,7 @@ RULES = (
     Rule(
         "pulumi",
         "stack|state rm|delete|unprotect|import",
-        reason="deletes a stack or its record",
+        reason="deletes a stack or its recorded state",
         key="terraform",
         yes="pulumi stack rm prod",
         no="pulumi stack ls",
@@ -335,7 +335,7 @@ RULES = (
     Rule(
         "cdk cdktf sls serverless sam",
         "destroy|remove|delete|rollback",
-        reason="destroys the infrastructure",
+        reason="destroys infrastructure",
         key="terraform",
         yes="cdk destroy --force",
         no="cdk diff",
@@ -343,7 +343,7 @@ RULES = (
     Rule(
         "cdk sam",
         "deploy",
-        reason="changes the infrastructure without asking",
+        reason="changes infrastructure without confirmation",
         where=lambda call: any(
             word.text in ("--require-approval=never", "never", "--no-confirm-changeset", "--force")
             for word in call.words
@@ -366,7 +366,7 @@ RULES = (
     Rule(
         "crossplane",
         "beta|xpkg delete",
-        reason="destroys the infrastructure",
+        reason="destroys infrastructure",
         key="terraform",
         yes="crossplane beta delete",
         no="crossplane version",

@@ -1,4 +1,4 @@
-"""Removing and stopping containers, images, volumes and clusters of them."""
+"""Removing and stopping containers, images, volumes and container clusters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = (
     Rule(
         "docker podman nerdctl finch",
         "compose down",
-        reason="removes the volumes or images of a project",
+        reason="removes a project's volumes or images",
         flags="-v --volumes --rmi",
         unless="--dry-run",
         yes="docker compose down -v",
@@ -41,14 +41,14 @@ RULES = (
     Rule(
         "docker-compose podman-compose",
         "down",
-        reason="removes the volumes or images of a project",
+        reason="removes a project's volumes or images",
         flags="-v --volumes --rmi",
         yes="docker-compose down -v",
         no="docker-compose down",
     ),
     Rule(
         "nsenter",
-        reason="leaves the container for the whole machine",
+        reason="enters the namespaces of another process",
         flags="-t --target -a --all",
         yes="nsenter -t 1 -m -u -i -n sh",
         no="nsenter --help",
@@ -66,14 +66,14 @@ RULES = (
         "system|image|container|volume|network|builder|buildx|pod|machine|stack|service|node|"
         "secret|config|plugin|images|volumes|manifest "
         "rm|remove|prune|kill|stop|rmi|disable|reset|restart|update|demote",
-        reason="removes or stops what the container engine keeps",
+        reason="removes or stops container resources",
         yes="docker volume rm data",
         no="docker volume ls",
     ),
     Rule(
         ENGINES,
         "swarm leave|init",
-        reason="changes the cluster of container engines",
+        reason="changes the container cluster",
         yes="docker swarm leave --force",
         no="docker swarm --help",
     ),
@@ -87,7 +87,7 @@ RULES = (
     Rule(
         "docker podman nerdctl finch",
         "compose rm|kill",
-        reason="stops or removes the containers of a project",
+        reason="stops or removes a project's containers",
         unless="--dry-run",
         yes="docker compose kill",
         no="docker compose ps",
@@ -95,21 +95,21 @@ RULES = (
     Rule(
         "docker-compose podman-compose",
         "rm|kill",
-        reason="stops or removes the containers of a project",
+        reason="stops or removes a project's containers",
         yes="docker-compose kill",
         no="docker-compose ps",
     ),
     Rule(
         "podman",
         "system reset|prune|renumber",
-        reason="removes all that podman keeps",
+        reason="removes all podman data",
         yes="podman system reset",
         no="podman system df",
     ),
     Rule(
         "docker podman nerdctl",
         "run|create",
-        reason="gives a container the whole machine",
+        reason="gives a container full access to the host",
         flags="--privileged",
         yes="docker run --privileged alpine",
         no="docker run alpine",
@@ -125,7 +125,7 @@ RULES = (
     Rule(
         "docker podman nerdctl",
         "run|create",
-        reason="gives a container the machine's processes or network",
+        reason="gives a container the host's processes or network",
         where=lambda call: any(
             re.match(r"--(?:pid|userns|ipc|uts)=host|--cap-add=?(?:ALL|SYS_ADMIN)?$", word.text) for word in call.words
         ),

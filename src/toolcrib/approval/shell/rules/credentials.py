@@ -1,4 +1,4 @@
-"""Printing secrets, code of unknown origin, and data that leaves the machine."""
+"""Printing secrets, running code of unknown origin, and sending data off the machine."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ RULES = (
     Rule(
         "kubectl",
         "config view",
-        reason="prints the keys of clusters",
+        reason="prints cluster credentials",
         flags="--raw",
         key="credential",
         yes="kubectl config view --raw",
@@ -301,7 +301,7 @@ RULES = (
     ),
     Rule(
         "ssh-keygen",
-        reason="takes the passphrase off a key",
+        reason="removes the passphrase from a key",
         flags="-p",
         where=lambda call: any(word.text == "-N" for word in call.words),
         key="credential",
@@ -320,7 +320,7 @@ RULES = (
     ),
     Rule(
         "tcpdump tshark dumpcap wireshark",
-        reason="records the traffic of the machine",
+        reason="captures network traffic",
         where=lambda call: not call_reads_file(call),
         key="credential",
         yes="tcpdump -i eth0",
@@ -328,7 +328,7 @@ RULES = (
     ),
     Rule(
         "mimikatz hashcat john hydra secretsdump.py lazagne",
-        reason="breaks passwords",
+        reason="cracks passwords",
         where=operands_at_least(0),
         key="credential",
         yes="john hashes.txt",
@@ -347,7 +347,7 @@ RULES = (
     Rule(
         "croc wormhole magic-wormhole transfer.sh",
         "send",
-        reason="sends files away",
+        reason="sends files to another machine",
         key="exfiltration",
         yes="croc send x",
         no="croc --help",

@@ -113,7 +113,7 @@ RULES = (
     ),
     Rule(
         "pg_resetwal pg_rewind initdb pg_dropcluster pg_upgrade vacuumdb_",
-        reason="rebuilds the files of a database",
+        reason="rebuilds database files",
         where=lambda call: not any(word.text in ("-n", "--dry-run", "-V", "-c", "--check") for word in call.words),
         key="database",
         yes="pg_resetwal -f x",
@@ -199,7 +199,7 @@ RULES = (
     Rule(
         "alembic flask",
         "downgrade|db",
-        reason="takes a database back",
+        reason="rolls back a database",
         where=after_sub(0, lambda text: text == "downgrade"),
         unless="--sql",
         key="database",
@@ -208,7 +208,7 @@ RULES = (
     ),
     Rule(
         "flyway liquibase goose dbmate migrate sqlx atlas",
-        reason="drops or takes back a database",
+        reason="drops or rolls back a database",
         where=after_sub(
             0,
             lambda text: re.fullmatch(
@@ -232,7 +232,7 @@ RULES = (
     ),
     Rule(
         "cqlsh nodetool",
-        reason="removes data of the cluster",
+        reason="removes data from the cluster",
         where=after_sub(
             0,
             lambda text: (
@@ -256,7 +256,7 @@ RULES = (
     Rule(
         "kafka-topics kafka-topics.sh kafka-delete-records kafka-delete-records.sh "
         "kafka-consumer-groups kafka-consumer-groups.sh",
-        reason="deletes data of the broker",
+        reason="deletes data from the broker",
         flags="--delete --delete-offsets --reset-offsets --offset-json-file",
         key="database",
         yes="kafka-topics.sh --delete --topic x",
@@ -264,7 +264,7 @@ RULES = (
     ),
     Rule(
         "curator elasticsearch-reset-password elasticsearch-node",
-        reason="deletes data of the search index",
+        reason="deletes data from the search index",
         where=operands_at_least(0),
         key="database",
         yes="curator delete.yml",

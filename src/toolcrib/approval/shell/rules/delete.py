@@ -1,4 +1,4 @@
-"""Deleting what cannot be brought back."""
+"""Deleting data that cannot be recovered."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def finds_from_the_top(call: CommandCall) -> bool:
 
 
 def takes_what_is_found(call: CommandCall) -> bool:
-    """True behind `find | xargs`, and with what another command lists, unless `-i` asks about each."""
+    """True after `find | xargs`, or for paths that another command lists, unless `-i` asks about each."""
     if call.arguments.has("-i") and not call.arguments.has("-f", "--force"):
         return False
     return call.state.many or any(each.origin & Origin.LISTED and not each.known for each in call.arguments.operands)
@@ -112,14 +112,14 @@ RULES = (
     ),
     Rule(
         "truncate gtruncate",
-        reason="throws away what is in a file",
+        reason="discards the contents of a file",
         where=empties_file,
         yes="truncate -s 0 app.db",
         no="truncate -s 10M test.img",
     ),
     Rule(
         "rm grm srm",
-        reason="deletes the root, the home or a system directory",
+        reason="deletes the root, home or a system directory",
         flags="-r -R --recursive",
         where=catastrophic_operand,
         severity="block",
@@ -128,7 +128,7 @@ RULES = (
     ),
     Rule(
         "rm grm srm",
-        reason="deletes directories with all that is in them",
+        reason="deletes directories and everything in them",
         flags="-r -R --recursive",
         yes="rm -r build",
         no="rm a.txt",
@@ -155,7 +155,7 @@ RULES = (
     ),
     Rule(
         "find gfind",
-        reason="deletes every file that find finds",
+        reason="deletes every file that find matches",
         flags="-delete",
         yes="find . -name '*.log' -delete",
         no="find . -name '*.log'",
@@ -170,7 +170,7 @@ RULES = (
     ),
     Rule(
         "rsync",
-        reason="deletes what the source does not have",
+        reason="deletes files that the source does not have",
         where=mirrors_with_delete,
         unless="-n --dry-run",
         yes="rsync -a --delete src/ dst/",
@@ -178,7 +178,7 @@ RULES = (
     ),
     Rule(
         "rsync",
-        reason="deletes what is in the root, the home or a system directory",
+        reason="deletes files in the root, home or a system directory",
         where=mirrors_onto_the_top,
         unless="-n --dry-run",
         severity="block",
@@ -187,17 +187,21 @@ RULES = (
     ),
     Rule(
         "tar bsdtar gtar",
-        reason="deletes the files that it packs",
+        reason="deletes files after archiving them",
         flags="--remove-files",
         yes="tar cf a.tar --remove-files uploads",
         no="tar cf a.tar uploads",
     ),
     Rule(
-        "zip", reason="deletes the files that it packs", flags="-m --move", yes="zip -rm a.zip x", no="zip -r a.zip x"
+        "zip",
+        reason="deletes files after archiving them",
+        flags="-m --move",
+        yes="zip -rm a.zip x",
+        no="zip -r a.zip x",
     ),
     Rule(
         "7z 7za 7zz 7zr",
-        reason="deletes the files that it packs",
+        reason="deletes files after archiving them",
         where=lambda call: any(word.text == "-sdel" for word in call.words),
         yes="7z a -sdel a.7z x",
         no="7z a a.7z x",
@@ -211,10 +215,10 @@ RULES = (
         no="rclone ls remote:x",
     ),
     Rule("gio", "trash", reason="empties the trash", flags="--empty", yes="gio trash --empty", no="gio trash --list"),
-    Rule("trash-empty rimraf del-cli", reason="deletes for good", yes="rimraf dist", no="rimraf --help"),
+    Rule("trash-empty rimraf del-cli", reason="deletes permanently", yes="rimraf dist", no="rimraf --help"),
     Rule(
         "mv",
-        reason="moves the root, the home or a system directory away",
+        reason="moves the root, home or a system directory away",
         where=moves_the_top,
         severity="block",
         yes="mv /etc /tmp/x",
@@ -222,16 +226,16 @@ RULES = (
     ),
     Rule(
         "cp dd install",
-        reason="throws away what is in a file",
+        reason="discards the contents of a file",
         where=copies_nothing,
         yes="cp /dev/null app.log",
         no="cp a.log b.log",
     ),
-    Rule("mv", reason="throws files away", where=moves_to_nowhere, yes="mv a /dev/null", no="mv a b"),
+    Rule("mv", reason="discards files", where=moves_to_nowhere, yes="mv a /dev/null", no="mv a b"),
     Rule(
         "busybox toybox",
         "rm",
-        reason="deletes directories with all that is in them",
+        reason="deletes directories and everything in them",
         flags="-r -R",
         yes="busybox rm -r x",
         no="busybox ls",

@@ -44,7 +44,7 @@ RULES = (
     ),
     Rule(
         "mkfs mkfs.* newfs mke2fs mkdosfs mkntfs mkexfatfs",
-        reason="makes a filesystem",
+        reason="creates a filesystem",
         unless="-V --help",
         where=operand(lambda text: text.startswith("/dev/")),
         key="format",
@@ -167,7 +167,7 @@ RULES = (
     Rule(
         "cryptsetup",
         "luksFormat|erase|luksErase|reencrypt|luksKillSlot|luksRemoveKey",
-        reason="makes the data of a disk unreadable",
+        reason="makes a disk's data unreadable",
         key="format",
         yes="cryptsetup luksFormat /dev/sdb",
         no="cryptsetup status x",
@@ -218,7 +218,7 @@ RULES = (
     Rule(
         "zpool",
         "destroy|labelclear|detach|remove|offline|create",
-        reason="changes a pool of disks",
+        reason="changes a storage pool",
         key="disk_write",
         yes="zpool destroy tank",
         no="zpool status",

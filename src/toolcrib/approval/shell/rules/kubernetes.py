@@ -1,4 +1,4 @@
-"""Deleting and changing what runs on a cluster."""
+"""Deleting and changing what runs in a cluster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RULES = (
     Rule(
         KUBECTL,
         "delete",
-        reason="deletes from the cluster",
+        reason="deletes objects from the cluster",
         where=for_real,
         yes="kubectl -n prod delete pod x",
         no="kubectl get pods",
@@ -56,7 +56,7 @@ RULES = (
     Rule(
         KUBECTL,
         "drain|cordon|uncordon|taint|evict",
-        reason="takes a node out of use",
+        reason="takes a node out of service",
         where=for_real,
         yes="kubectl drain n1",
         no="kubectl describe node n1",
@@ -64,7 +64,7 @@ RULES = (
     Rule(
         KUBECTL,
         "scale",
-        reason="changes how much runs",
+        reason="scales a workload down",
         where=scales_down,
         yes="kubectl scale deploy x --replicas=0",
         no="kubectl scale deploy x --replicas=3",
@@ -88,7 +88,7 @@ RULES = (
     Rule(
         KUBECTL,
         "apply",
-        reason="deletes what the files do not name",
+        reason="deletes objects that the files do not name",
         flags="--prune --force",
         where=for_real,
         yes="kubectl apply --prune -f .",
@@ -105,7 +105,7 @@ RULES = (
     Rule(
         KUBECTL,
         "rollout undo|pause",
-        reason="changes what runs",
+        reason="rolls back or pauses a rollout",
         where=for_real,
         yes="kubectl rollout undo deploy/x",
         no="kubectl rollout status deploy/x",
@@ -113,14 +113,14 @@ RULES = (
     Rule(
         KUBECTL,
         "config delete-context|delete-cluster|delete-user|unset",
-        reason="changes how the cluster is reached",
+        reason="changes the cluster access settings",
         yes="kubectl config delete-context x",
         no="kubectl config view",
     ),
     Rule(
         KUBECTL,
         "create|auth clusterrolebinding|rolebinding|reconcile",
-        reason="hands out rights on the cluster",
+        reason="grants permissions on the cluster",
         where=for_real,
         yes="kubectl create clusterrolebinding x --clusterrole=cluster-admin --user=y",
         no="kubectl auth can-i get pods",
@@ -128,7 +128,7 @@ RULES = (
     Rule(
         KUBECTL,
         "certificate approve|deny",
-        reason="hands out rights on the cluster",
+        reason="grants permissions on the cluster",
         yes="kubectl certificate approve x",
         no="kubectl get csr",
     ),
@@ -150,7 +150,7 @@ RULES = (
     Rule(
         "helm",
         "upgrade",
-        reason="replaces a release by force",
+        reason="force-replaces a release",
         flags="--force --reset-values --cleanup-on-fail",
         unless="--dry-run",
         yes="helm upgrade --force x ./c",
@@ -167,7 +167,11 @@ RULES = (
         no="argocd app list",
     ),
     Rule(
-        "flux", "delete|uninstall|suspend", reason="removes from the cluster", yes="flux uninstall", no="flux get all"
+        "flux",
+        "delete|uninstall|suspend",
+        reason="removes objects from the cluster",
+        yes="flux uninstall",
+        no="flux get all",
     ),
     Rule(
         "velero",
@@ -180,7 +184,7 @@ RULES = (
     Rule(
         "istioctl linkerd",
         "uninstall|x|experimental",
-        reason="removes from the cluster",
+        reason="removes objects from the cluster",
         where=after_sub(0, lambda text: text == "uninstall"),
         yes="istioctl uninstall --purge",
         no="istioctl version",
@@ -196,7 +200,7 @@ RULES = (
     Rule(
         "eksctl",
         "delete|drain|scale",
-        reason="removes from the cluster",
+        reason="removes objects from the cluster",
         unless="--dry-run",
         yes="eksctl delete cluster x",
         no="eksctl get cluster",

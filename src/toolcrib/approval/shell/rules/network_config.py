@@ -1,4 +1,4 @@
-"""Changes to the network and the firewall of the machine."""
+"""Changes to the machine's network and firewall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that no other table lists: what they destroy by the words they use, and what they give to the public."""
+"""Tools without rules of their own: what they destroy, judging by their words, and what they publish."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DANGERS = (
 )
 
 ANY_UNLISTED = "*"
-"""Stands for every program that has neither rows nor a handler."""
+"""Matches every program that has neither rules nor a handler."""
 DESTROYS = re.compile(
     r"(?:[a-z]\w*[-.:])*(?:[a-z]\w*_)?(?:delete|destroy|purge|terminate|obliterate|undeploy|deleteall|factory-reset)(?:-[a-z-]{1,40})?"
 )
@@ -31,11 +31,11 @@ TEXT_PROGRAMS = name_set(
     "touch cat bat less more head tail wc stat file tree du diff cmp sort uniq cut tr basename dirname realpath "
     "readlink open xdg-open code subl nano emacs pytest jest vitest mocha rspec phpunit ctest ava tap"
 )
-"""Programs whose words are text, files or names of tests."""
+"""Programs whose arguments are text, files or test names."""
 
 
 def destroys_by_its_words(call: CommandCall) -> bool:
-    """`tool noun delete x`: a verb that destroys, behind nothing but nouns."""
+    """`tool noun delete x`: a destructive verb after nothing but nouns."""
     if call.program in TEXT_PROGRAMS or any(word.text in LOOKS_ONLY for word in call.words):
         return False
     for word in call.words[:4]:
@@ -67,7 +67,7 @@ def makes_key(call: CommandCall) -> bool:
 RULES = (
     Rule(
         ANY_UNLISTED,
-        reason="deletes something by the words it is given",
+        reason="deletes something, judging by its arguments",
         where=destroys_by_its_words,
         yes="sometool projects delete p-1",
         no="sometool projects list",
@@ -96,7 +96,7 @@ RULES = (
     ),
     Rule(
         "gsutil gcloud",
-        reason="opens a resource to everybody",
+        reason="makes a resource public",
         where=operand(lambda text: re.match(r"all(?:Authenticated)?Users\b", text)),
         key="cloud",
         yes="gsutil iam ch allUsers:objectViewer gs://b",
@@ -113,7 +113,7 @@ RULES = (
     Rule(
         "glab",
         "api",
-        reason="deletes through the service's interface",
+        reason="deletes something through the service's API",
         where=lambda call: any(re.fullmatch(r"(?:-X|--method=)?(?:DELETE|delete)", word.text) for word in call.words),
         key="cloud",
         yes="glab api -X DELETE projects/1",
@@ -121,7 +121,7 @@ RULES = (
     ),
     Rule(
         "ansible",
-        reason="switches hosts off or restarts them",
+        reason="shuts down or restarts hosts",
         where=switches_hosts_off,
         key="system_power",
         yes="ansible all -m reboot",

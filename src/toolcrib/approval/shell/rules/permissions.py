@@ -23,7 +23,7 @@ SYMBOLIC = re.compile(r"(?:^|,)(?P<who>[ugoa]*)(?P<op>[+=])(?P<what>[rwxXst]*)")
 
 
 def mode_of(call: CommandCall) -> str:
-    """The mode that chmod is given: an operand, or an option-like `-w`."""
+    """The mode argument of chmod: an operand, or something like `-w` that looks like an option."""
     words = [word.text for word in call.words if not re.fullmatch(r"-[Rvcfh]+|--\w.*", word.text)]
     return words[0] if words else ""
 
@@ -80,7 +80,7 @@ def recursive_outside(call: CommandCall) -> bool:
 
 
 def given_mode(call: CommandCall) -> str:
-    """The value of `-m` as install and mkdir take it."""
+    """The value of `-m`, as for install and mkdir."""
     texts = [word.text for word in call.words]
     for number, text in enumerate(texts):
         if text in ("-m", "--mode", "-pm") and number + 1 < len(texts):
@@ -93,7 +93,7 @@ def given_mode(call: CommandCall) -> str:
 RULES = (
     Rule(
         "chmod chown chgrp gchmod setfacl chattr",
-        reason="changes the permissions of the whole machine",
+        reason="changes permissions across the whole machine",
         flags="-R --recursive",
         where=targets_top,
         severity="block",
@@ -102,42 +102,42 @@ RULES = (
     ),
     Rule(
         "chmod gchmod",
-        reason="lets everybody write, or lets a program run as its owner",
+        reason="makes a file world-writable or setuid",
         where=weakens,
         yes="chmod 777 x",
         no="chmod +x run.sh",
     ),
     Rule(
         "chmod gchmod",
-        reason="changes permissions that belong to the system",
+        reason="changes the permissions of system files",
         where=targets_system,
         yes="chmod 644 /etc/shadow",
         no="chmod 644 a.txt",
     ),
     Rule(
         "chown chgrp",
-        reason="changes the owner of files that belong to the system",
+        reason="changes the owner of system files",
         where=targets_system,
         yes="chown me /etc/passwd",
         no="chown me a.txt",
     ),
     Rule(
         "chown",
-        reason="gives files to root",
+        reason="makes root the owner of files",
         where=gives_to_root,
         yes="chown -R root:root app",
         no="chown -R me:me app",
     ),
     Rule(
         "chown chgrp",
-        reason="changes owners of a whole tree outside the workspace",
+        reason="changes the owner of a whole tree outside the workspace",
         where=recursive_outside,
         yes="chown -R www-data /srv/app",
         no="chown -R me app",
     ),
     Rule(
         "setfacl",
-        reason="gives others access",
+        reason="gives other users access",
         where=lambda call: any(
             re.search(r"(?:o(?:ther)?:|u(?:ser)?:\w+|g(?:roup)?:\w+|m:):?:?[r-]?w|o::r?w|:rwx|:rw", word.text)
             for word in call.words
@@ -147,21 +147,21 @@ RULES = (
     ),
     Rule(
         "setcap",
-        reason="gives a program system powers",
+        reason="gives a program system capabilities",
         where=operand(lambda text: "+" in text or "=" in text),
         yes="setcap cap_setuid+ep ./x",
         no="setcap -v cap_net_raw x",
     ),
     Rule(
         "chattr",
-        reason="changes file protection",
+        reason="changes file protection flags",
         where=lambda call: any(re.match(r"[-+=]\w*[iau]", word.text) for word in call.words),
         yes="chattr -i /etc/resolv.conf",
         no="chattr +C x",
     ),
     Rule(
         "umask",
-        reason="makes new files writable for everybody",
+        reason="makes new files world-writable",
         where=operand(
             lambda text: (
                 (re.fullmatch(r"0{0,3}[0-7]?[0-7]?[0145]|0+", text) and not re.search(r"[2367]$", text))
@@ -187,14 +187,14 @@ RULES = (
     ),
     Rule(
         "mkdir",
-        reason="makes a directory that everybody can write to",
+        reason="creates a world-writable directory",
         where=lambda call: bool(re.fullmatch(r"0?777|0?666|[ao][+=][^\Ww]*+w\w*", given_mode(call))),
         yes="mkdir -m 777 x",
         no="mkdir -p x",
     ),
     Rule(
         "xhost",
-        reason="opens the screen to everybody",
+        reason="lets anyone connect to the display",
         where=operand(lambda text: text == "+"),
         yes="xhost +",
         no="xhost",

@@ -1,4 +1,4 @@
-"""Killing processes and switching the machine off."""
+"""Killing processes and shutting down the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DANGERS = (
 
 
 def signal_and_targets(call: CommandCall) -> tuple[str, list[str]]:
-    """The signal of a kill and whom it is for; `-1` alone is a signal, behind one it is everybody."""
+    """The signal and the targets of a kill; `-1` alone is a signal, after a signal it means every process."""
     signal, targets = "", list[str]()
     words = [word.text for word in call.words]
     number = 0
@@ -43,7 +43,7 @@ def kills_everything(call: CommandCall) -> bool:
 
 
 def kills_others(call: CommandCall) -> bool:
-    """PID 1, a whole group, or processes that another command picked."""
+    """PID 1, a whole group, or processes that another command selected."""
     signal, targets = signal_and_targets(call)
     if signal in ("0", "L", "EXIT"):
         return False
@@ -111,7 +111,7 @@ RULES = (
     Rule(
         "tmux",
         "kill-server",
-        reason="ends every session with all that runs in it",
+        reason="ends every session and everything running in it",
         key="kill",
         yes="tmux kill-server",
         no="tmux list-sessions",
@@ -119,7 +119,7 @@ RULES = (
     Rule(
         "tmux",
         "kill-session|kill-window|kill-pane",
-        reason="ends every session but one with all that runs in it",
+        reason="ends all sessions but one and everything running in them",
         flags="-a",
         key="kill",
         yes="tmux kill-session -a",
@@ -128,21 +128,21 @@ RULES = (
     Rule(
         "zellij",
         "kill-all-sessions|delete-all-sessions|kill-session|delete-session",
-        reason="ends sessions with all that runs in them",
+        reason="ends sessions and everything running in them",
         key="kill",
         yes="zellij kill-all-sessions",
         no="zellij list-sessions",
     ),
     Rule(
         "screen",
-        reason="ends a session with all that runs in it",
+        reason="ends a session and everything running in it",
         where=operand(lambda text: text in ("quit", "kill")),
         flags="-X",
         key="kill",
         yes="screen -S work -X quit",
         no="screen -ls",
     ),
-    Rule("xkill", reason="kills the programs of windows", key="kill", yes="xkill -a", no="xkill --help"),
+    Rule("xkill", reason="kills the programs behind windows", key="kill", yes="xkill -a", no="xkill --help"),
     Rule(
         "fuser",
         reason="kills the processes that use a file or port",
@@ -170,14 +170,14 @@ RULES = (
     Rule(
         "loginctl",
         "terminate-user|terminate-session|kill-user|kill-session|terminate-seat",
-        reason="ends a person's session",
+        reason="ends a user's session",
         key="kill",
         yes="loginctl terminate-user bob",
         no="loginctl list-sessions",
     ),
     Rule(
         "shutdown reboot halt poweroff",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         where=powers_off,
         severity="block",
         key="system_power",
@@ -186,7 +186,7 @@ RULES = (
     ),
     Rule(
         "init telinit",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         where=operand(lambda text: text in ("0", "6")),
         severity="block",
         key="system_power",
@@ -204,7 +204,7 @@ RULES = (
     Rule(
         "systemctl",
         "poweroff|reboot|halt|kexec|soft-reboot|exit",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         severity="block",
         key="system_power",
         yes="systemctl poweroff",
@@ -213,7 +213,7 @@ RULES = (
     Rule(
         "systemctl",
         "suspend|hibernate|hybrid-sleep|suspend-then-hibernate|rescue|emergency|sleep",
-        reason="takes the machine out of use",
+        reason="suspends the machine or takes it out of service",
         key="system_power",
         yes="systemctl suspend",
         no="systemctl status",
@@ -221,7 +221,7 @@ RULES = (
     Rule(
         "systemctl",
         "start|isolate",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         where=operand(lambda text: re.fullmatch(r"(?:poweroff|reboot|halt|shutdown|kexec|runlevel[06])\.target", text)),
         severity="block",
         key="system_power",
@@ -231,7 +231,7 @@ RULES = (
     Rule(
         "loginctl",
         "poweroff|reboot|halt|suspend|hibernate",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         severity="block",
         key="system_power",
         yes="loginctl poweroff",
@@ -248,14 +248,14 @@ RULES = (
     ),
     Rule(
         "pm-suspend pm-hibernate rtcwake s2ram",
-        reason="takes the machine out of use",
+        reason="suspends the machine or takes it out of service",
         key="system_power",
         yes="pm-suspend",
         no="rtcwake --help",
     ),
     Rule(
         "dbus-send gdbus busctl qdbus",
-        reason="switches the machine off or restarts it",
+        reason="shuts down or restarts the machine",
         where=operand(lambda text: re.search(r"(?:PowerOff|Reboot|Halt|logout|shutdown)$", text)),
         severity="block",
         key="system_power",
@@ -265,7 +265,7 @@ RULES = (
     Rule(
         "ipmitool",
         "chassis|power power|off|cycle|reset|soft",
-        reason="switches a machine off",
+        reason="powers off a machine",
         key="system_power",
         yes="ipmitool chassis power off",
         no="ipmitool sensor list",

@@ -38,13 +38,13 @@ RULES = (
     Rule(
         "systemctl",
         SYSTEMCTL,
-        reason="changes a service of the system",
+        reason="changes a system service",
         yes="systemctl --now disable nginx",
         no="systemctl status nginx",
     ),
     Rule(
         "service rc-service invoke-rc.d sv",
-        reason="changes a service of the system",
+        reason="changes a system service",
         where=operand(lambda text: text in (*INIT, "down", "up", "exit", "kill", "once", "term", "hup")),
         yes="service nginx stop",
         no="service nginx status",
@@ -75,14 +75,14 @@ RULES = (
     Rule(
         "launchctl",
         "unload|bootout|remove|stop|disable|kickstart|kill|load|bootstrap|reboot",
-        reason="changes a service of the system",
+        reason="changes a system service",
         yes="launchctl unload x.plist",
         no="launchctl list",
     ),
     Rule(
         "initctl stop_ restart_",
         "stop|restart|emit|reload",
-        reason="changes a service of the system",
+        reason="changes a system service",
         yes="initctl stop nginx",
         no="initctl list",
     ),

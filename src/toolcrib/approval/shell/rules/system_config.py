@@ -1,4 +1,4 @@
-"""Changes to the configuration of the system: users, firewall, kernel, mounts, schedules."""
+"""Changes to the system configuration: users, firewall, kernel, mounts, schedules."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ RULES = (
     Rule(
         "useradd userdel usermod groupadd groupdel groupmod adduser deluser addgroup delgroup "
         "newusers pwck_ vipw vigr gpasswd chpasswd dscl_ sysadminctl pw",
-        reason="changes the users of the system",
+        reason="changes the system's users",
         where=operands_at_least(0),
         yes="useradd bob",
         no="useradd --help",
     ),
     Rule("passwd", reason="changes a password", unless="-S --status", yes="passwd root", no="passwd -S"),
-    Rule("chage", reason="changes a password's rules", unless="-l --list", yes="chage -E 0 bob", no="chage -l bob"),
+    Rule("chage", reason="changes password expiry", unless="-l --list", yes="chage -E 0 bob", no="chage -l bob"),
     Rule("chsh chfn", reason="changes an account", unless="-l --list-shells", yes="chsh -s /bin/zsh bob", no="chsh -l"),
     Rule(
         "visudo",
@@ -86,7 +86,7 @@ RULES = (
     ),
     Rule(
         "sudo",
-        reason="reads the password from its input or a helper",
+        reason="reads the sudo password from its input or a helper",
         flags="-S --stdin -A --askpass",
         yes="echo pw | sudo -S ls",
         no="sudo ls",
@@ -132,29 +132,33 @@ RULES = (
     ),
     Rule(
         "losetup",
-        reason="takes a disk image out of use",
+        reason="detaches a disk image",
         flags="-d --detach -D --detach-all",
         yes="losetup -D",
         no="losetup -a",
     ),
     Rule(
         "modprobe insmod rmmod kmod depmod",
-        reason="changes the kernel's modules",
+        reason="changes kernel modules",
         unless="-n --dry-run --show --show-depends -D -c --showconfig -V",
         where=lambda call: not (call.words and call.words[0].text in ("list", "static-nodes")),
         yes="rmmod nvme",
         no="modprobe -n x",
     ),
-    Rule("setenforce", reason="changes the system's protection", yes="setenforce 0", no="setenforce --help"),
+    Rule("setenforce", reason="changes the system's security settings", yes="setenforce 0", no="setenforce --help"),
     Rule(
         "semanage setsebool restorecon chcon aa-disable aa-complain aa-teardown apparmor_parser semodule",
-        reason="changes the system's protection",
+        reason="changes the system's security settings",
         where=lambda call: not any(w.text in ("-l", "--list", "list") for w in call.words),
         yes="setsebool -P x on",
         no="semanage port -l",
     ),
     Rule(
-        "auditctl", reason="changes what is recorded", flags="-D -e -d -a -w -W", yes="auditctl -e 0", no="auditctl -l"
+        "auditctl",
+        reason="changes what the system audits",
+        flags="-D -e -d -a -w -W",
+        yes="auditctl -e 0",
+        no="auditctl -l",
     ),
     Rule(
         "timedatectl",
@@ -189,7 +193,7 @@ RULES = (
     ),
     Rule(
         "update-alternatives alternatives",
-        reason="changes which program runs under a name",
+        reason="changes which program a name runs",
         where=lambda call: any(
             w.text in ("--install", "--set", "--remove", "--config", "--remove-all", "--auto") for w in call.words
         ),
@@ -200,7 +204,7 @@ RULES = (
         "update-grub grub-install grub-mkconfig grub2-mkconfig grub2-install update-initramfs "
         "mkinitcpio dracut lilo bootctl update-ca-certificates update-ca-trust ldconfig "
         "dpkg-reconfigure authconfig pam-auth-update locale-gen",
-        reason="changes how the system starts or is set up",
+        reason="changes how the system boots or is configured",
         where=lambda call: not any(w.text in (*LOOKS, "-p", "--print-cache") for w in call.words),
         yes="update-grub",
         no="bootctl status",
@@ -225,7 +229,7 @@ RULES = (
     ),
     Rule(
         "csrutil spctl pmset systemsetup nvram fdesetup tccutil bless kextload kextunload",
-        reason="changes the system's protection",
+        reason="changes the system's security settings",
         where=lambda call: (
             bool(call.words) and not any(w.text in ("status", "-g", "list", "--status", "-p") for w in call.words)
         ),
@@ -264,7 +268,7 @@ RULES = (
         yes="git config --system x y",
         no="git config --list",
     ),
-    Rule("history", reason="deletes the history of commands", flags="-c -d -w", yes="history -c", no="history 5"),
+    Rule("history", reason="deletes the command history", flags="-c -d -w", yes="history -c", no="history 5"),
     Rule(
         "journalctl",
         reason="deletes logs",
@@ -275,7 +279,7 @@ RULES = (
     Rule("dmesg", reason="clears the kernel's log", flags="-C --clear -c --read-clear", yes="dmesg -C", no="dmesg -T"),
     Rule(
         "logrotate",
-        reason="rotates logs by force",
+        reason="forces log rotation",
         flags="-f --force",
         yes="logrotate -f /etc/logrotate.conf",
         no="logrotate -d x.conf",
@@ -306,7 +310,7 @@ RULES = (
     ),
     Rule(
         "ldapmodify ldapdelete ldapadd samba-tool kadmin kadmin.local",
-        reason="changes a directory of users",
+        reason="changes a user directory",
         where=lambda call: bool(call.words),
         yes="ldapdelete cn=x",
         no="ldapdelete --help",
@@ -329,7 +333,7 @@ RULES = (
     Rule(
         "docker",
         "context|config rm|remove",
-        reason="changes docker's set-up",
+        reason="changes docker's configuration",
         key="container",
         yes="docker config rm x",
         no="docker context ls",

@@ -1,4 +1,4 @@
-"""Rewriting history and throwing work away in version control."""
+"""Rewriting history and discarding work in version control."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def cleans(call: CommandCall) -> bool:
 
 
 def discards_checkout(call: CommandCall) -> bool:
-    """`git checkout -- .` and `git checkout .` throw changes away; a branch name does not."""
+    """`git checkout -- .` and `git checkout .` discard changes; a branch name does not."""
     texts = [word.text for word in call.words]
     behind = texts[texts.index("checkout") + 1 :] if "checkout" in texts else []
     if "--" in behind:
         return bool(behind[behind.index("--") + 1 :])
     if any(text in (".", ":/", "./", "*") for text in behind) or "-f" in behind or "--force" in behind:
         return True
-    # Behind a commit stand files, which are overwritten; behind a new branch stands where it starts.
+    # The files after a commit are overwritten; what follows a new branch is only its starting point.
     makes_branch = call.arguments.has("-b", "-B", "--orphan", "-t", "--track", "-p", "--patch")
     return len(call.arguments.operands) > 2 and not makes_branch
 
@@ -63,7 +63,7 @@ RULES = (
     Rule(
         "git",
         "reset",
-        reason="throws away changes that are not committed",
+        reason="discards uncommitted changes",
         where=hard_reset,
         yes="git reset --hard",
         no="git reset HEAD a.py",
@@ -89,7 +89,7 @@ RULES = (
     Rule(
         "git",
         "clean",
-        reason="deletes files that git does not know",
+        reason="deletes untracked files",
         where=cleans,
         yes="git clean -fdx",
         no="git clean -nd",
@@ -105,7 +105,7 @@ RULES = (
     Rule(
         "git",
         "branch",
-        reason="moves or deletes a branch by force",
+        reason="force-moves or deletes a branch",
         flags="-f --force -M -C",
         yes="git branch -f main HEAD~3",
         no="git branch -v",
@@ -113,7 +113,7 @@ RULES = (
     Rule(
         "git",
         "checkout",
-        reason="throws away changes that are not committed",
+        reason="discards uncommitted changes",
         where=discards_checkout,
         yes="git checkout -- .",
         no="git checkout main",
@@ -121,7 +121,7 @@ RULES = (
     Rule(
         "git",
         "read-tree",
-        reason="throws away changes that are not committed",
+        reason="discards uncommitted changes",
         flags="--reset",
         unless="-n --dry-run",
         yes="git read-tree --reset -u HEAD",
@@ -130,7 +130,7 @@ RULES = (
     Rule(
         "git",
         "checkout|switch",
-        reason="throws away changes that are not committed",
+        reason="discards uncommitted changes",
         flags="--discard-changes -f --force",
         yes="git switch --discard-changes main",
         no="git switch main",
@@ -146,12 +146,12 @@ RULES = (
     Rule(
         "git",
         "restore",
-        reason="throws away changes that are not committed",
+        reason="discards uncommitted changes",
         where=discards_restore,
         yes="git restore .",
         no="git restore --staged a.py",
     ),
-    Rule("git", "stash drop|clear", reason="throws away stashed work", yes="git stash drop", no="git stash list"),
+    Rule("git", "stash drop|clear", reason="discards stashed work", yes="git stash drop", no="git stash list"),
     Rule(
         "git",
         "filter-branch|filter-repo|replace",
@@ -170,7 +170,7 @@ RULES = (
     Rule(
         "git",
         "reflog",
-        reason="removes the way back to lost commits",
+        reason="makes lost commits unrecoverable",
         where=drops_reflog,
         unless="-n --dry-run",
         yes="git reflog expire --expire=now --all",
@@ -179,7 +179,7 @@ RULES = (
     Rule(
         "git",
         "gc",
-        reason="removes the way back to lost commits",
+        reason="makes lost commits unrecoverable",
         where=prunes_now,
         yes="git gc --prune=now",
         no="git gc",
@@ -187,7 +187,7 @@ RULES = (
     Rule(
         "git",
         "prune",
-        reason="removes the way back to lost commits",
+        reason="makes lost commits unrecoverable",
         unless="-n --dry-run",
         yes="git prune",
         no="git prune -n",
@@ -219,7 +219,7 @@ RULES = (
     Rule(
         "git",
         "worktree remove",
-        reason="removes a worktree with its changes",
+        reason="removes a worktree and its changes",
         flags="-f --force",
         yes="git worktree remove --force wt",
         no="git worktree list",
@@ -227,7 +227,7 @@ RULES = (
     Rule(
         "git",
         "remote remove|rm",
-        reason="removes a remote with its branches",
+        reason="removes a remote and its branches",
         yes="git remote remove origin",
         no="git remote -v",
     ),
@@ -242,7 +242,7 @@ RULES = (
     Rule(
         "git",
         "rm",
-        reason="deletes tracked files with all that is in them",
+        reason="deletes tracked directories and everything in them",
         flags="-r",
         unless="--cached -n --dry-run",
         yes="git rm -r src",
@@ -285,7 +285,7 @@ RULES = (
     Rule(
         "svn",
         "delete|rm|remove|del|mv|move|rename|ren",
-        reason="deletes or moves in the shared repository",
+        reason="deletes or moves files in the shared repository",
         where=after_sub(1, lambda text: re.match(r"[a-z+]+://|\^/", text)),
         yes="svn delete https://svn.example.org/r/x -m gone",
         no="svn delete old.c",
@@ -293,7 +293,7 @@ RULES = (
     Rule(
         "svn svnadmin",
         "propdel|pdel|pd|propset|ps|rmtxns|rmlocks|setrevprop|load",
-        reason="changes the history of the repository",
+        reason="changes the repository's history",
         where=lambda call: call.program == "svnadmin" or call.arguments.has("--revprop"),
         yes="svn propset --revprop -r 5 svn:log x",
         no="svn propset svn:ignore x .",
@@ -301,7 +301,7 @@ RULES = (
     Rule(
         "p4",
         "obliterate|revert|clean|unshelve|purge|archive",
-        reason="deletes files or throws work away",
+        reason="deletes files or discards work",
         unless="-n",
         where=lambda call: call.arguments.operands[0].text != "unshelve" or call.arguments.has("-f"),
         yes="p4 obliterate -y //depot/x",
@@ -310,7 +310,7 @@ RULES = (
     Rule(
         "p4",
         "client|workspace|branch|label|depot|stream|user|change|shelve",
-        reason="deletes what others may share",
+        reason="deletes data that others may share",
         flags="-d",
         yes="p4 depot -d old",
         no="p4 client -o",
@@ -318,7 +318,7 @@ RULES = (
     Rule(
         "fossil bzr brz darcs cvs pijul sl",
         "purge|shun|uncommit|obliterate|unrecord|unpull|rollback|admin|strip|hide|remove-tree|unrecord|revert",
-        reason="rewrites history or throws work away",
+        reason="rewrites history or discards work",
         unless="--dry-run",
         yes="darcs obliterate",
         no="fossil status",
