@@ -156,7 +156,7 @@ def test_a_job_from_its_making_to_its_end(toolcrib: Program, scripted: Callable[
     assert "harbour" in listed.stdout
     assert "No scheduler is running" in listed.stderr
     assert "at 08:00 every day" in toolcrib("cron", "update", "harb", "--schedule", "0 8 * * *").stdout
-    assert "rests" in toolcrib("cron", "pause", "harbour").stdout
+    assert "Paused the job" in toolcrib("cron", "pause", "harbour").stdout
     assert json.loads(toolcrib("cron", "list", "--json").stdout)[0]["state"] == "paused"
     assert "next run: " in toolcrib("cron", "resume", "harbour").stdout
 
@@ -194,7 +194,7 @@ def test_serve_once_runs_what_is_due(toolcrib: Program) -> None:
 
     assert outcome.code == 0
     assert [line.split(" ", 2)[2].rpartition(" after ")[0] or line for line in outcome.stdout.splitlines()][1:] == [
-        "harbour: run 1 ended well"
+        "harbour: run 1 succeeded"
     ]
     assert (toolcrib.root / "seen").read_text() == "boat\n"
     assert shown(toolcrib, "harbour")["state"] == "done"
@@ -213,10 +213,10 @@ def test_several_schedulers_run_each_moment_once(toolcrib: Program, serve: Calla
     """Three schedulers of one home begin a due job once between them, and end when they are told to."""
     processes = [serve() for _ in range(3)]
     for process in processes:
-        wait_for("serving 0 jobs", process)
+        wait_for("scheduling 0 jobs", process)
     toolcrib("cron", "create", "in 1s", "--script", "echo boat >> seen", "--no-agent", "--name", "harbour")
 
-    wait_for("harbour: run 1 ended well", *processes)
+    wait_for("harbour: run 1 succeeded", *processes)
 
     assert "No scheduler is running" not in toolcrib("cron", "list").stderr
     assert [stop(process)[0] for process in processes] == [0, 0, 0]
@@ -231,7 +231,7 @@ def test_a_killed_scheduler_leaves_a_lost_run(
     scripted({"delay_seconds": 60}, {"say": "Too late."})
     toolcrib("cron", "create", "every 1d", "Look at the harbour", "--name", "harbour")
     process = serve()
-    wait_for("serving 1 job", process)
+    wait_for("scheduling 1 job", process)
     ask_for_run(toolcrib, "harbour")
     wait_for("harbour: run 1 started", process)
 
@@ -261,7 +261,7 @@ def test_two_signals_end_a_scheduler_at_once(
     scripted({"delay_seconds": 60}, {"say": "Too late."})
     toolcrib("cron", "create", "every 1d", "Look at the harbour", "--name", "harbour")
     process = serve()
-    wait_for("serving 1 job", process)
+    wait_for("scheduling 1 job", process)
     ask_for_run(toolcrib, "harbour")
     wait_for("harbour: run 1 started", process)
 

@@ -35,7 +35,7 @@ def test_the_list_shows_what_servers_call_their_tools(toolcrib: Program) -> None
     page = toolcrib("tools", "list", "--toolset", "time")
     [listed] = json.loads(toolcrib("tools", "list", "--toolset", "mcp-time", "--json").stdout)
 
-    assert "OF SERVER" in page.stdout
+    assert "NAME ON SERVER" in page.stdout
     assert "time: get-current-time" in page.stdout
     assert listed["name"] == "mcp__time__get_current_time"
     assert listed["source"] == {"kind": "mcp", "name": "time", "path": "", "tool": "get-current-time"}
@@ -43,7 +43,7 @@ def test_the_list_shows_what_servers_call_their_tools(toolcrib: Program) -> None
 
 def test_a_list_without_servers_has_no_such_column(toolcrib: Program) -> None:
     """Who has no server sees nothing of them."""
-    assert "OF SERVER" not in toolcrib("tools", "list").stdout
+    assert "NAME ON SERVER" not in toolcrib("tools", "list").stdout
 
 
 def test_a_tool_is_explained_and_run_by_its_own_name(toolcrib: Program) -> None:

@@ -183,7 +183,7 @@ def test_an_interrupt_says_what_was_saved(toolcrib: Program, server: ScriptedMod
     server.add(Stream("ready", stall_after=0) if at == "during the request" else "ready")
     with_server(toolcrib, server)
     answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [", ""))
-    last = ("Asking scripted", "^C") if at == "during the request" else ("Approvals (", "^C")
+    last = ("Sending a request to scripted", "^C") if at == "during the request" else ("Approvals (", "^C")
     between = () if at == "during the request" else SKIPPED["toolsets"]
 
     seen = toolcrib.on_terminal("setup", answers=(*answers, *between, last))
