@@ -7,6 +7,7 @@ import base64
 import itertools
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -48,11 +49,19 @@ def test_the_end_is_told_after_the_last_line() -> None:
     assert (done.stderr, done.returncode) == (b"=3\n", 3)
 
 
-def test_output_that_is_left_open_is_said() -> None:
+def test_output_that_is_left_open_is_said(tmp_path: Path) -> None:
     """A child that keeps the output does not hold up the end, which is marked."""
-    done = run_script("bash", "-c", "exec sleep 1 & exit 4")
+    bash, told = str(shutil.which("bash")), tmp_path / "told"
+    code = f"while [ ! -e '{told}' ]; do sleep 0.05; done & exit 4"
+    command = relayed(bash, ("bash", "-c", code), takes_input="plain")
 
-    assert (done.stderr, done.returncode) == (b"=4+\n", 4)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        end = process.stderr.readline()
+        told.touch()
+        process.communicate(timeout=20)
+
+    assert (end, process.returncode) == (b"=4+\n", 4)
 
 
 def test_an_image_without_the_needed_programs_is_said() -> None:
