@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -165,7 +166,9 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def is_ours(self, path: str, place: PathScope) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
-        return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(place))
+        at, inside = _own_spots(self._roots(place))
+        lowered = path.lower()
+        return lowered in at or lowered.startswith(inside)
 
     def in_home(self, place: PathScope) -> tuple[str, ...]:
         """What a command must not touch in a toolcrib home that is not at its usual place."""
@@ -181,12 +184,24 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         )
 
     def _own(self, place: PathScope) -> tuple[str, ...]:
-        # A file is renamed into place under a name of this form, which must not be writable either.
-        names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
-        return tuple(f"{root}/{name}" for root in self._roots(place) for name in (*names, *OWN_FOLDERS))
+        return _own_paths(self._roots(place))
 
     def _roots(self, place: PathScope) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.own_home, place.real(self.own_home))))
+
+
+@lru_cache(maxsize=16)
+def _own_paths(roots: tuple[str, ...]) -> tuple[str, ...]:
+    # A file is renamed into place under a name of this form, which must not be writable either.
+    names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
+    return tuple(f"{root}/{name}" for root in roots for name in (*names, *OWN_FOLDERS))
+
+
+@lru_cache(maxsize=16)
+def _own_spots(roots: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Our own paths in lower case, and what the paths inside them start with."""
+    lowered = [path.lower() for path in _own_paths(roots)]
+    return frozenset(lowered), tuple(f"{path}/" for path in lowered)
 
 
 def _in_a_home(path: str, place: PathScope, pattern: re.Pattern[str]) -> bool:

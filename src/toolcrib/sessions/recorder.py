@@ -56,6 +56,8 @@ class SessionRecorder:
         # By the identity of the context, which one call keeps from its start to its end; calls that a tool makes
         # have one of their own, but the same call id. The context is held so that its identity is not given away.
         self._running: dict[int, tuple[ToolContext, int]] = {}
+        # Of a session deleted since then the insert finds nothing, which is slower but right.
+        self._known: set[str] = set()
 
     def started(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
@@ -93,7 +95,12 @@ class SessionRecorder:
             return frozenset(number for _, number in self._running.values())
 
     def _belongs(self, session_id: str) -> bool:
+        if session_id in self._known:
+            return True
         if not session_id or not self._database.exists:
             return False
         with self._database.read() as connection:
-            return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
+            found = connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
+        if found:
+            self._known.add(session_id)
+        return found
