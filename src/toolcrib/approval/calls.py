@@ -40,6 +40,8 @@ class CommandReading(msgspec.Struct, frozen=True, kw_only=True):
     """What a command line would run, and what is dangerous about it."""
 
     assessment: Assessment
+    script: Script | None = None
+    """The command line as it was parsed, for whoever reads it again."""
     calls: tuple[ProgramCall, ...] = ()
     stands_on: Mapping[FindingKey, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
     complete: bool = True

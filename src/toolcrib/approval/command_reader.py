@@ -6,6 +6,7 @@ from toolcrib.approval.analyse import assess
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, FindingKey, ProgramCall, Stack
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, Severity
+from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.runner import Site
@@ -18,10 +19,12 @@ MAX_CALLS = 2_000
 def read_command(command: str | Script, *, cwd: str = "", home: str = "", own: tuple[str, ...] = ()) -> CommandReading:
     """Read a command line without running it."""
     evaluator = RecordingEvaluator()
-    assessment = assess(evaluator, command, cwd=cwd, home=home, own=own)
+    script = parse(command) if isinstance(command, str) else command
+    assessment = assess(evaluator, script, cwd=cwd, home=home, own=own)
     hides = any(finding.rule in ("unknown_code", "unknown_command") for finding in assessment.findings)
     return CommandReading(
         assessment=assessment,
+        script=script,
         calls=tuple(evaluator.seen[:MAX_CALLS]),
         stands_on={key: tuple(stacks) for key, stacks in evaluator.standing.items()},
         complete=not assessment.not_understood and not hides and len(evaluator.seen) <= MAX_CALLS,

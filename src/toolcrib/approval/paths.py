@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -171,7 +172,9 @@ class SensitivePaths(msgspec.Struct, frozen=True):
 
     def is_ours(self, path: str, folders: PathScope) -> bool:
         """Whether an absolute path is one of our settings, grants, secrets or records."""
-        return any(is_at_or_inside(path.lower(), own.lower()) for own in self._own(folders))
+        at, inside = _own_locations(self._roots(folders))
+        lowered = path.lower()
+        return lowered in at or lowered.startswith(inside)
 
     def protected_paths(self, folders: PathScope) -> tuple[str, ...]:
         """What a command must not touch in a toolcrib home outside its default location."""
@@ -188,12 +191,24 @@ class SensitivePaths(msgspec.Struct, frozen=True):
         )
 
     def _own(self, folders: PathScope) -> tuple[str, ...]:
-        # Files are replaced by renaming a file with such a name, which must be protected too.
-        names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
-        return tuple(f"{root}/{name}" for root in self._roots(folders) for name in (*names, *OWN_FOLDERS))
+        return _own_paths(self._roots(folders))
 
     def _roots(self, folders: PathScope) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.own_home, folders.real(self.own_home))))
+
+
+@lru_cache(maxsize=16)
+def _own_paths(roots: tuple[str, ...]) -> tuple[str, ...]:
+    # Files are replaced by renaming a file with such a name, which must be protected too.
+    names = (*OWN_FILES, *(f".{name}.new" for name in OWN_FILES), *(f".{name}.lock" for name in OWN_FILES))
+    return tuple(f"{root}/{name}" for root in roots for name in (*names, *OWN_FOLDERS))
+
+
+@lru_cache(maxsize=16)
+def _own_locations(roots: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Our own paths in lower case, and what the paths inside them start with."""
+    lowered = [path.lower() for path in _own_paths(roots)]
+    return frozenset(lowered), tuple(f"{path}/" for path in lowered)
 
 
 def _matches_in_home(path: str, folders: PathScope, pattern: re.Pattern[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 
@@ -67,4 +68,10 @@ def known_secrets() -> list[str]:
 def _is_secret(name: str) -> bool:
     # Tool files may put anything into the table.
     about = OPTIONAL_ENV_VARS.get(name)
-    return (isinstance(about, dict) and bool(about.get("password"))) or _SECRET_NAME.search(name) is not None
+    return (isinstance(about, dict) and bool(about.get("password"))) or _is_secret_name(name)
+
+
+@lru_cache(maxsize=1024)
+def _is_secret_name(name: str) -> bool:
+    # Asked about every variable for every text, and their names hardly change.
+    return _SECRET_NAME.search(name) is not None

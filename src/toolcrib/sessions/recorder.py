@@ -56,6 +56,8 @@ class SessionRecorder:
         # Keyed by the identity of the context, which stays the same for one call; calls that a tool makes have their
         # own context but the same call id. Hold the context so that its identity is not reused.
         self._running: dict[int, tuple[ToolContext, int]] = {}
+        # Of a session deleted since then the insert finds nothing, which is slower but right.
+        self._known: set[str] = set()
 
     def started(
         self, entry: ToolEntry, arguments: JsonObject, effects: tuple[Effect, ...], ctx: ToolContext, /
@@ -93,7 +95,12 @@ class SessionRecorder:
             return frozenset(number for _, number in self._running.values())
 
     def _belongs(self, session_id: str) -> bool:
+        if session_id in self._known:
+            return True
         if not session_id or not self._database.exists:
             return False
         with self._database.read() as connection:
-            return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
+            found = connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
+        if found:
+            self._known.add(session_id)
+        return found

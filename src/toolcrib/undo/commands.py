@@ -339,6 +339,9 @@ class TargetCollector(Evaluator):
             self._run_script(words, state, site)
         return super().invoke(words, state, stdin, site)
 
+    def judge_flow(self, call: CommandCall, site: Site) -> None:
+        """Undo asks which files change; where secrets go is for the gate to judge."""
+
     def _find(self, call: CommandCall, site: Site) -> Data | None:
         """Evaluate what find would run on the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
@@ -97,7 +98,7 @@ class Snapshotter:
         workspace = next((effect.workspace for effect in effects if effect.workspace), "") or folder or "/"
         assumed = AssumedFiles()
         words = _call_targets(
-            effects, UndoScope(files=assumed, workspace=workspace), folder or workspace, is_here=False
+            effects, UndoScope(files=assumed, workspace=workspace), folder or workspace, ctx.memo, is_here=False
         )
         if not words.targets and not words.notes and not assumed.was_read:
             # Most commands with a quote in them change nothing, and asking another environment takes a while.
@@ -122,7 +123,7 @@ class Snapshotter:
         limits: SnapshotLimits,
     ) -> None:
         scope, folder = self._scope(effects, ctx, files, is_here=environment is None)
-        targets_found = _call_targets(effects, scope, folder, is_here=environment is None)
+        targets_found = _call_targets(effects, scope, folder, ctx.memo, is_here=environment is None)
         if not targets_found.targets and not targets_found.notes:
             return
         pack = self.store.new_pack(ctx.session_id)
@@ -204,13 +205,17 @@ def _survive(name: str, function: Callable[..., None], *arguments: Any) -> None:
         logger.warning("cannot snapshot the files that %s changes: %s", name, error, exc_info=error)
 
 
-def _call_targets(effects: tuple[Effect, ...], scope: UndoScope, folder: str, *, is_here: bool) -> CallTargets:
+def _call_targets(
+    effects: tuple[Effect, ...], scope: UndoScope, folder: str, memo: CallMemo | None, *, is_here: bool
+) -> CallTargets:
     targets: list[TargetPath] = []
     notes: list[str] = []
     for effect in effects:
         start = effect.cwd or folder
         if effect.kind == "exec":
-            found = targets_of_command(effect.target, cwd=start, scope=scope, is_here=is_here)
+            reading: CommandReading | None = memo.readings.get(effect.target) if memo is not None else None
+            parsed = reading.script if reading is not None else None
+            found = targets_of_command(parsed or effect.target, cwd=start, scope=scope, is_here=is_here)
             targets += found.targets
             notes += found.notes
         elif effect.target:

@@ -396,12 +396,15 @@ class Evaluator:
         if handler is None and help_only(call):
             return ANYTHING
         judge(self, call, site, handled=handler is not None)
-        judge_flow(self, call, site)
+        self.judge_flow(call, site)
         printed = handler(self, call, site) if handler is not None else None
         output = printed if printed is not None else self.output(call)
         if state.sinks:
             self.fill_sinks(call, output)
         return output
+
+    def judge_flow(self, call: CommandCall, site: Site) -> None:
+        judge_flow(self, call, site)
 
     def fill_sinks(self, call: CommandCall, output: Data) -> None:
         """Judge the `>( … )` scripts among a command's words with what the command may write to them."""
