@@ -118,7 +118,7 @@ def run_script(path: str, arguments: list[str]) -> None:
 
 
 def _run(code: CodeType, names: dict[str, object]) -> None:
-    """Run code as the program: in a module `__main__` of its own, which stays until the process ends."""
+    """Run code as the program: in its own module `__main__`, which stays until the process ends."""
     program = ModuleType("__main__")
     program.__dict__.update({"__builtins__": __builtins__, "__package__": None, **names})
     sys.modules["__main__"] = program

@@ -244,7 +244,7 @@ def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) ->
     reason = why or f"A plugin requires approval for {tool_name}"
     entry = runtime.registry.get_entry(tool_name)
     if entry is None:
-        return f"{reason}; nobody can approve a tool that does not exist"
+        return f"{reason}; a tool that does not exist cannot be approved"
     rule = f"plugin_rule:{rule_key or f'{tool_name}:{reason}'}"
     ctx = runtime.context(tool_name=tool_name)
     asking = runtime._pipeline.gate.settle(entry, args, Verdict("ask", (reason,), rule), ctx)

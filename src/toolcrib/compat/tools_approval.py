@@ -532,7 +532,7 @@ def session_policy(approver: Approver | None, env_type: str = "local", has_host_
 def settle(
     policy: Policy, approver: Approver | None, tool: str, text: str, verdict: Verdict
 ) -> tuple[Verdict, ApprovalAnswer | None]:
-    """Have the gate ask about a verdict, with record, hooks and grants; also gives the answer, if somebody gave one."""
+    """Have the gate ask about a verdict, with record, hooks and grants; also returns the answer, if there is one."""
     base = base_gate()
     runtime = default_runtime()
     heard = _Heard(approver) if approver is not None else None

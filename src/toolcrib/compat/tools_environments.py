@@ -215,7 +215,7 @@ class _Reading:
             self._chunks.append(line if isinstance(line, bytes) else str(line).encode(errors="surrogateescape"))
 
     def _read_pipe(self, descriptor: int) -> None:
-        """Until its end, or, for children may hold it open for ever, until it is silent after the command's end."""
+        """Until its end or, because children may hold it open forever, until it is silent after the command's end."""
         while True:
             has_ended = self._handle.poll() is not None
             ready, _, _ = select.select([descriptor], [], [], SILENCE_SECONDS)

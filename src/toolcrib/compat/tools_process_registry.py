@@ -84,7 +84,7 @@ class CompatProcessRegistry:
             arguments["workdir"] = cwd
         task = task_id
         if default_runtime().settings.terminal.backend != "local":
-            # A task of its own, because the others of its session run elsewhere.
+            # A separate task, because the session's other commands run elsewhere.
             task = LOCAL_TASK
             _terminal().set_override(task, {"backend": "local"})
         result = run_terminal(arguments, task, session_key or task_id)
@@ -315,7 +315,7 @@ class _Borrowed:
 async def _start_in(
     registry: OurRegistry, env: BaseEnvironment, request: CommandRequest, session_key: str, task_id: str
 ) -> TrackedProcess:
-    """Start a command in one of our own environments, or in one over somebody's that is closed with the command."""
+    """Start a command in one of our own environments, or in a wrapper of the caller's that closes with the command."""
     if isinstance(env, SessionEnvironment):
         record = await registry.start(env.environment, request, session_key=session_key, task_id=task_id)
         return registry.get(record.id, None)

@@ -48,8 +48,8 @@ def register_plugin_override_policy(namespace: str, allowed: bool) -> None:
 class _CheckMemory:
     """What `_check_fn_cached` remembers: answers for half a minute, and when a check last passed.
 
-    Only callers of that function see it; definitions ask every check anew. One for the process, because the function
-    takes nothing but the check.
+    Only callers of that function see it; definitions run every check again. One per process, because the function
+    takes only the check.
     """
 
     def __init__(self) -> None:
