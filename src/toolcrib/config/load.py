@@ -196,7 +196,7 @@ def read_text(home: Home) -> str:
 
 
 def _with_env_file(environ: Mapping[str, str], home: Home) -> Mapping[str, str]:
-    """The variables, with those of the `.env` file as a fallback; the code that loads `.env` reports its broken lines."""
+    """The variables, with those of the `.env` file as a fallback; the loader of `.env` reports its broken lines."""
     variables = dict(environ)
     load_env_file(home, variables)
     return variables
