@@ -196,7 +196,7 @@ async def test_a_conversation_is_not_compressed_under_a_running_batch(
     """Positions must not move while results are on their way."""
 
     async def squeeze(args: Any, **_: Any) -> str:
-        with pytest.raises(UsageError, match="at work"):
+        with pytest.raises(UsageError, match="is busy"):
             await agent.compress()
         return "refused"
 

@@ -275,7 +275,7 @@ async def test_a_folder_that_is_gone_is_named(make_job: MakeJob, run: Run, scrip
     report = await run(job)
 
     assert report.state == "failed"
-    assert re.match(r"the folder '.*work' of the job is gone", report.error)
+    assert re.match(r"the job's folder '.*work' no longer exists", report.error)
 
 
 async def test_a_run_that_was_stopped_is_delivered(

@@ -182,7 +182,7 @@ def test_a_call_whose_outcome_nobody_knows_is_told_to_the_person(toolcrib: Progr
     done = toolcrib("chat", "-q", "And?", "--resume")
 
     assert done.stdout == "I will look.\n"
-    assert "the outcome of a call of terminal is unknown" in done.stderr
+    assert "the outcome of a call to terminal is unknown" in done.stderr
 
 
 def test_images_are_looked_for_where_the_agent_works(chat: Any, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_dry_run_counts_the_sessions_and_changes_nothing(toolcrib, hermes):
     outcome = toolcrib("import", "hermes", "--from", "hermes", "--dry-run")
 
     assert outcome.code == 0
-    assert "Will be brought over:\n  sessions: 2 to import\n" in outcome.stdout
+    assert "To import:\n  sessions: 2 to import\n" in outcome.stdout
     assert outcome.stdout.endswith("To import this, run `toolcrib import hermes --from hermes`.\n")
     assert not (toolcrib.home / "sessions.db").exists()
     assert {path.name: path.read_bytes() for path in hermes.iterdir()} == before
@@ -93,7 +93,7 @@ def test_importing_again_finds_nothing_to_do(toolcrib, hermes):
 
     assert outcome.code == 0
     assert "  sessions: 2 are already here\n" in outcome.stdout
-    assert "There is nothing to bring over" in outcome.stdout
+    assert "There is nothing to import" in outcome.stdout
 
 
 def test_a_session_that_cannot_be_read_is_named(toolcrib, hermes):
@@ -104,7 +104,7 @@ def test_a_session_that_cannot_be_read_is_named(toolcrib, hermes):
     done = toolcrib("import", "hermes", "--from", "hermes", "--yes")
 
     assert planned.code == 0
-    assert "Not carried over:\n  state.db: cannot import session 'odd'" in planned.stdout
+    assert "Not imported:\n  state.db: cannot import session 'odd'" in planned.stdout
     assert done.code == 1
     assert "session 'odd'" in done.stderr
     assert "Imported 2 sessions" in done.stdout

@@ -152,7 +152,7 @@ def test_importing_again_finds_nothing_to_do(hermes, home):
     again = plan_import(hermes, home)
 
     assert "bring" not in actions(again).values()
-    assert "There is nothing to bring over" in describe(again)
+    assert "There is nothing to import" in describe(again)
 
 
 def test_the_description_is_readable_and_shows_no_secret(hermes, home):
@@ -161,8 +161,8 @@ def test_the_description_is_readable_and_shows_no_secret(hermes, home):
 
     text = describe(plan)
 
-    assert text.endswith("To do this, type `toolcrib import hermes`.")
-    assert "  config.yaml: honcho: toolcrib has no setting of that name" in text.splitlines()
+    assert text.endswith("To do this, run `toolcrib import hermes`.")
+    assert "  config.yaml: honcho: toolcrib has no setting with that name" in text.splitlines()
     assert "toolcrib plugins enable NAME" in text
     assert "exa-secret-value" not in text
     assert "exa-secret-value" not in repr(plan)

@@ -132,7 +132,7 @@ def test_all_problems_are_reported_together_in_order(write_config):
         ("a: 1\n---\nb: 2\n", "FILE:2:1: this is not valid YAML ("),
         ("tools: [1\nb: 2\n", "FILE:2:2: this is not valid YAML ("),
         ("\ttools: 1\n", "FILE:1:1: this is not valid YAML ("),
-        ("tools: {}\nx: \x01\n", "FILE:2:4: this is not valid YAML (it holds a character that YAML does not allow)"),
+        ("tools: {}\nx: \x01\n", "FILE:2:4: this is not valid YAML (it contains a character that YAML does not allow)"),
         ("toolsets: &a [*a]\n", "FILE: values are nested too deeply"),
         ("a: " + "[" * 1000, "FILE: values are nested too deeply"),
     ],

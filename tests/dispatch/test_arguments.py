@@ -327,7 +327,7 @@ def test_references_are_never_fetched() -> None:
         result = remote.prepare({"n": "1", "m": "2"})
 
         assert result == ({"n": 1, "m": "2"}, None)
-        assert "never fetched" in str(remote.schema_problem)
+        assert "never fetches references" in str(remote.schema_problem)
         with pytest.raises(BlockingIOError):
             server.accept()
 

@@ -207,7 +207,7 @@ async def test_a_broken_config_file_changes_nothing_and_is_told_once(make_runtim
 
     warnings = [event.message for event in told if isinstance(event, Notified)]
     assert len(warnings) == 1
-    assert "stay as they are" in warnings[0]
+    assert "were not updated" in warnings[0]
     assert [ECHO in names for names in offered(agent)] == [True, True, True, False]
     assert "mcp__t__echo" in offered(agent)[3]
 

@@ -1,1 +1,1 @@
-"""The agent: a model that works with tools until the question is answered."""
+"""The agent: a model that works with tools until it has answered the question."""

@@ -34,11 +34,11 @@ from toolcrib.sessions.store import SessionStore
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
-"""How long an interrupted run may take to leave everything in order."""
+"""How long an interrupted run may take to clean up."""
 
 
 class Agent:
-    """Answers questions with the help of tools. Each agent is one session, kept in the home.
+    """Answers questions with the help of tools. Each agent is one session, stored in the home.
 
     agent = Agent(model="openai/gpt-…", toolsets=["web", "file"])
     result = agent.run_sync("What changed in this folder today?")
@@ -110,7 +110,7 @@ class Agent:
     def _open(self, session: Session) -> None:
         self.conversation = Conversation(self.host.store, session)
         self.repaired = self.conversation.load()
-        """The results that had to be added because a process died while it worked on this session."""
+        """The results that toolcrib added because a process died while it worked on this session."""
         self._restore_plan()
         self.is_first_run = not self.conversation.messages
         self.system_prompt = self._prompt(session)
@@ -129,7 +129,7 @@ class Agent:
 
     @property
     def profile(self) -> ModelProfile:
-        """What the model can take."""
+        """The model's limits and abilities."""
         return self._provider.profile(self.model)
 
     @property
@@ -143,7 +143,7 @@ class Agent:
 
     @property
     def usage(self) -> Usage:
-        """What the whole session used so far."""
+        """The usage of the whole session so far."""
         return self.session.usage
 
     @property
@@ -159,15 +159,15 @@ class Agent:
 
     @property
     def context_share(self) -> float:
-        """How much of the model's window the conversation takes, from 0 to 1."""
+        """How much of the model's context window the conversation takes, from 0 to 1."""
         window = self.profile.context_window
         return self.conversation.tokens(0) / window if window else 0.0
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know about this session before he goes on, as sentences."""
+        """What the user should know about this session before resuming it, as sentences."""
         unknown = [message.name for message in self.repaired if is_outcome_unknown(message)]
-        told = [f"the outcome of a call of {name} is unknown: the process that made it was ended" for name in unknown]
+        told = [f"the outcome of a call to {name} is unknown, because its process was killed" for name in unknown]
         return [*told, *(str(one) for one in self.host.memory.left_out(self.session_id))]
 
     def changed_paths(self) -> list[str]:
@@ -181,9 +181,9 @@ class Agent:
     # Working
 
     async def run(self, prompt: str | Message, *, on_event: OnEvent | None = None) -> RunResult:
-        """Work on one question until it is answered, fails, is interrupted or its budget is used up."""
+        """Work on one question until it is answered, fails, is interrupted or runs out of budget."""
         if self._cancel is not None:
-            raise UsageError("this agent is at work; steer it, queue the question, or make another agent")
+            raise UsageError("this agent is busy; steer it, queue the question, or make another agent")
         if self.session_id in self.host.running:
             raise UsageError(f"another agent is working on session {self.session_id!r}; wait until it is done")
         question = user_message(prompt) if isinstance(prompt, str) else prompt
@@ -199,15 +199,15 @@ class Agent:
             self._at_rest.set_result(None)
 
     on_event: OnEvent | None = None
-    """Who hears what this agent does, while it runs."""
+    """Receives this agent's events while it runs."""
 
     def notify_watcher(self, event: AnyEvent) -> None:
-        """Pass on what this agent, or a helper of it, did."""
+        """Pass on an event of this agent or one of its subagents."""
         if self.on_event is not None:
             notify(self.on_event, event, name=f"the watcher of session {self.session_id}")
 
     def run_sync(self, prompt: str | Message, *, on_event: OnEvent | None = None) -> RunResult:
-        """As `run`, from code without an event loop. Ctrl-C stops the work, and is raised when all is in order."""
+        """Like `run`, from code without an event loop. Ctrl-C stops the work and is raised after the cleanup."""
         if self.host.loop.is_current:
             raise UsageError("run_sync would wait for itself here; use `await agent.run(…)`")
         future = self.host.loop.submit(self.run(prompt, on_event=on_event))
@@ -219,7 +219,7 @@ class Agent:
             raise
 
     def stream(self, prompt: str | Message) -> AsyncGenerator[AnyEvent, None]:
-        """What happens while a question is worked on; the last event is RunEnded. Leaving the loop ends the run."""
+        """The events of one run; the last one is RunEnded. Leaving the loop ends the run."""
         return stream_events(lambda watch: self.run(prompt, on_event=watch))
 
     def interrupt(self, reason: str = "interrupted") -> None:
@@ -228,17 +228,17 @@ class Agent:
             self._cancel.cancel(reason)
 
     async def stop(self) -> None:
-        """As `interrupt`, and wait until the work has left everything in order."""
+        """Like `interrupt`, and wait until the cleanup is done."""
         self.interrupt()
         await asyncio.wait([asyncio.wrap_future(self._at_rest)], timeout=STOP_SECONDS)
 
     def steer(self, text: str) -> None:
-        """Say something to the agent while it works: it hears it before its next request. From any thread."""
+        """Send the agent a message while it works; the model sees it with its next request. Thread-safe."""
         if text.strip():
             self.steering.append(text)
 
     def queue(self, text: str) -> None:
-        """Put a question behind the one that is worked on; the front end takes it with `next_queued`."""
+        """Queue a question behind the current one; the front end takes it with `next_queued`."""
         self._queue.append(text)
 
     def next_queued(self) -> str | None:
@@ -247,12 +247,12 @@ class Agent:
     # Changing
 
     async def compress(self, topic: str = "") -> Compressed | None:
-        """Replace the older part of the conversation by a summary now; None when it is too short for that."""
+        """Replace the older part of the conversation with a summary now; None if it is too short for that."""
         self._require_rest("compressing its conversation")
         return await self.summarise(topic)
 
     async def summarise(self, topic: str = "") -> Compressed | None:
-        """As `compress`, while the agent works."""
+        """Like `compress`, while the agent works."""
         return await compress(
             self.conversation,
             self._auxiliary,
@@ -263,30 +263,30 @@ class Agent:
         )
 
     def use_model(self, model: str, provider: str = "") -> None:
-        """Let another model answer from the next request on."""
+        """Use another model from the next request on."""
         self._provider, self.model = self.host.provider_for(model, provider)
         self.system_prompt = self._prompt(self.session)
         self._auxiliary = self.host.auxiliary((self._provider, self.model), self._spent)
         self.host.store.update(self.session_id, model=self.model, provider=self._provider.name)
 
     def undo(self) -> int:
-        """Take back the latest question and all that followed; returns how many messages. Files stay as they are."""
-        self._require_rest("taking something back")
+        """Remove the latest question and everything after it; returns the number of messages. Does not change files."""
+        self._require_rest("removing messages")
         taken_back = self.conversation.undo()
         self._restore_plan()
         return taken_back
 
     def _require_rest(self, doing: str) -> None:
         if self._cancel is not None:
-            raise UsageError(f"this agent is at work; stop it before {doing}")
+            raise UsageError(f"this agent is busy; stop it before {doing}")
 
     def _restore_plan(self) -> None:
-        # A plan outlives the summary that its call was folded into.
+        # A plan survives even if a summary replaced the call that made it.
         stored = self.host.store.messages(self.session_id, states=("live", "folded"))
         self.host.todo.restore(self.session_id, [one.message for one in stored])
 
     def branch(self) -> Agent:
-        """A new agent that goes on from a copy of this conversation."""
+        """A new agent that continues from a copy of this conversation."""
         copy = self.host.store.branch(self.session_id)
         return Agent(
             host=self.host,
@@ -304,7 +304,7 @@ class Agent:
         )
 
     async def close(self, reason: str = "closed") -> None:
-        """End the session for now; it can be resumed. An agent that made its own host closes that too."""
+        """End the session; it can be resumed. An agent that made its own host closes that too."""
         if self._ended:
             return
         self._ended = True
@@ -316,7 +316,7 @@ class Agent:
             await self.host.close()
 
     def close_sync(self) -> None:
-        """As `close`, from code without an event loop."""
+        """Like `close`, from code without an event loop."""
         self.host.loop.run_sync(self.close())
         if self._owns_host:
             self.host.loop.close()
@@ -374,7 +374,7 @@ class Agent:
         return subagent
 
     def _prompt(self, session: Session) -> str:
-        """The system prompt: the given one, or the stored one, except for a model that could not take that."""
+        """The system prompt: the given one, or the stored one unless the model cannot handle it."""
         settings, profile = self.host.settings, self.profile
         if self._own_prompt:
             self.host.store.update(session.id, system_prompt=self._own_prompt)
@@ -405,13 +405,11 @@ def _renamed_host(host: AgentHost | None, workshop: AgentHost | None) -> AgentHo
 
 def _checked_budget(max_turns: int, max_calls: int) -> tuple[int, int]:
     if max_turns < 1 or max_calls < 0:
-        raise UsageError(
-            f"a budget of {max_turns} turns and {max_calls} calls leaves nothing to do; give at least one turn"
-        )
+        raise UsageError(f"a budget of {max_turns} turns and {max_calls} calls is too small; allow at least one turn")
     return max_turns, max_calls
 
 
 def run_sync(prompt: str, **options: Any) -> RunResult:
-    """Ask one question and close everything behind it; takes what `Agent` takes."""
+    """Ask one question and then close everything; accepts the arguments of `Agent`."""
     with Agent(**options) as agent:
         return agent.run_sync(prompt)

@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 def _ignore(_: Delta) -> None:
-    """Nobody watches these requests."""
+    """No front end watches these requests."""
 
 
 class AuxiliaryModel:
-    """Completes texts with one model. `spent` hears what each request used."""
+    """Completes texts with one model. `spent` receives the usage of each request."""
 
     def __init__(self, provider: Provider, model: str, spent: Callable[[Usage, str], None] | None = None) -> None:
         self.provider = provider
@@ -37,14 +37,14 @@ class AuxiliaryModel:
 
 
 async def complete(provider: Provider, request: ModelRequest, emit: Emit) -> ModelResponse:
-    """What the provider answers. A provider may be anybody's code, so whatever else it raises is a ModelError too."""
+    """The provider's answer. A provider may be foreign code, so any other exception becomes a ModelError too."""
     try:
         response, error = await attempt_async(provider.complete(request, emit))
     except asyncio.CancelledError as cancelled:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Something of the provider's own was cancelled, and nobody asked us to stop.
+        # The provider cancelled something of its own; our task was not cancelled.
         response, error = None, cancelled
     if isinstance(error, ModelError):
         raise error
@@ -53,5 +53,5 @@ async def complete(provider: Provider, request: ModelRequest, emit: Emit) -> Mod
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise ModelError(f"the provider {provider.name!r} failed ({what}); ask again, or see the log") from error
     if not isinstance(response, ModelResponse):
-        raise ModelError(f"the provider {provider.name!r} gave {type(response).__name__!r} instead of a response")
+        raise ModelError(f"the provider {provider.name!r} returned {type(response).__name__!r} instead of a response")
     return response

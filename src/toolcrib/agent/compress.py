@@ -1,6 +1,6 @@
-"""Makes room in a long conversation: a summary takes the place of its older part.
+"""Makes room in a long conversation by replacing its older part with a summary.
 
-The first question and the latest messages stay as they are, and a call is never parted from its result.
+The first question and the latest messages stay unchanged, and a call always stays with its result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHOWN_RESULT_CHARS = 1_500
 SHOWN_MESSAGE_CHARS = 6_000
 SUMMARY_TIMEOUT_SECONDS = 180.0
 CUT_RESULT_CHARS = 2_000
-"""To this length results are cut where a summary alone does not make enough room."""
+"""The length to which results are cut if a summary alone does not make enough room."""
 
 PROMPT = """\
 You write a summary of the older part of a conversation between a user and an agent with tools. The agent goes on \
@@ -56,7 +56,7 @@ async def compress(
     plan: str = "",
     transcript_chars: int = 200_000,
 ) -> Compressed | None:
-    """Fold the older part of the conversation; None when there is nothing to fold. `plan` is put back verbatim."""
+    """Summarise the older part of the conversation; None if there is nothing to summarise. `plan` is kept verbatim."""
     positions = foldable(conversation.messages, keep_messages, task=conversation.latest_question())
     if not positions:
         return None
@@ -69,9 +69,9 @@ async def compress(
 
 
 def foldable(messages: Sequence[Message], keep_messages: int, task: int | None = None) -> list[int]:
-    """The positions that a summary may stand for: all but the first question, the newest one and the latest messages.
+    """The positions that a summary may replace: all but the first question, the newest one and the latest messages.
 
-    `task` stays too: the question that is worked on, where something was said since. A call and its result are folded
+    `task`, the current question, stays too if there are later user messages. A call and its result are replaced
     together or not at all.
     """
     questions = [position for position, message in enumerate(messages) if message.role == "user"]
@@ -83,7 +83,7 @@ def foldable(messages: Sequence[Message], keep_messages: int, task: int | None =
 
 
 def cut_results(conversation: Conversation, keep_latest: int = 4) -> int:
-    """Shorten long results, all but the latest; says how many tokens that saved. For when a summary is not enough."""
+    """Shorten all long results but the latest; returns the tokens saved. Used if a summary is not enough."""
     saved = 0
     for position, message in enumerate(conversation.messages[:-keep_latest]):
         if message.role != "tool" or len(message.text) <= CUT_RESULT_CHARS * 3 // 2:
@@ -106,14 +106,14 @@ async def _summary(folded: Sequence[Message], auxiliary: AuxiliaryModel, topic: 
     try:
         answer = await auxiliary.complete(prompt, timeout_seconds=SUMMARY_TIMEOUT_SECONDS, purpose="summary")
     except ModelError as error:
-        logger.warning("no model could summarise the conversation: %s", error)
+        logger.warning("cannot summarise the conversation: %s", error)
         answer = ""
-    # Without a summary the work must go on all the same: what was asked and called says more than nothing.
+    # The work must continue even without a summary, and a list of questions and calls is better than nothing.
     return answer.strip() or _outline(folded)
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """The messages as a text to read, long results shortened."""
+    """The messages as readable text, with long results shortened."""
     return "\n\n".join(_paragraph(message) for message in messages)
 
 
@@ -140,7 +140,7 @@ SMALLEST_RESULT_CHARS = 400
 
 
 def fit_messages(messages: Sequence[Message], budget_tokens: int) -> list[Message]:
-    """The latest messages that fit, calls and results together; the newest question always stays, results are cut."""
+    """The latest messages that fit, calls with their results; always keeps the newest question and may cut results."""
     newest = max((at for at, message in enumerate(messages) if message.role == "user"), default=0)
     share = max(SMALLEST_RESULT_CHARS, budget_tokens * ASCII_CHARS_PER_TOKEN // 2)
     left = budget_tokens - sum(estimate_message_tokens(message) for message in messages[newest : newest + 1])
@@ -152,7 +152,7 @@ def fit_messages(messages: Sequence[Message], budget_tokens: int) -> list[Messag
         group = [_cut_result(message, share) for message in messages[start:end]]
         left -= sum(estimate_message_tokens(message) for message in group)
         if left < 0:
-            # The question comes before everything that follows it, whether or not all of that fits.
+            # The question has priority over the messages after it, whether or not they all fit.
             kept = [messages[newest], *kept] if start > newest else kept
             break
         kept = [*group, *kept]

@@ -24,7 +24,7 @@ __all__ = ["estimate_message_tokens", "estimate_prompt_tokens", "estimate_text_t
 
 
 def estimate_text_tokens(text: str) -> int:
-    """A quarter of the characters; where the script is not Latin, a token for each character."""
+    """A quarter of the characters; for non-Latin scripts, one token per character."""
     if text.isascii():
         return len(text) // ASCII_CHARS_PER_TOKEN + 1
     wide = sum(1 for char in text if char > "\u2e80")
@@ -32,7 +32,7 @@ def estimate_text_tokens(text: str) -> int:
 
 
 def estimate_message_tokens(message: Message) -> int:
-    """What one message takes, its calls and images included."""
+    """The tokens of one message, including its calls and images."""
     if isinstance(message.content, str):
         total = estimate_text_tokens(message.content)
     else:
@@ -44,7 +44,7 @@ def estimate_message_tokens(message: Message) -> int:
 
 
 def estimate_prompt_tokens(system: str, tools: Sequence[JsonObject], messages: Iterable[Message]) -> int:
-    """What a whole request takes."""
+    """The tokens of a whole request."""
     return (
         estimate_text_tokens(system)
         + tokens_of_tools(tools)
@@ -56,7 +56,7 @@ TITLE_CHARS = 60
 
 
 class Conversation:
-    """Appends to the store first, so that what the model was told is never lost."""
+    """Appends to the store first, so nothing that the model saw is ever lost."""
 
     def __init__(self, store: SessionStore, session: Session) -> None:
         self._store = store
@@ -70,22 +70,22 @@ class Conversation:
         self._newest = 0
         """The message at the end of the stored session, as far as we know."""
         self._measured = (0, 0)
-        """Up to which message the provider has counted the prompt, and what it counted."""
+        """The last message in the provider's token count, and that count."""
 
     def load(self) -> list[Message]:
-        """Read what is stored; returns the results that had to be added because a process died."""
+        """Read the stored messages; returns the results that were added because a process died."""
         worked_on_by = working_process(self._store, self.session_id)
         if worked_on_by:
             raise SessionError(
                 f"process {worked_on_by} is working on session {self.session_id!r}; wait until it is done, "
-                "or begin a new session"
+                "or start a new session"
             )
         repaired = repair(self._store, self.session_id)
         self._read()
         return repaired
 
     def refresh(self) -> None:
-        """Read again what others added since, and what is missing because the store could not be written."""
+        """Load again if others added messages, or if results are missing because the store could not be written."""
         if self._store.newest_message(self.session_id) != self._newest or not _is_whole(self.messages):
             self.load()
 
@@ -100,7 +100,7 @@ class Conversation:
         self._call_ids |= {call.id for message in self.messages for call in message.tool_calls}
 
     def add(self, message: Message, *, turn_id: str = "", usage: Usage | None = None) -> int:
-        """Put a message at the end; it is on disk when this returns its position."""
+        """Append a message; it is on disk when this returns its position."""
         message = storable(message)
         if message.role == "user" and not self.title:
             self.title = _title(message.text)
@@ -116,7 +116,7 @@ class Conversation:
         return len(self.messages) - 1
 
     def with_fresh_call_ids(self, message: Message) -> Message:
-        """The message with ids that no earlier call of this session has; some servers count from zero each time."""
+        """The message with call ids that are unique in this session; some servers count from zero each time."""
         message = storable(message)
         seen = set(self._call_ids)
         calls = []
@@ -131,19 +131,19 @@ class Conversation:
         return [msgspec.to_builtins(message) for message in self.messages]
 
     def replace(self, position: int, message: Message) -> None:
-        """Put a shorter version of a message in its place; the longer one is kept beside the conversation."""
+        """Replace a message with a shorter version; the store keeps the original."""
         message = storable(message)
         self._ids[position] = self._store.fold(self.session_id, [self._ids[position]], message)
         self.messages[position] = message
         self._tokens[position] = estimate_message_tokens(message)
 
     def fold(self, positions: Sequence[int], summary: Message) -> None:
-        """Let a summary stand for these messages, in the place of the first of them."""
+        """Replace these messages with a summary, at the position of the first."""
         self._store.fold(self.session_id, [self._ids[position] for position in positions], summary)
         self._read()
 
     def undo(self) -> int:
-        """Take back the last exchange: the latest question and all that followed; returns how many messages."""
+        """Remove the last exchange: the latest question and everything after it; returns the number of messages."""
         first = self.latest_question()
         if first is None:
             return 0
@@ -152,7 +152,7 @@ class Conversation:
         return taken_back
 
     def latest_question(self) -> int | None:
-        """Where the latest run begins: what was said while it worked belongs to it."""
+        """Where the latest run starts, including messages that the user sent during it."""
         questions = [position for position, message in enumerate(self.messages) if message.role == "user"]
         if not questions:
             return None
@@ -160,7 +160,7 @@ class Conversation:
         return next((at for at in questions if turn and self._turns[at] == turn), questions[-1])
 
     def tokens(self, fixed: int) -> int:
-        """About how many tokens the next request takes; `fixed` is what system prompt and tools take."""
+        """The approximate tokens of the next request; `fixed` is for the system prompt and tools."""
         counted, measured = self._measured
         if measured:
             return measured + sum(self._tokens[counted:])
@@ -168,7 +168,7 @@ class Conversation:
 
     @property
     def stored_tokens(self) -> int:
-        """About how many tokens the messages take by themselves."""
+        """The approximate tokens of the messages alone."""
         return sum(self._tokens)
 
 

@@ -1,4 +1,4 @@
-"""Subagents: agents that another agent starts for one task each, with fewer tools and a budget, side by side.
+"""Subagents: agents that another agent starts for one task each, in parallel, with fewer tools and a budget.
 
 They end with the agent that started them. A subagent reports what it found even if it did not finish.
 """
@@ -27,7 +27,7 @@ from toolcrib.hooks.manager import HookManager
 logger = logging.getLogger(__name__)
 
 FORBIDDEN_TOOLS = frozenset({"delegate_task", "clarify", "memory", "send_message", "execute_code", "cronjob"})
-"""What subagents are not given; an orchestrator that may still start subagents keeps `delegate_task`."""
+"""The tools that subagents do not get; an orchestrator that may still start subagents keeps `delegate_task`."""
 GOAL_CHARS = 80
 PARTIAL_MESSAGES = 3
 STOP_SECONDS = 5.0
@@ -43,7 +43,7 @@ State = Literal["started", "working", "completed", "failed", "interrupted", "tim
 
 
 class DelegatedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work for one subagent."""
+    """One task for one subagent."""
 
     goal: str
     context: str = ""
@@ -60,7 +60,7 @@ class DelegatedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubagentRunner(Protocol):
-    """An agent, as far as the one who sent it needs it."""
+    """The part of an agent that its parent uses."""
 
     @property
     def session_id(self) -> str: ...
@@ -76,7 +76,7 @@ class SubagentRunner(Protocol):
 
 
 class Subagent(msgspec.Struct):
-    """One subagent at work, for whoever wants to see or stop it."""
+    """One running subagent, for display and for stopping it."""
 
     id: str
     task: DelegatedTask
@@ -119,14 +119,14 @@ class Delegation:
         self._running: set[asyncio.Future[list[JsonObject]]] = set()
         self._started_count = 0
         self.paused = False
-        """While true, no subagent is started."""
+        """While true, no subagent starts."""
 
     def active(self, session_id: str = "") -> list[Subagent]:
-        """The subagents at work, of one agent or of all."""
+        """The running subagents, of one agent or of all."""
         return [subagent for subagent in self._subagents.values() if session_id in ("", subagent.task.parent_id)]
 
     def interrupt(self, child_id: str) -> bool:
-        """Stop one subagent; it reports what it has. False when there is none of that id."""
+        """Stop one subagent; it reports what it has. False if no subagent has that id."""
         subagent = self._subagents.get(child_id)
         if subagent is not None:
             subagent.agent.interrupt("stopped by the user")
@@ -143,7 +143,7 @@ class Delegation:
         return json.dumps({"results": reports, "total_seconds": seconds}, ensure_ascii=False)
 
     async def close(self) -> None:
-        """Stop all subagents, and wait a moment until they have left everything in order."""
+        """Stop all subagents, and wait a moment for their cleanup."""
         for subagent in list(self._subagents.values()):
             subagent.agent.interrupt("the agent that sent it is closed")
         here = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class Delegation:
             return work.result()
 
     def _tasks(self, args: JsonObject, ctx: ToolContext) -> tuple[list[DelegatedTask], str]:
-        """What is to be done, or why nothing is."""
+        """The tasks, or why there are none."""
         depth = self._depths.get(ctx.session_id, 0)
         if self.paused:
             return [], "no helpers are sent out at the moment: the user paused it; do the work yourself"
@@ -201,7 +201,7 @@ class Delegation:
         async with at_once:
             if cancel.cancelled:
                 return _not_begun(task, "interrupted", "it was stopped before it began")
-            # A provider may be anybody's code, and one that fails must cost only this task.
+            # A provider may be foreign code, and its failure must affect only this task.
             agent, error = attempt(self._start, task)
             if agent is None:
                 return _not_begun(task, "failed", str(error))
@@ -233,7 +233,7 @@ class Delegation:
         return report
 
     async def _run(self, subagent: Subagent) -> RunResult | None:
-        """How its run ended; None when its time was over."""
+        """How its run ended; None if it timed out."""
         seconds = self._settings.child_timeout_seconds
         running = asyncio.ensure_future(
             subagent.agent.run(subagent.task.question, on_event=lambda event: self._on_event(subagent, event))
@@ -322,7 +322,7 @@ def _state(result: RunResult | None) -> State:
 
 
 def _partial(messages: Sequence[Message]) -> str:
-    """What a subagent said and did last, for when it did not come to its report."""
+    """What a subagent last said and did, if it ended without a report."""
     said = [message.text for message in messages if message.role == "assistant" and message.text][-PARTIAL_MESSAGES:]
     called = [f"{call.name}({shorten(call.arguments, 100)})" for message in messages for call in message.tool_calls]
     parts = [*said, f"Calls so far: {'; '.join(called[-10:])}" if called else ""]

@@ -1,4 +1,4 @@
-"""What an agent tells whoever watches it, while it works."""
+"""The events that an agent emits while it works."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     answer: str = ""
-    """What the agent said last; with another outcome than `answered`, as far as it came."""
+    """The agent's last text; may be incomplete unless the outcome is `answered`."""
     problem: str = ""
-    """What went wrong and what to do, as one sentence; empty when it was answered."""
+    """What went wrong and what to do, as one sentence; empty if the question was answered."""
     images: tuple[Image, ...] = ()
     session_id: str = ""
     turns: int = 0
@@ -43,11 +43,11 @@ def _snake(name: str) -> str:
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_snake):
-    """One thing that happened. As JSON it carries its kind under `event`."""
+    """One event. As JSON it has its kind under `event`."""
 
 
 class RunStarted(AgentEvent, frozen=True, kw_only=True):
-    """A question is being worked on."""
+    """The agent started to work on a question."""
 
     session_id: str
     model: str
@@ -67,15 +67,15 @@ class TextStreamed(AgentEvent, frozen=True, kw_only=True):
 
 
 class ReasoningStreamed(AgentEvent, frozen=True, kw_only=True):
-    """A piece of what the model thinks before it answers."""
+    """A piece of the model's reasoning before its answer."""
 
     text: str
 
 
 class Notified(AgentEvent, frozen=True, kw_only=True):
-    """Something to know: a retry, a fallback, a tool that was set aside, a warning to the model.
+    """A notice: a retry, a fallback, a tool that was left out, a warning to the model.
 
-    With the kind `restart`, what was streamed of this answer is void and it begins anew.
+    With the kind `restart`, the partial answer is discarded and the answer starts over.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class MessageAdded(AgentEvent, frozen=True, kw_only=True):
 
     message: Message
     usage: Usage | None = None
-    """Of an answer: what it used."""
+    """For an answer: its usage."""
 
 
 class CallStarted(AgentEvent, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class CallStarted(AgentEvent, frozen=True, kw_only=True):
 
     call: RequestedCall
     title: str = ""
-    """What people know the tool by, where that is not the name in the call: of one of a server, the names of both."""
+    """The tool's display name, if it differs from the name in the call; may include the server's name."""
     emoji: str = ""
     summary: str = ""
     """The argument that says most about the call, in one line: a command, a path, a question."""
@@ -111,7 +111,7 @@ class CallStarted(AgentEvent, frozen=True, kw_only=True):
 
 
 class CallProgressed(AgentEvent, frozen=True, kw_only=True):
-    """A tool says how far it is."""
+    """A tool reports its progress."""
 
     call_id: str
     message: str
@@ -124,7 +124,7 @@ class CallFinished(AgentEvent, frozen=True, kw_only=True):
     name: str
     status: ResultStatus
     text: str
-    """What the model is told, without images."""
+    """The result text for the model, without images."""
     error_message: str = ""
     error_type: str = ""
     duration_ms: float = 0.0
@@ -132,22 +132,22 @@ class CallFinished(AgentEvent, frozen=True, kw_only=True):
 
 
 class Compressed(AgentEvent, frozen=True, kw_only=True):
-    """The older part of the conversation was replaced by a summary."""
+    """A summary replaced the older part of the conversation."""
 
     messages: int
-    """How many messages were folded."""
+    """How many messages the summary replaced."""
     tokens_before: int
     tokens_after: int
 
 
 class Steered(AgentEvent, frozen=True, kw_only=True):
-    """Something that was said while the agent worked has reached it."""
+    """A message that the user sent while the agent worked has been added."""
 
     text: str
 
 
 class SubagentProgressed(AgentEvent, frozen=True, kw_only=True, tag="child_progressed"):
-    """A helper that the agent sent out did something; `what` is one line for people."""
+    """A subagent did something; `what` is one line to display."""
 
     child_id: str
     goal: str
@@ -156,7 +156,7 @@ class SubagentProgressed(AgentEvent, frozen=True, kw_only=True, tag="child_progr
 
 
 class RunEnded(AgentEvent, frozen=True, kw_only=True):
-    """The question is done with, one way or the other."""
+    """The run ended, with or without an answer."""
 
     result: RunResult
 
@@ -182,7 +182,7 @@ OnEvent = Callable[[AnyEvent], None]
 
 
 async def stream_events(run: Callable[[OnEvent], Coroutine[Any, Any, Any]]) -> AsyncGenerator[AnyEvent, None]:
-    """What `run` tells the watcher that it is given, until it ends. Leaving the loop ends the run."""
+    """The events that `run` passes to its watcher, until it ends. Leaving the loop ends the run."""
     events: asyncio.Queue[AnyEvent | None] = asyncio.Queue()
     loop, home_thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -190,7 +190,7 @@ async def stream_events(run: Callable[[OnEvent], Coroutine[Any, Any, Any]]) -> A
         if threading.get_ident() == home_thread:
             events.put_nowait(event)
         else:
-            # What a tool in a thread says must also wake the loop.
+            # An event from a tool's thread must also wake the loop.
             loop.call_soon_threadsafe(events.put_nowait, event)
 
     task = asyncio.ensure_future(run(put))

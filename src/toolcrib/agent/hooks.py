@@ -1,4 +1,4 @@
-"""Hooks and middleware around a run: what they hear, and where their answers count."""
+"""Calls the hooks and middleware around a run and applies their answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunHooks(msgspec.Struct, kw_only=True):
         return user_message(f"{question.text}\n\n{context}", question.images) if context else question
 
     async def verified(self, text: str) -> str:
-        """What a `pre_verify` hook wants done before this answer counts; empty when it may stand."""
+        """What a `pre_verify` hook wants done before it accepts this answer; empty if it accepts it."""
         if not self.hooks.has("pre_verify") or self._verified >= MAX_VERIFY_ROUNDS:
             return ""
         paths = self.changed_paths()
@@ -65,12 +65,12 @@ class RunHooks(msgspec.Struct, kw_only=True):
         return ""
 
     async def transformed(self, text: str) -> str:
-        """The answer as `transform_llm_output` leaves it."""
+        """The answer after `transform_llm_output`."""
         changed = first_text(await self._tell("transform_llm_output", response_text=text, model=self.model))
         return text if changed is None else changed
 
     async def closed(self, result: RunResult, api_request_id: str) -> None:
-        """Told when the question is done with, one way or the other."""
+        """Runs when the run ends, with or without an answer."""
         if self.hooks.has("post_llm_call"):
             await self._tell("post_llm_call", **self._exchange(), assistant_response=result.answer)
         await self._tell(
@@ -103,7 +103,7 @@ Send = Callable[[ModelRequest], Awaitable[ModelResponse]]
 
 
 async def fire(hooks: HookManager, name: str, **keywords: Any) -> list[Any]:
-    """What the callbacks of a hook answered, without None; one that fails is logged and left out."""
+    """The answers of a hook's callbacks, without None; one that fails is logged and skipped."""
     if hooks.is_empty or not hooks.has(name):
         return []
     keywords["telemetry_schema_version"] = TELEMETRY_SCHEMA_VERSION
@@ -188,11 +188,11 @@ async def _run_layer(
             rest[-1].cancel()
         return rest[-1].result()
 
-    # A plain function waits for the rest, so it must not stand on the loop that the rest needs.
+    # A plain function blocks until the rest is done, so it must not run on the loop that the rest needs.
     try:
         return await asyncio.to_thread(registered, keywords | {"next_call": next_call})
     finally:
-        # Nobody waits any more for a request that goes on; without effect on one that has ended.
+        # No caller waits for a request that is still running; this has no effect on a finished one.
         stopped.set()
         for future in rest:
             future.cancel()
@@ -216,7 +216,7 @@ def _changed(request: ModelRequest, changed: JsonObject, registered: HookRegistr
     try:
         return msgspec.convert(as_json(request) | changed, ModelRequest)
     except msgspec.ValidationError as error:
-        logger.error("what %s made of a request cannot be sent: %s", registered.source, error)
+        logger.error("cannot send a request as changed by %s: %s", registered.source, error)
         return request
 
 
@@ -228,5 +228,5 @@ def _response(answer: Any) -> ModelResponse | None:
     try:
         return msgspec.convert(answer, ModelResponse)
     except msgspec.ValidationError as error:
-        logger.error("what a middleware gave instead of a response cannot be read: %s", error)
+        logger.error("cannot read the response that a middleware returned: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""What the agents of one program share: runtime, sessions, memory, models, approver. The only place that builds it."""
+"""Builds what the agents of one program share: runtime, sessions, memory, models and approver."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 class Asker(Protocol):
-    """The front end of a session, as far as it can put a question to the person."""
+    """The part of a session's front end that can ask the user a question."""
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
 
 
 class HostedAgent(SubagentRunner, Protocol):
-    """An agent, as far as its host needs it."""
+    """The part of an agent that its host uses."""
 
     model: str
 
@@ -141,10 +141,10 @@ class AgentHost:
             self.runtime.services.provide("asker", asker)
 
     def _asked(self, approver: Approver | None) -> Approver | None:
-        """The approver: the person, in smart mode after a model; nobody for subagents that the config trusts."""
+        """The approver: the user, in smart mode after a model; subagents that the config trusts need no approval."""
         approvals = self.settings.approvals
         if approvals.mode == "smart" and approver is not None:
-            # Without anybody to fall back on, a model's word alone must not mean yes.
+            # Without a user to fall back on, a model's answer alone must not mean yes.
             approver = SmartApprover(LazyAuxiliary(self), approver, classes=approvals.smart_classes)
         if self.settings.delegation.subagent_auto_approve:
             return TrustedSubagents(self.subagent_sessions, approver or NoApprover())
@@ -210,7 +210,7 @@ class AgentHost:
             self.runtime.close()
         self.store.close()
         if not self.loop.is_current:
-            # A loop cannot wait for its own end; whoever runs this on it closes it behind us.
+            # A loop cannot wait for its own end; the code that runs this on it closes it afterwards.
             self.loop.close()
 
     async def __aenter__(self) -> AgentHost:
@@ -227,7 +227,7 @@ def rendered(definitions: Sequence[JsonObject], dialect: Any) -> list[JsonObject
 
 
 class LazyAuxiliary:
-    """The auxiliary model, created when it is first asked."""
+    """The auxiliary model, created on first use."""
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
@@ -237,7 +237,7 @@ class LazyAuxiliary:
 
 
 class _Conversations:
-    """Adds messages of plugins to the session of the current call, else to the one that started working last."""
+    """Adds plugins' messages to the session of the current call, or to the one that started working last."""
 
     def __init__(self, running: dict[str, HostedAgent]) -> None:
         self._running = running
@@ -267,7 +267,7 @@ class PluginModel(LazyAuxiliary):
 
 
 class TrustedSubagents:
-    """Approves what subagents want to do; what is always denied never gets here."""
+    """Approves calls of subagents; calls that are always denied never get here."""
 
     def __init__(self, sessions: set[str], fallback: Approver) -> None:
         self._sessions = sessions
@@ -290,7 +290,7 @@ Signature = tuple[int, int, int] | None
 
 
 class McpServerWatcher:
-    """Keeps MCP servers in line with the config file, for all agents of a host. Costs a `stat` before a request."""
+    """Keeps MCP servers in sync with the config file, for all agents of a host. Costs a `stat` before a request."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -307,15 +307,15 @@ class McpServerWatcher:
         return bool(self._settings.mcp_servers) and not self._settings.safe_mode
 
     async def before_request(self) -> str:
-        """Bring the servers in line with the config file, and wait once, and not for ever, for those starting.
+        """Bring the servers in sync with the config file, and wait once, with a limit, for those that are starting.
 
-        Returns what is wrong with the file as a sentence, once.
+        Reports each problem with the file once, as a sentence.
         """
         warning = ""
         if self._is_watching and self._settings.mcp.auto_reload_on_config_change:
             seen = self._signature()
             if seen != self._seen:
-                # First of all: another agent that comes here meanwhile has nothing to do.
+                # Set this first, so that another agent that gets here meanwhile has nothing to do.
                 self._seen = seen
                 warning = await self._follow_file()
         if self._are_awaited:
@@ -324,7 +324,7 @@ class McpServerWatcher:
         return warning
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until every server was tried once; by default for as long as the config says."""
+        """Wait until every server has been tried once; by default for as long as the config says."""
         if self.are_configured:
             hub = self._runtime.mcp
             await hub.wait_ready(hub.discovery_seconds if seconds is None else seconds)
@@ -332,7 +332,7 @@ class McpServerWatcher:
     async def reload(self) -> None:
         """Read the config file now, and start, restart and stop servers accordingly; raises if the file is broken."""
         if self._settings.safe_mode:
-            raise UsageError("safe mode is on, so that no MCP server is used; unset TOOLCRIB_SAFE_MODE to end it")
+            raise UsageError("safe mode is on, so toolcrib uses no MCP servers; unset TOOLCRIB_SAFE_MODE to end it")
         self._seen = self._signature()
         await self._use(await asyncio.to_thread(load_settings, self._runtime.settings.home))
 
@@ -343,7 +343,7 @@ class McpServerWatcher:
                 await self._use(settings)
             self._settings = replace(self._settings, mcp=settings.mcp)
         except (ToolcribError, TimeoutError) as error:
-            problem = f"the MCP servers stay as they are, because the config file is broken: {_first_line(error)}"
+            problem = f"the MCP servers were not updated, because the config file is broken: {_first_line(error)}"
             is_new, self._warned = problem != self._warned, problem
             if is_new:
                 logger.warning("%s", problem)
@@ -354,7 +354,7 @@ class McpServerWatcher:
     async def _use(self, settings: Settings) -> None:
         self._settings = replace(self._settings, mcp_servers=settings.mcp_servers)
         self._runtime.toolsets.expected = frozenset(toolsets_of_servers(self._settings))
-        # It waits for servers to end, and this loop has other work.
+        # It waits for servers to end, and this loop has other work to do.
         await asyncio.to_thread(self._runtime.mcp.reload, settings.mcp_servers)
         self._are_awaited = True
 
@@ -366,7 +366,7 @@ class McpServerWatcher:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _came_from_the_file(self) -> bool:
-        """Whether the servers come from the config file; those that a program names in code stay as they are."""
+        """Whether the servers come from the config file; those that a program names in code never change."""
         if not self._settings.mcp_servers:
             return True
         try:

@@ -1,4 +1,4 @@
-"""The loop: ask the model, do what it asks for, tell it the results, until it answers.
+"""The agent loop: query the model, run its tool calls, return the results, until it answers.
 
 run → step → query → execute
 """
@@ -46,15 +46,15 @@ WRAP_UP = (
     "[The budget for this question is used up, and no tool can be called any more. "
     "Say what was done and found so far, and what remains to be done.]"
 )
-EMPTY_ANSWER = "the model gave an empty answer; ask again, or choose another model with `toolcrib model use`"
+EMPTY_ANSWER = "the model returned an empty answer; ask again, or choose another model with `toolcrib model use`"
 REFUSED = "the model refused to answer; word the question differently or choose another model"
 MIN_ANSWER_TOKENS = 256
 CLOSING_SECONDS = 5.0
-"""How long the hooks may take that hear of the end of a run that was interrupted."""
+"""How long the end hooks of an interrupted run may take."""
 
 
 class RunnableAgent(Protocol):
-    """An agent, as far as one of its runs needs it."""
+    """The part of an agent that one of its runs uses."""
 
     host: AgentHost
     conversation: Conversation
@@ -82,7 +82,7 @@ class RunnableAgent(Protocol):
 
 
 class AgentRun:
-    """One question on its way to an answer. Whatever ends it, every call in the conversation has one result."""
+    """One run: from a question to its answer. However it ends, every call in the conversation has one result."""
 
     def __init__(
         self, agent: RunnableAgent, question: Message, watch: Callable[[AnyEvent], None], cancel: CancelToken
@@ -140,7 +140,7 @@ class AgentRun:
         return await self._wrap_up()
 
     async def step(self) -> RunResult | None:
-        """One request and what it asks for; the result when the question is done with."""
+        """One request and the calls it asks for; returns the result if the run has ended."""
         if self._cancel.cancelled:
             raise Interrupted
         await self._hear()
@@ -153,7 +153,7 @@ class AgentRun:
         return await self._answered(response)
 
     async def query(self, offered: SelectedTools) -> ModelResponse:
-        """Ask the model, once more with less where the request was too long."""
+        """Query the model; if the request is too long, shorten it and try once more."""
         self._turns += 1
         self.emit(TurnStarted(turn=self._turns))
         try:
@@ -193,7 +193,7 @@ class AgentRun:
         )
 
     async def execute(self, calls: Sequence[RequestedCall]) -> RunResult | None:
-        """Run the calls of one answer; every one of them gets its result, whatever happens."""
+        """Run the calls of one answer; every call gets a result, whatever happens."""
         batch = self._batch(calls, calls_left=self._agent.max_calls - self._calls)
         self._last_results = await batch.run()
         self._calls += batch.run_count
@@ -227,13 +227,13 @@ class AgentRun:
         if response.stop == "refused" and not text.strip():
             return self._result("failed", problem=REFUSED)
         if not text.strip() and not response.message.images:
-            # A model that has nothing to say to a denial leaves a denial.
+            # If the model has nothing to say after a denial, the outcome is the denial.
             outcome, problem = self._ending()
             if outcome == "answered":
                 return self._result("failed", problem=EMPTY_ANSWER)
             return self._result(outcome, problem=problem)
         if self._agent.steering:
-            return None  # Somebody spoke while the model was answering.
+            return None  # The user sent a message while the model was answering.
         wanted = await self._stoppable(self._hooks.verified(text))
         if wanted:
             self.add(user_message(wanted))
@@ -243,7 +243,7 @@ class AgentRun:
         return self._result(outcome, answer=told, problem=problem, last=response)
 
     def _ending(self) -> tuple[Outcome, str]:
-        """How an answer counts: what the model wanted last was denied, or failed, and it found no other way."""
+        """The outcome of an answer: denied or failed if the model's last calls were, otherwise answered."""
         if any(result.error_type in ("denied", "approval_timeout") for result in self._last_results):
             denied = next(one for one in self._last_results if one.error_type in ("denied", "approval_timeout"))
             return "denied", denied.error_message
@@ -252,9 +252,9 @@ class AgentRun:
         return "answered", ""
 
     async def _wrap_up(self) -> RunResult:
-        """Out of budget: a last answer without tools says how far it came."""
+        """Out of budget: ask for a last answer, without tools, about the progress so far."""
         what = f"{self._agent.max_calls} calls" if self._out_of_calls else f"{self._agent.max_turns} turns"
-        problem = f"the budget of {what} is used up; go on in the same session, or raise it (max_turns, max_calls)"
+        problem = f"the budget of {what} is used up; continue in the same session, or raise it (max_turns, max_calls)"
         self.emit(Notified(kind="budget", message=problem))
         self.add(user_message(WRAP_UP))
         self._turns += 1
@@ -263,12 +263,12 @@ class AgentRun:
         except ModelError:
             return self._result("budget", problem=problem)
         if response.message.tool_calls:
-            # Some models call what they are not offered any more.
+            # Some models call tools that they are no longer offered.
             await self._batch(response.message.tool_calls, calls_left=0).run()
         return self._result("budget", answer=response.message.text, problem=problem, last=response)
 
     async def _hear(self) -> None:
-        """Add what was said, what background processes did and what scheduled jobs found, since the last request."""
+        """Add user messages, background process events and job results that arrived since the last request."""
         while self._agent.steering:
             text = self._agent.steering.popleft()
             self.add(user_message(text))
@@ -287,13 +287,13 @@ class AgentRun:
             await processes.acknowledge(session_id, "agent", events)
 
     async def _heed_servers(self) -> None:
-        """Let MCP servers follow the config file, and the first request wait a moment for their tools."""
+        """Sync MCP servers with the config file, and let the first request wait a moment for their tools."""
         problem = await self._stoppable(self._host.servers.before_request())
         if problem:
             self.emit(Notified(kind="config", message=problem))
 
     async def _make_room(self, offered: SelectedTools, *, forced: bool = False) -> bool:
-        """Compress the conversation when it would not fit any more; True when that made room."""
+        """Compress the conversation if it no longer fits; True if that made room."""
         profile = self._agent.profile
         if profile.max_prompt_tokens is not None or not (self._host.settings.compression.enabled or forced):
             return False
@@ -309,7 +309,7 @@ class AgentRun:
         return True
 
     def _offered(self) -> SelectedTools:
-        # Asked for anew: servers may have become ready, or changed what they offer.
+        # Compute them again: servers may have become ready or changed their tools.
         self._allowed = self._agent.tool_selection.allowed
         offered = self._agent.tool_selection.current(
             self._agent.profile, self._agent.provider.dialect, self._question.text, self._called
@@ -317,7 +317,7 @@ class AgentRun:
         for tool in offered.set_aside:
             if tool.name not in self._announced:
                 self._announced.add(tool.name)
-                message = f"the tool {tool.name} is set aside: {tool.reason}"
+                message = f"the tool {tool.name} is left out: {tool.reason}"
                 self.emit(Notified(kind="tool_set_aside", tool=tool.name, message=message))
         return offered
 
@@ -334,7 +334,7 @@ class AgentRun:
         return position
 
     def replace(self, position: int, message: Message) -> None:
-        """Put a shorter version of a message in its place."""
+        """Replace a message with a shorter version."""
         self._conversation.replace(position, message)
 
     @property
@@ -342,7 +342,7 @@ class AgentRun:
         return f"{self._turn_id}-{self._turns}"
 
     def _keep_partial(self, text: str) -> None:
-        """An answer that was cut short is part of the conversation as far as it came."""
+        """Add the partial text of an interrupted answer to the conversation."""
         if text.strip():
             self.add(Message(role="assistant", content=text))
 
@@ -368,7 +368,7 @@ class AgentRun:
             else:
                 await self._stoppable(closing)
         except (Interrupted, TimeoutError):
-            logger.warning("a hook that hears of the end of a run took too long and was left behind")
+            logger.warning("abandoned an end hook of a run because it took too long")
         self.emit(RunEnded(result=result))
 
     def _result(
@@ -389,7 +389,7 @@ class AgentRun:
 async def run_question(
     agent: RunnableAgent, question: Message, watch: Callable[[AnyEvent], None], cancel: CancelToken
 ) -> RunResult:
-    """Work on one question. Cancelling the task that awaits this leaves a conversation that can be gone on with."""
+    """Work on one question. Cancelling the task that awaits this leaves a conversation that can be resumed."""
     try:
         return await AgentRun(agent, question, watch, cancel).run()
     except asyncio.CancelledError:

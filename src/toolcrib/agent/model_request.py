@@ -1,4 +1,4 @@
-"""One request to a model: told to hooks, passed through middleware, streamed as events, stopped at any moment."""
+"""Sends one request to a model: calls hooks and middleware, streams events, and can stop at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Somebody stopped the run; `text` is what of the answer was there by then."""
+    """The run was stopped; `text` is the partial answer."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__("interrupted")
@@ -42,7 +42,7 @@ class Interrupted(Exception):
 
 
 class RequestIds(Struct, frozen=True, kw_only=True):
-    """What hooks go by."""
+    """What hooks receive."""
 
     session_id: str
     turn_id: str
@@ -69,7 +69,7 @@ class ModelQuery:
         self._text: list[str] = []
 
     async def send(self, request: ModelRequest) -> ModelResponse:
-        """The whole response; raises Interrupted with what was streamed, or ModelError."""
+        """The whole response; raises Interrupted with the partial text, or ModelError."""
         try:
             if self._hooks.is_empty:
                 return await self.stoppable(complete(self._provider, request, self._hear), self._cancel)
@@ -131,7 +131,7 @@ class ModelQuery:
 
     @staticmethod
     async def stoppable(work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
-        """The result of the work; cancels it and raises Interrupted when the token says stop."""
+        """The result of the work; if the token is cancelled, cancels the work and raises Interrupted."""
         _refuse_after_stop(work, cancel)
         stop = _Stop(cancel)
         try:
@@ -145,8 +145,8 @@ class ModelQuery:
 
 
 class _Stop:
-    """Cancels the task that it was made in when a token says so. A task of its own for the work would cost two turns
-    of the loop, in which many agents at once wait for each other."""
+    """Cancels the task that created it when a token is cancelled. A separate task for the work would cost two loop
+    iterations, which adds up with many agents at once."""
 
     def __init__(self, cancel: CancelToken) -> None:
         task = asyncio.current_task()
@@ -157,7 +157,7 @@ class _Stop:
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
-            with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
+            with contextlib.suppress(RuntimeError):  # The loop may already be closed.
                 loop.call_soon_threadsafe(self._stop)
 
         self._unregister = cancel.on_cancel(stop)
@@ -168,7 +168,7 @@ class _Stop:
             self._task.cancel()
 
     def took_back(self) -> bool:
-        """Whether the cancellation was ours alone; it is over then, and the task goes on."""
+        """Whether the cancellation was only ours; if so, clears it, and the task continues."""
         if not self._stopped or self._task is None:
             return False
         self._stopped = False
@@ -176,7 +176,7 @@ class _Stop:
 
     def over(self) -> None:
         self._unregister()
-        # Work that ended all the same, in spite of being cancelled, leaves no cancellation behind.
+        # If the work finished despite the cancellation, clear the cancellation.
         self.took_back()
         self._task = None
 

@@ -1,4 +1,4 @@
-"""The system prompt: made once for a session, and the same bytes ever after, so that providers' caches hit."""
+"""The system prompt: built once per session and never changed, so that providers' caches hit."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PROJECT_FILES = ("AGENTS.md", "agents.md")
 
 
 class PromptSources(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a prompt is made from."""
+    """Everything that the prompt is built from."""
 
     home: Home
     cwd: str
     memory: str = ""
-    """What is remembered, as it was when the session began."""
+    """The memory as it was when the session started."""
     tool_names: frozenset[str] = frozenset()
     plugins: Sequence[SkillPlugin] = ()
-    """Those that may offer skills."""
+    """The tools that may offer skills."""
     today: date | None = None
 
 
@@ -67,7 +67,7 @@ def _surroundings(sources: PromptSources) -> str:
 
 
 def _project(cwd: str) -> str:
-    """What the project says to agents, from the working folder or the nearest one above it in the same repository."""
+    """The project's instructions for agents, from the working folder or its nearest parent in the same repository."""
     if not cwd:
         return ""
     for folder in project_folders(Path(cwd)):
@@ -79,7 +79,7 @@ def _project(cwd: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """The text of a file; empty where there is none, or something that is no file, as a device would never end."""
+    """The text of a file; empty if there is no regular file, because a device might never end."""
     try:
         if not path.is_file():
             return ""

@@ -1,4 +1,4 @@
-"""Runs scheduled jobs, each in a session of its own under the `cron` policy, and delivers their results."""
+"""Runs scheduled jobs, each in its own session under the `cron` policy, and delivers their results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from toolcrib.registry.results import untrusted
 from toolcrib.runtime import Runtime
 
 FORBIDDEN_TOOLS = frozenset({"cronjob", "clarify"})
-"""Jobs make no jobs, and there is nobody to ask."""
+"""Jobs cannot create jobs, and no user can answer questions."""
 MAX_CONTEXT_CHARS = 20_000
 PLATFORM = "cron"
 SERVERS_SECONDS = 20.0
-"""How long a run waits for MCP servers; nobody sits there waiting for it."""
+"""How long a run waits for MCP servers; no user is waiting for it."""
 
 FRAME = (
     "This is a scheduled run of the job {name!r}. Nobody watches it and nobody can be asked, so decide yourself. "
@@ -41,7 +41,7 @@ FRAME = (
 
 
 class JobRunner:
-    """Does the work of runs, for a scheduler or for a person who runs a job now."""
+    """Carries out runs, for a scheduler or for a user who runs a job now."""
 
     def __init__(self, store: JobStore, load: Callable[[], Settings], on_event: OnEvent | None = None) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class JobRunner:
         self._on_event = on_event
 
     async def execute(self, claim: Claim, cancel: CancelToken) -> RunOutcome:
-        """How the run went, and what became of its delivery."""
+        """The outcome of the run and of its delivery."""
         host: AgentHost | None = None
         try:
             try:
@@ -58,10 +58,10 @@ class JobRunner:
                 work = _Work(host, self._store, claim, cancel, self._on_event)
                 report = await (work.with_script_alone() if claim.job.no_agent else work.with_agent())
             except ToolcribError as error:
-                # Whoever waits for a result is told that there is none.
+                # Deliver the failure too.
                 report = RunOutcome(state="failed", error=str(error))
             if cancel.cancelled:
-                # That it was stopped is a result, too, and its delivery is not stopped with it.
+                # Being stopped is a result too, and its delivery must not be stopped with it.
                 report = msgspec.structs.replace(report, state="failed", error=cancel.reason or report.error)
                 cancel = CancelToken()
             runtime = host.runtime if host is not None else None
@@ -72,11 +72,11 @@ class JobRunner:
                 await host.close()
 
     def _open_host(self, job: Job) -> AgentHost:
-        # Read for every run, so that a scheduler that runs for weeks goes by the settings of today.
+        # Read for every run, so a scheduler that runs for weeks uses the current settings.
         settings = self._load()
         if job.workdir and settings.terminal.backend in ON_THIS_MACHINE and not Path(job.workdir).is_dir():
             raise JobError(
-                f"the folder {job.workdir!r} of the job is gone; name another one with "
+                f"the job's folder {job.workdir!r} no longer exists; set another one with "
                 f"`toolcrib cron update {job.id} --workdir FOLDER`"
             )
         host = AgentHost(
@@ -104,7 +104,7 @@ class _Work:
         self._on_event = on_event
 
     async def with_script_alone(self) -> RunOutcome:
-        """The output of the script is the result; no model is asked, but there is a session that tells of it."""
+        """The output of the script is the result; no model is used, but a session records it."""
         job, sessions = self._job, self._host.store
         session = sessions.create(source=PLATFORM, cwd=self._host.runtime.workspace, title=job.name)
         outcome = await self._script(session.id)
@@ -119,7 +119,7 @@ class _Work:
         )
 
     async def with_agent(self) -> RunOutcome:
-        """What the agent says last is the result."""
+        """The agent's last message is the result."""
         job = self._job
         agent = Agent(
             host=self._host,
@@ -141,15 +141,15 @@ class _Work:
                 unregister()
         finally:
             if not job.attach_to_session:
-                # Behind the run: its first question made a title of its own.
+                # After the run, because its first question sets a title.
                 self._host.store.update(agent.session_id, title=job.name)
             await agent.close("done")
         return _report(result)
 
     async def _late_toolsets(self) -> list[str]:
-        """The toolsets of MCP servers that are not ready, of a job that is bound to certain tools.
+        """The toolsets of MCP servers that are not ready, for a job that is limited to certain tools.
 
-        What they will bring is not known, so that nobody could say whether the job's maker had it.
+        Their tools are unknown, so we cannot tell whether the job's creator had them.
         """
         await self._host.servers.wait(SERVERS_SECONDS)
         if self._job.allowed_tools is None:
@@ -159,7 +159,7 @@ class _Work:
         return [toolset for toolset in to_come if not runtime.registry.get_tool_names_for_toolset(toolset)]
 
     def _withheld(self) -> frozenset[str]:
-        """The tools that the run does not get: those that no run gets, and those that the job's maker did not have."""
+        """The tools that the run does not get: those that no run gets, and those that the job's creator lacked."""
         job, runtime = self._job, self._host.runtime
         if job.allowed_tools is None:
             return FORBIDDEN_TOOLS
@@ -168,7 +168,7 @@ class _Work:
         return FORBIDDEN_TOOLS | (chosen - frozenset(job.allowed_tools))
 
     async def _question(self, agent: Agent) -> str:
-        """The prompt, behind everything that the job has put before it."""
+        """The prompt, preceded by everything that the job adds to it."""
         job = self._job
         parts = [FRAME.format(name=job.name)]
         parts += [await self._skill(name, agent) for name in job.skills]
@@ -226,10 +226,10 @@ OWNER_FILE = 0o600
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A result on its way."""
+    """A result to deliver."""
 
     runtime: Runtime | None
-    """None where the run could not begin."""
+    """None if the run could not start."""
     store: JobStore
     claim: Claim
     report: RunOutcome
@@ -249,7 +249,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 async def deliver(delivery: Delivery) -> str:
-    """What became of the delivery, as a note for the run; a failure does not make the run fail."""
+    """Delivers the result; returns a note for the run. A failed delivery does not make the run fail."""
     try:
         destination = stored_destination(delivery.claim.job.deliver)
         return await DELIVERIES[destination.kind](delivery, destination)
@@ -278,21 +278,21 @@ async def _append_to_file(delivery: Delivery, destination: Destination) -> str:
 
 
 def _append(path: str, text: str) -> None:
-    """Put a text at the end of a regular file; a link in the way was not there when the job was agreed to."""
+    """Append a text to a regular file; a link in the path did not exist when the job was approved."""
     if os.path.realpath(path) != path:
-        raise JobError(f"there is a link in the way to {path!r} that was not there when the job was made")
+        raise JobError(f"the path {path!r} contains a link that did not exist when the job was created")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, OWNER_FILE)
     with os.fdopen(descriptor, "ab") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise JobError(f"{path!r} is no regular file")
+            raise JobError(f"{path!r} is not a regular file")
         stream.write(text.encode("utf-8", "replace"))
 
 
 async def _give_to_command(delivery: Delivery, destination: Destination) -> str:
-    """Run the command with the result on its input, where commands run; the gate judges all of it."""
+    """Run the command in the environment with the result as its input; the gate checks all of it."""
     if delivery.runtime is None:
-        raise JobError("there is nowhere to run the command, because the run could not begin")
+        raise JobError("the command cannot run, because the job's run could not start")
     mark = f"RESULT_{secrets.token_hex(8)}"
     command = f"{{ {destination.target}\n}} <<'{mark}'\n{delivery.text}\n{mark}"
     session, call_id = delivery.report.session_id, f"delivery_{delivery.claim.run.number}"
@@ -311,24 +311,24 @@ DELIVERIES: dict[str, Callable[[Delivery, Destination], Awaitable[str]]] = {
 
 
 MAX_SECONDS = 600
-"""The longest that the terminal tool lets a command run in the foreground."""
+"""The longest time that the terminal tool lets a command run in the foreground."""
 
 
 class ShellResult(msgspec.Struct, frozen=True):
-    """What a command printed, and what went wrong with it."""
+    """The output of a command, and what went wrong with it."""
 
     output: str = ""
     exit_code: int = 0
     problem: str = ""
-    """Why it did not run, or that it failed; empty when all went well."""
+    """Why it did not run, or that it failed; empty on success."""
     denied: bool = False
-    """It was not run at all."""
+    """Whether it did not run at all."""
 
 
 async def run_in_shell(
     runtime: Runtime, command: str, session_id: str, call_id: str, cancel: CancelToken
 ) -> ShellResult:
-    """Run a command in the workspace of a runtime, in a session that is on record."""
+    """Run a command in the workspace of a runtime, in a recorded session."""
     ctx = runtime.context(
         tool_name="terminal",
         session_id=session_id,

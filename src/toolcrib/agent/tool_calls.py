@@ -1,4 +1,4 @@
-"""The tool calls of one answer: run, watched by guardrails, and their results as messages in call order."""
+"""Runs the tool calls of one answer under guardrails; adds their results as messages in call order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRY_RUN = "dry run: this call was not made"
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one answer, and what they may use up."""
+    """The calls of one answer, and their budget."""
 
     calls: Sequence[RequestedCall]
     ctx: ToolContext
@@ -32,19 +32,19 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLog(Protocol):
-    """A run, as far as a batch reports to it."""
+    """The part of a run that a batch reports to."""
 
     def emit(self, event: AnyEvent) -> None: ...
 
     def add(self, message: Message) -> int:
-        """Put a message into the conversation; returns its position."""
+        """Add a message to the conversation; returns its position."""
         ...
 
     def replace(self, position: int, message: Message) -> None: ...
 
 
 class CallBatch:
-    """Runs calls. Each result is on disk as soon as those before it are; none is missing, whatever ends the batch."""
+    """Runs calls. Each result is on disk as soon as those before it are; none is missing, however the batch ends."""
 
     def __init__(self, runtime: Runtime, guardrails: Guardrails, log: RunLog, request: BatchRequest) -> None:
         self._runtime = runtime
@@ -79,7 +79,7 @@ class CallBatch:
         return [self._results[call.id] for call in self._calls]
 
     def _stopped(self, call: RequestedCall) -> bool:
-        """Whether a call is not run at all; its result says why."""
+        """Whether the call must not run; if so, adds a result that says why."""
         if self._request.dry_run:
             self._log.emit(self._start_event(call))
             self._finished(refused(call, DRY_RUN, "dry_run"))
@@ -100,7 +100,7 @@ class CallBatch:
 
     def _start_event(self, call: RequestedCall) -> CallStarted:
         registry = self._runtime.registry
-        # People are told of the tool that really runs.
+        # Show the tool that really runs.
         name, arguments = unwrap_tool_call(call.arguments) if call.name == TOOL_CALL else (call.name, call.arguments)
         entry = registry.get_entry(name)
         title = entry.title if entry is not None and entry.title != call.name else ""
@@ -131,7 +131,7 @@ class CallBatch:
         self._flush()
 
     def _flush(self) -> None:
-        """Add the results that are there, as far as none before them is missing."""
+        """Add the finished results up to the first missing one."""
         for call in self._calls:
             if call.id in self._added:
                 continue
@@ -141,7 +141,7 @@ class CallBatch:
             self._added[call.id] = self._log.add(self._message(result))
 
     def _shorten(self, result: ToolResult) -> None:
-        """All results together may be too long for one turn, which is only known at the end."""
+        """Shorten results that together are too long for one turn, which is only known at the end."""
         if result.content is not self._results[result.call_id].content:
             self._results[result.call_id] = result
             self._log.replace(self._added[result.call_id], self._message(result))
@@ -161,7 +161,7 @@ _TELLING = (
 
 
 def as_message(result: ToolResult, warning: str = "") -> Message:
-    """The message with a result: what comes from outside is marked as data, a warning stands after it."""
+    """The message with a result: external text is marked as data, and any warning follows it."""
     message = tool_message(result)
     if _is_from_outside(result.name) and len(result.text) >= UNTRUSTED_FROM_CHARS and not result.is_error:
         message = _marked(message, result.name)
@@ -173,7 +173,7 @@ def as_message(result: ToolResult, warning: str = "") -> Message:
 
 
 def refused(call: RequestedCall, reason: str, error_type: str) -> ToolResult:
-    """The result of a call that is not run."""
+    """The result of a call that does not run."""
     content = json.dumps({"error": reason, "error_type": error_type}, ensure_ascii=False)
     return ToolResult(
         content=content,
@@ -186,7 +186,7 @@ def refused(call: RequestedCall, reason: str, error_type: str) -> ToolResult:
 
 
 def summary_of(arguments: Mapping[str, Any] | str) -> str:
-    """The argument that says most about a call, in one line; empty when none does."""
+    """The argument that says most about a call, in one line; empty if there is none."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -225,12 +225,12 @@ def _marked(message: Message, source: str) -> Message:
 
 
 REPEATED_STOPS = 3
-"""So many turns in a row in which every call was stopped, and the run ends."""
+"""The run ends after this many turns in a row in which every call was stopped."""
 
 NOT_RUN = ("guardrail_block", "budget", "dry_run")
-"""The kinds of results that say nothing about a tool, because it was not run."""
+"""The kinds of results that say nothing about a tool, because it did not run."""
 WAITED_MS = 1_000
-"""A call that took so long has waited for something: asking the same again afterwards is no loop."""
+"""A call that took this long has waited for something, so repeating it is not a loop."""
 
 
 class _Seen(msgspec.Struct):
@@ -239,7 +239,7 @@ class _Seen(msgspec.Struct):
 
 
 class Guardrails(msgspec.Struct):
-    """The memory of one run. Progress elsewhere wipes it: a test may well fail again after an edit."""
+    """The guardrails' memory of one run. Other progress clears it: a test may well fail again after an edit."""
 
     settings: GuardrailSettings
     _failures: dict[str, _Seen] = msgspec.field(default_factory=dict)
@@ -248,19 +248,19 @@ class Guardrails(msgspec.Struct):
     _stopped_turns: int = 0
 
     def refusal(self, call: RequestedCall) -> str:
-        """Why this call is not run any more; empty when it may run."""
+        """Why this call may no longer run; empty if it may."""
         limits = self.settings.stop_after
         key = _key(call)
         if (seen := self._failures.get(key)) and seen.times >= limits.exact_failure:
             return f"this exact call failed {seen.times} times in the same way; change it or do something else"
         if (times := self._failed_in_a_row.get(call.name, 0)) >= limits.same_tool_failure:
-            return f"{call.name} failed {times} times in a row; use another tool or say what is in the way"
+            return f"{call.name} failed {times} times in a row; use another tool or say what the problem is"
         if (seen := self._results.get(key)) and seen.times >= limits.no_progress:
-            return f"this exact call gave the same result {seen.times} times; use what it said, or do something else"
+            return f"this exact call returned the same result {seen.times} times; use that result, or do something else"
         return ""
 
     def note(self, call: RequestedCall, result: ToolResult, *, can_change_things: bool) -> str:
-        """Takes the result in; returns what the model should be told about it, which is mostly nothing."""
+        """Records the result; returns a warning for the model, which is usually empty."""
         if result.status == "cancelled" or result.error_type in NOT_RUN:
             return ""
         key, limits = _key(call), self.settings.warn_after
@@ -275,7 +275,7 @@ class Guardrails(msgspec.Struct):
             if can_change_things and seen.times == 1:
                 self._forget_all_but(key)
             if seen.times > limits.no_progress:
-                return f"This call gave this same result {seen.times} times now; calling it again will not help."
+                return f"This call has returned the same result {seen.times} times; calling it again will not help."
             return ""
         self._results.pop(key, None)
         seen = _count(self._failures, key, digest)
@@ -283,11 +283,11 @@ class Guardrails(msgspec.Struct):
         if seen.times >= limits.exact_failure:
             return f"This exact call failed {seen.times} times in the same way; do not repeat it unchanged."
         if in_a_row >= limits.same_tool_failure:
-            return f"{call.name} failed {in_a_row} times in a row; consider another way."
+            return f"{call.name} failed {in_a_row} times in a row; consider another approach."
         return ""
 
     def is_hopeless(self, *, all_stopped: bool) -> bool:
-        """Whether the model keeps asking for nothing but calls that are not run any more; asked after each turn."""
+        """Whether the model only repeats calls that may no longer run; checked after each turn."""
         self._stopped_turns = self._stopped_turns + 1 if all_stopped else 0
         return self._stopped_turns >= REPEATED_STOPS
 
@@ -306,7 +306,7 @@ def _count(table: dict[str, _Seen], key: str, digest: bytes) -> _Seen:
 
 
 def _key(call: RequestedCall) -> str:
-    """The call without the difference between two ways to write the same arguments."""
+    """The call with normalised arguments, so different spellings of the same arguments are equal."""
     try:
         arguments = json.dumps(json.loads(call.arguments or "{}"), sort_keys=True)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which tools a model is offered, in the form that its provider takes."""
+"""Selects the tools that a model is offered, in the format of its provider."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from toolcrib.definitions.search import ToolIndex, estimate_tokens
 from toolcrib.runtime import Runtime
 
 SMALL_MODEL_SHARE = 0.6
-"""Of the prompt of a model with a tight limit: how much the descriptions of tools may take."""
+"""The share of a tightly limited prompt that tool descriptions may take."""
 MAX_KNOWN = 8
 EVERYDAY_TOOLS = ("terminal", "read_file", "search_files", "write_file", "web_search", "patch", "execute_code")
-"""What a small model gets where the words of the question point at too few tools."""
+"""The tools that a small model gets if the words of the question match too few tools."""
 
 
 class SelectedTools(msgspec.Struct, frozen=True):
     """The tools of one request."""
 
     definitions: list[JsonObject]
-    """In OpenAI's form."""
+    """In OpenAI's format."""
     tools: list[JsonObject]
     """In the provider's dialect."""
     set_aside: tuple[SkippedTool, ...] = ()
@@ -37,13 +37,13 @@ class SelectedTools(msgspec.Struct, frozen=True):
 
 
 class RenderedTools:
-    """What was rendered last, for all agents of a host: most of them are offered the same tools."""
+    """Caches the last rendering for all agents of a host, because most of them offer the same tools."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Dialect, SelectedTools]] = []
 
     def offered(self, definitions: list[JsonObject], dialect: Dialect) -> SelectedTools:
-        """The tools in a dialect; the same tools give the same object, so that nothing is rendered twice."""
+        """The tools in a dialect; the same tools return the same cached object."""
         for known_dialect, offered in self._known:
             if known_dialect == dialect and offered.definitions == definitions:
                 return offered
@@ -67,10 +67,10 @@ class ToolSelection:
         self._runtime = runtime
         self._renderings = renderings
         self.chosen = toolsets
-        """None: those of the config, and what the user's own tools bring, also while the session lasts."""
+        """None: those of the config plus those of the user's own tools, including ones added during the session."""
         self.disabled = disabled
         self.without = frozenset(without)
-        """Single tools that are left out, whatever toolset brings them."""
+        """Single tools to leave out, whichever toolset contains them."""
 
     @property
     def toolsets(self) -> list[str]:
@@ -84,7 +84,7 @@ class ToolSelection:
     def current(
         self, profile: ModelProfile, dialect: Dialect, question: str, called: Collection[str] = ()
     ) -> SelectedTools:
-        """What to send now. A model that can take few tools gets those that fit the question and those it has used."""
+        """The tools to send now. A model with a tool limit gets those that match the question and those it has used."""
         few = profile.max_tools is not None
         built = self._runtime.definitions(
             self.toolsets, self.disabled, defer=not few, context_window_tokens=profile.context_window
@@ -102,7 +102,7 @@ class ToolSelection:
 
 
 def default_toolsets(runtime: Runtime) -> list[str]:
-    """The toolsets of the config, and those that the user's own tools, plugins and servers bring along.
+    """The toolsets of the config, and those of the user's own tools, plugins and servers.
 
     An empty list in the config means no tools at all.
     """
@@ -116,7 +116,7 @@ def default_toolsets(runtime: Runtime) -> list[str]:
 def select_for_small_model(
     definitions: Sequence[JsonObject], profile: ModelProfile, question: str, called: Collection[str]
 ) -> list[JsonObject]:
-    """The few tools that a small model can choose from: named in the question, used before, near it in words."""
+    """The few tools that a small model can choose from: named in the question, used before, or similar in wording."""
     by_name = {definition["function"]["name"]: definition for definition in definitions}
     limit = profile.max_tools if profile.max_tools is not None else len(by_name)
     words = set(question.lower().replace("-", "_").split())

@@ -1,4 +1,4 @@
-"""Runs Python as `python` does, with the reference system's module names at hand.
+"""Runs Python like `python`, with the reference system's module names available.
 
 python -m toolcrib.compat script.py ARG …
 python -m toolcrib.compat -m pytest tests/
@@ -70,7 +70,7 @@ def split_options(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def restart_with(options: list[str], rest: list[str]) -> NoReturn:
-    """Start the interpreter anew with its own options."""
+    """Restart the interpreter with its own options."""
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *options, "-m", "toolcrib.compat", *rest])
 
@@ -91,7 +91,7 @@ def run_module(name: str, arguments: list[str]) -> None:
     sys.argv[:] = ["-m", *arguments]
     _set_first_path(str(Path.cwd()))
     spec = _find_module(name)
-    # A module without code of its own, such as the compatibility modules themselves.
+    # A module without its own code, such as the compatibility modules themselves.
     get_code = getattr(spec.loader, "get_code", None)
     code = get_code(spec.name) if get_code is not None else None
     if code is None:
@@ -118,7 +118,7 @@ def run_script(path: str, arguments: list[str]) -> None:
 
 
 def _run(code: CodeType, names: dict[str, object]) -> None:
-    """Run code as the program: in a module `__main__` of its own, which stays until the process ends."""
+    """Run code as the program: in its own module `__main__`, which stays until the process ends."""
     program = ModuleType("__main__")
     program.__dict__.update({"__builtins__": __builtins__, "__package__": None, **names})
     sys.modules["__main__"] = program
@@ -174,7 +174,7 @@ def _stop(status: int, message: str) -> NoReturn:
 
 
 def _show_without_our_frames(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback that begins with the program, as if it had been started by `python` itself."""
+    """Print a traceback that starts with the program, as if `python` itself had started it."""
     own = trace
     while own is not None and own.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         own = own.tb_next

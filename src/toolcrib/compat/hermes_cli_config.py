@@ -1,4 +1,4 @@
-"""`hermes_cli.config`: the config file as one dict, and the keys in `.env`. Writes are checked and never half done."""
+"""`hermes_cli.config`: the config file as one dict, and the keys in `.env`. Writes are checked and atomic."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def get_env_path() -> Path:
 
 
 def ensure_hermes_home() -> None:
-    """Create the home folder, for its owner alone, if there is none."""
+    """Create the home folder, private to its owner, if it does not exist."""
     make_folder(get_hermes_home())
 
 
 def load_config() -> Config:
-    """The defaults with what the config file says over them, as a dict of the caller's own."""
+    """The defaults overlaid with the config file, as a new dict."""
     load_settings()  # strict: says all that is wrong with the file
     return _merged(DEFAULT_CONFIG, _written())
 
@@ -77,7 +77,7 @@ def save_config(
     preserve_keys: Collection[str] | None = None,
     merge_existing: bool = False,
 ) -> None:
-    """Write what differs from the config in force; a key that `config` lacks gets its default again.
+    """Write what differs from the effective config; a key missing from `config` gets its default again.
 
     Keys in `preserve_keys`, and with `merge_existing` all keys, stay as they are where `config` lacks them. What equals
     the config in force is never written, so that `strip_defaults` changes nothing.
@@ -118,7 +118,7 @@ def remove_env_value(key: str) -> bool:
 
 
 def _written() -> Config:
-    """What stands in the config file itself."""
+    """The contents of the config file itself."""
     home = find_home()
     data = parse(read_text(home).removeprefix(BOM), str(home.config_file)).data
     return data if isinstance(data, dict) else {}

@@ -1,4 +1,4 @@
-"""`hermes_cli.middleware`: the kinds of middleware, and how to run them around a call of a tool or a model."""
+"""`hermes_cli.middleware`: the kinds of middleware, and how to run them around a call to a tool or a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ API_REQUEST_MIDDLEWARE, API_EXECUTION_MIDDLEWARE = LLM_REQUEST_MIDDLEWARE, LLM_E
 
 @dataclass
 class RequestMiddlewareResult:
-    """A request as the middleware left it, as it was, and who changed it."""
+    """A request after the middleware, the original, and who changed it."""
 
     payload: JsonObject
     original_payload: JsonObject
@@ -106,7 +106,7 @@ def _rewrite(kind: str, key: str, payload: JsonObject, context: JsonObject) -> R
 
 
 class _Rest:
-    """What lies within one layer of a chain: it can be run once, and keeps how that ended."""
+    """The rest of a chain inside one layer: runs once and remembers the outcome."""
 
     def __init__(self, run: Callable[[JsonObject], Any], payload: JsonObject) -> None:
         self._run = run
@@ -117,7 +117,7 @@ class _Rest:
 
     def __call__(self, payload: JsonObject | None = None) -> Any:
         if self.used:
-            raise RuntimeError("next_call can be used once in each middleware")
+            raise RuntimeError("each middleware can use next_call only once")
         self.used = True
         self.result, self.error = attempt(self._run, self._payload if payload is None else payload)
         if self.error is not None:
@@ -146,11 +146,11 @@ def _run_chain(
 
 
 def _answer(kind: str, registered: HookRegistration, keywords: JsonObject, rest: _Rest | None = None) -> Attempt[Any]:
-    """What a layer gives or raises; its own error is logged, one of the rest of the chain is not its fault."""
+    """What a layer returns or raises; logs its own errors, but not those of the rest of the chain."""
     outcome = attempt(registered, middleware_payload(**keywords))
     if outcome.error is not None and (rest is None or rest.error is None):
         source = registered.source
-        logger.error("middleware %r of %s failed and was passed over", kind, source, exc_info=outcome.error)
+        logger.error("skipped middleware %r from %s because it failed", kind, source, exc_info=outcome.error)
     return outcome
 
 

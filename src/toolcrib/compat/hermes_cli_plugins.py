@@ -1,7 +1,7 @@
 """`hermes_cli.plugins`: the plugins and hooks of the default runtime.
 
-The functions find each other by name at call time, so that a caller who replaces one of them (or the manager) changes
-what the others do, and what `model_tools.handle_function_call` does.
+The functions look each other up by name at call time, so replacing one of them (or the manager) changes what the others
+and `model_tools.handle_function_call` do.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ VALID_HOOKS: set[str] = set(HOOKS)
 VALID_MIDDLEWARE: set[str] = set(MIDDLEWARE)
 DENIED_IN_THREAD = "Tool '{tool_name}' is not available here"
 
-# One for the process: the functions below take no manager. It keeps nothing itself, the default runtime does.
+# One per process: the functions below take no manager. It has no state; the default runtime does.
 _plugin_manager: PluginManager = DefaultPluginManager()
 
 
 class _ThreadBounds(threading.local):
-    """The tools that a thread may call (None: all), and what every other call is answered with."""
+    """The tools that a thread may call (None: all), and the answer to every other call."""
 
     allowed: frozenset[str] | None = None
     message: str = DENIED_IN_THREAD
@@ -75,7 +75,7 @@ def discover_plugins(force: bool = False) -> None:
 
 
 def invoke_hook(hook_name: str, **kwargs: Any) -> list[Any]:
-    """What the callbacks of a hook answered, without None; one that raises is logged and left out."""
+    """The answers of a hook's callbacks, without None; one that raises is logged and skipped."""
     return get_plugin_manager().invoke_hook(hook_name, **kwargs)
 
 
@@ -84,7 +84,7 @@ def has_hook(hook_name: str) -> bool:
 
 
 def invoke_middleware(kind: str, **kwargs: Any) -> list[Any]:
-    """What the middleware of a kind answered, without None; one that raises is logged and left out."""
+    """The answers of all middleware of a kind, without None; one that raises is logged and skipped."""
     return get_plugin_manager().invoke_middleware(kind, **kwargs)
 
 
@@ -93,7 +93,7 @@ def has_middleware(kind: str) -> bool:
 
 
 def get_plugin_toolsets() -> list[tuple[str, str, str]]:
-    """Name, label and description of each toolset that plugins brought."""
+    """The name, label and description of each toolset from plugins."""
     tools: dict[str, list[str]] = {}
     descriptions: dict[str, str] = {}
     about = {plugin["name"]: plugin["description"] for plugin in get_plugin_manager().list_plugins()}
@@ -108,7 +108,7 @@ def get_plugin_toolsets() -> list[tuple[str, str, str]]:
 
 
 def set_thread_tool_whitelist(allowed: Collection[str] | None, deny_msg_fmt: str = DENIED_IN_THREAD) -> None:
-    """Let this thread call only the named tools; every other call is answered with the message."""
+    """Let this thread call only the named tools; every other call returns the message."""
     _thread.allowed = None if allowed is None else frozenset(allowed)
     _thread.message = deny_msg_fmt
 
@@ -124,7 +124,7 @@ def thread_has_whitelist() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Directive:
-    """What is to happen with a call: nothing special (no action), a block, or a question to a person."""
+    """What to do with a call: nothing special (no action), block it, or ask for approval."""
 
     action: str | None = None
     message: str | None = None
@@ -173,7 +173,7 @@ def resolve_pre_tool_block(
     api_request_id: str = "",
     middleware_trace: list[JsonObject] | None = None,
 ) -> str | None:
-    """Why a call may not run, having asked a person where a plugin wants that; None if it may."""
+    """Why a call may not run, after asking for approval if a plugin wants that; None if it may."""
     call = (tool_name, args, task_id, session_id, tool_call_id, turn_id, api_request_id, middleware_trace)
     if is_replaced("get_pre_tool_call_block_message"):
         return get_pre_tool_call_block_message(*call)
@@ -218,14 +218,14 @@ def _directive(
 
 
 def _read_directive(answer: Any) -> _Directive | None:
-    """What a callback wants, or None where its answer says nothing that can be followed."""
+    """What a callback wants, or None if its answer is unusable."""
     if not isinstance(answer, dict):
         return None
     message, rule_key = answer.get("message"), answer.get("rule_key")
     why = message if isinstance(message, str) and message else None
     if answer.get("action") == "approve":
         return _Directive("approve", why, rule_key if isinstance(rule_key, str) else "")
-    # A block needs a reason to give to the model; a question has a wording of its own.
+    # A block needs a reason for the model; an approval request has its own wording.
     return _Directive("block", why) if answer.get("action") == "block" and why else None
 
 
@@ -238,7 +238,7 @@ def _thread_denial(tool_name: str) -> str | None:
         return _thread.message
 
 
-# What callers may put something else in the place of, as it is before anybody does.
+# The originals of everything that callers may replace.
 plain_parts: dict[str, Any] = {
     "invoke_hook": invoke_hook,
     "has_hook": has_hook,
@@ -253,5 +253,5 @@ plain_parts: dict[str, Any] = {
 
 
 def is_replaced(name: str) -> bool:
-    """Whether a caller put something else in the place of a function or the manager."""
+    """Whether a caller replaced a function or the manager."""
     return globals()[name] is not plain_parts[name]

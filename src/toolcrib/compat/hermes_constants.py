@@ -1,4 +1,4 @@
-"""`hermes_constants`: where everything of one user lives."""
+"""`hermes_constants`: the user's home folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from toolcrib.config.paths import find_home
 
 
 def get_hermes_home() -> Path:
-    """The home folder in use."""
+    """The current home folder."""
     return find_home().root
 
 
 def display_hermes_home() -> str:
-    """The home folder as people write it, with `~` for the user's own folder."""
+    """The home folder for display, with `~` for the user's own folder."""
     home = get_hermes_home()
     try:
         return str(Path("~") / home.relative_to(Path.home()))

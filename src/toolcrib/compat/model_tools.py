@@ -41,7 +41,7 @@ def get_tool_definitions(
     quiet_mode: bool = False,
     skip_tool_search_assembly: bool = False,
 ) -> list[JsonObject]:
-    """The definitions of the available tools, in OpenAI's form, sorted by name. None means all toolsets, [] none."""
+    """The definitions of the available tools, in OpenAI's format, sorted by name. None means all toolsets, [] none."""
     return _compute_tool_definitions(enabled_toolsets, disabled_toolsets, quiet_mode, skip_tool_search_assembly)
 
 
@@ -84,7 +84,7 @@ def handle_function_call(
     """Call a tool and return its result text (or multimodal object); an error is a result too, never an exception."""
     if enabled_tools is None and function_name == "execute_code":
         enabled_tools = list(_last_resolved_tool_names)
-    # Who says that hooks were already asked must not have them asked again.
+    # If the caller says that hooks already ran, do not run them again.
     asked_before = skip_pre_tool_call_hook or skip_tool_request_middleware or tool_request_middleware_trace
     if not asked_before and replaced_calls.nothing_is_replaced(registry):
         return api.handle_function_call(
@@ -154,17 +154,17 @@ def _emit_post_tool_call_hook(
 
 
 def coerce_tool_args(tool_name: str, args: JsonObject) -> JsonObject:
-    """The same dict, its values brought into the types of the tool's schema as far as nothing is lost."""
+    """The same dict, with its values converted to the types of the tool's schema without loss."""
     if isinstance(args, dict) and args:
         args.update(replaced_calls.coerced(registry, tool_name, args))
     return args
 
 
 def _coerce_value(value: Any, expected_type: str | list[str], schema: JsonObject | None = None) -> Any:
-    """A value in the expected type, or as it is where something would be lost."""
+    """The value converted to the expected type, or unchanged if the conversion would lose something."""
     wanted = {**(schema or {}), "type": expected_type}
     coerced = coerce({"type": "object", "properties": {"value": wanted}}, {"value": value}).get("value", value)
-    # To put a lone value into a list is for whole arguments (`coerce_tool_args`), not for single values.
+    # Only whole arguments (`coerce_tool_args`) wrap a lone value in a list, single values do not.
     return value if coerced == [value] else coerced
 
 
@@ -192,7 +192,7 @@ def _get_worker_loop() -> asyncio.AbstractEventLoop:
 
 
 def _sanitize_tool_error(error_msg: str | None) -> str:
-    """An error text that a model cannot take for the frame of the conversation, marked as an error."""
+    """An error text that a model cannot mistake for conversation framing, marked as an error."""
     text = _CDATA_SECTION.sub("", str(error_msg or "")[: _TOOL_ERROR_MAX_LEN * 4])
     return _TOOL_ERROR_PREFIX + safe_error_text(text)
 
@@ -230,7 +230,7 @@ def __getattr__(name: str) -> Any:
 
 
 default_runtime()
-# A tool file that imports this module while it is being loaded must not freeze a half-filled map for everybody.
+# A tool file that imports this module during loading must not freeze an incomplete map.
 if current_loading() is None:
     TOOL_TO_TOOLSET_MAP = registry.get_tool_to_toolset_map()
     TOOLSET_REQUIREMENTS = registry.get_toolset_requirements()

@@ -1,4 +1,4 @@
-"""Plugins and their hooks as the reference system's `PluginManager` shows them."""
+"""Plugins and their hooks behind the reference system's `PluginManager`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from toolcrib.registry.registry import ToolRegistry
 
 @dataclass
 class ManifestRecord:
-    """What a plugin says about itself, and where it was found."""
+    """A plugin's manifest, and where it was found."""
 
     name: str
     version: str = ""
@@ -48,7 +48,7 @@ class ManifestRecord:
 
 @dataclass
 class PluginRecord:
-    """What became of one plugin: what it registered, or why it is not there."""
+    """The outcome for one plugin: what it registered, or why it is missing."""
 
     manifest: ManifestRecord
     module: ModuleType | None = None
@@ -136,7 +136,7 @@ logger = logging.getLogger(__name__)
 
 
 class PluginManager:
-    """A set of plugins with hooks of its own; it registers their tools in the default registry."""
+    """A set of plugins with its own hooks; registers their tools in the default registry."""
 
     def __init__(self) -> None:
         self._own_hooks = HookManager()
@@ -172,12 +172,12 @@ class PluginManager:
         return self.hooks.has_middleware(kind)
 
     def invoke_hook(self, hook_name: str, **kwargs: Any) -> list[Any]:
-        """What the callbacks answered, without None; one that raises is logged and left out."""
+        """The callbacks' answers, without None; one that raises is logged and skipped."""
         keywords = {"telemetry_schema_version": TELEMETRY_SCHEMA_VERSION, **kwargs}
         return _answers(hook_name, self.hooks.hooks(hook_name), keywords)
 
     def invoke_middleware(self, kind: str, **kwargs: Any) -> list[Any]:
-        """What the middleware answered, without None; each is called with the same keywords."""
+        """The middleware's answers, without None; each gets the same keywords."""
         keywords = {
             "telemetry_schema_version": TELEMETRY_SCHEMA_VERSION,
             "middleware_schema_version": MIDDLEWARE_SCHEMA_VERSION,
@@ -186,7 +186,7 @@ class PluginManager:
         return _answers(kind, self.hooks.middleware(kind), keywords)
 
     def policy_answers(self, keywords: JsonObject) -> list[Any]:
-        """What `pre_tool_call` answered, where a callback that raises and is no observer blocks the call."""
+        """The answers of `pre_tool_call`; a callback that raises and is not an observer blocks the call."""
         keywords = {"telemetry_schema_version": TELEMETRY_SCHEMA_VERSION, **keywords}
         answers = []
         for registered in self.hooks.hooks("pre_tool_call"):
@@ -222,7 +222,7 @@ class PluginManager:
 
 
 class DefaultPluginManager(PluginManager):
-    """The plugins and hooks of the default runtime, whichever that is at the moment."""
+    """The plugins and hooks of the current default runtime."""
 
     @property
     def hooks(self) -> HookManager:
@@ -239,12 +239,12 @@ class DefaultPluginManager(PluginManager):
 
 
 def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) -> str | None:
-    """Why a call that a plugin wants approved may not run; None when a person allowed it."""
+    """Why a call that a plugin wants approved may not run; None if it was approved."""
     runtime = default_runtime()
-    reason = why or f"A plugin wants {tool_name} to be approved"
+    reason = why or f"A plugin requires approval for {tool_name}"
     entry = runtime.registry.get_entry(tool_name)
     if entry is None:
-        return f"{reason}; nobody can approve a tool that does not exist"
+        return f"{reason}; a tool that does not exist cannot be approved"
     rule = f"plugin_rule:{rule_key or f'{tool_name}:{reason}'}"
     ctx = runtime.context(tool_name=tool_name)
     asking = runtime._pipeline.gate.settle(entry, args, Verdict("ask", (reason,), rule), ctx)
@@ -253,7 +253,7 @@ def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) ->
 
 
 def _load_again(before: list[LoadedPlugin], target: ToolRegistry, hooks: HookManager) -> list[LoadedPlugin]:
-    """The plugins that the config enables now; of the others, neither hooks nor tools are left."""
+    """The plugins that the config enables now; removes the hooks and tools of all others."""
     _drop_plugin_callbacks(hooks)
     loaded = load_plugins(load_settings(), target, hooks)
     working = {plugin.name for plugin in loaded if not plugin.problem}
@@ -261,14 +261,14 @@ def _load_again(before: list[LoadedPlugin], target: ToolRegistry, hooks: HookMan
         for name in plugin.tools if plugin.name not in working else ():
             entry = target.get_entry(name)
             if entry is not None and entry.source == plugin.source:
-                # In the plugin's own name, since nobody else may remove its tools.
+                # On the plugin's behalf, because only it may remove its tools.
                 with target.loading(plugin.source):
                     target.deregister(name)
     return loaded
 
 
 def _drop_plugin_callbacks(hooks: HookManager) -> None:
-    """Forget what plugins registered, so that loading them again does not call everything twice."""
+    """Remove what plugins registered, so loading them again does not call everything twice."""
     known = [one for name in HOOKS for one in hooks.hooks(name)]
     known += [one for kind in MIDDLEWARE for one in hooks.middleware(kind)]
     for registered in known:
@@ -290,13 +290,13 @@ def _answer(name: str, registered: HookRegistration, keywords: JsonObject) -> At
 
     outcome = attempt(run)
     if outcome.error is not None:
-        logger.error("hook %r of %s failed", name, registered.source, exc_info=outcome.error)
+        logger.error("hook %r from %s failed", name, registered.source, exc_info=outcome.error)
     return outcome
 
 
 def _with_reason(answer: Any, tool_name: str) -> Any:
     if isinstance(answer, dict) and answer.get("action") == "block" and not answer.get("message"):
-        return {**answer, "message": f"A plugin blocked this call of {tool_name}"}
+        return {**answer, "message": f"A plugin blocked this call to {tool_name}"}
     return answer
 
 
@@ -311,7 +311,7 @@ class CallbackTable(MutableMapping[str, "Callbacks"]):
         return self._table.get(name, ())
 
     def write(self, name: str, callbacks: Iterable[Callback]) -> None:
-        """Let these callbacks, and no others, belong to a name; who registered the known ones is remembered."""
+        """Set the callbacks of a name; known callbacks keep their source."""
         known = {id(one.callback): one for one in self.read(name)}
         found = tuple(known.get(id(callback)) or _registered(callback) for callback in callbacks)
         with self._manager._lock:
@@ -319,7 +319,7 @@ class CallbackTable(MutableMapping[str, "Callbacks"]):
             self._manager.is_empty = False
 
     def replace(self, content: Mapping[str, Iterable[Callback]]) -> None:
-        """Take over a whole dict."""
+        """Replace everything with a dict."""
         wanted = {name: list(callbacks) for name, callbacks in content.items()}
         self.clear()
         self.update(wanted)  # type: ignore[arg-type]  # lists become live ones when they are written

@@ -2,7 +2,7 @@
 
 The order is the reference's: coerce, `tool_request`, agent-loop answer, `pre_tool_call`, `tool_execution` around
 `registry.dispatch`, `post_tool_call`, `transform_tool_result`; every part is looked up when it is needed. A part that
-nobody replaced does what it always does: the tool runs through the pipeline, only without firing its hooks twice.
+was not replaced works as usual: the tool runs through the pipeline, but without firing its hooks twice.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class LegacyCall:
 
 
 def nothing_is_replaced(registry: Any) -> bool:
-    """True when a call may take the plain way: nobody put anything in the place of a part, or bounds this thread."""
+    """True if a call may take the normal path: no part is replaced, and this thread is not restricted."""
     return (
         registry.dispatch == _plain_dispatch
-        # Equal tuples of functions are the same functions; comparing them at once keeps the plain way quick.
+        # Equal tuples hold the same functions; comparing them at once keeps the normal path fast.
         and bool(_current_parts(vars(plugins)) == _plain_parts)
         and not plugins.thread_has_whitelist()
     )
@@ -131,7 +131,7 @@ def tell_post_hook(**keywords: Any) -> None:
 
 
 def coerced(registry: Any, name: str, args: JsonObject) -> JsonObject:
-    """The arguments in the types of the registered schema, as far as nothing is lost."""
+    """The arguments converted to the types of the registered schema without loss."""
     schema = registry.get_schema(name)
     parameters = schema.get("parameters") if isinstance(schema, dict) else None
     return coerce(parameters, args) if isinstance(parameters, dict) else args
@@ -149,7 +149,7 @@ def _arguments(call: LegacyCall) -> JsonObject:
 
 
 def _requested(call: LegacyCall, args: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
-    """The arguments as the `tool_request` middleware leaves them, and a trace of what changed them."""
+    """The arguments after the `tool_request` middleware, and a trace of the changes."""
     trace = list(call.trace)
     asked = plugins.is_replaced("invoke_middleware") or plugins.has_middleware("tool_request")
     if call.skip_tool_request_middleware or not asked:
@@ -166,7 +166,7 @@ def _requested(call: LegacyCall, args: JsonObject) -> tuple[JsonObject, list[Jso
 
 
 def trace_entry(answer: JsonObject) -> JsonObject:
-    """What the trace keeps of a middleware's answer: who changed the call, and why if that is said."""
+    """The trace entry for a middleware's answer: who changed the call, and why if given."""
     said = {key: answer[key] for key in ("source", "reason") if isinstance(answer.get(key), str)}
     return {"source": "plugin", **said}
 
@@ -179,7 +179,7 @@ def _refusal(call: LegacyCall, args: JsonObject, trace: list[JsonObject]) -> str
 
 
 def _executed(call: LegacyCall, args: JsonObject, registry: Any) -> Any:
-    """What the handler, or whatever stands in the place of `registry.dispatch`, gives through the middleware."""
+    """The result of the handler, or of whatever replaces `registry.dispatch`, through the middleware."""
     runtime = default_runtime()
     ctx = _context(call)
 
@@ -237,7 +237,7 @@ def _ask_hook(name: str, keywords: JsonObject) -> list[Any]:
 
 
 def _ended(call: LegacyCall, args: JsonObject, result: Any, duration_ms: int) -> JsonObject:
-    """What hooks are told about a call that is over."""
+    """What hooks receive about a finished call."""
     return {
         "tool_name": call.function_name,
         "args": args,

@@ -33,7 +33,7 @@ class SessionEnvironment(BaseEnvironment):
         rewrite_compound_background: bool = True,
         bounded_capture: bool = False,
     ) -> dict[str, Any]:
-        """Run a command in the session: `{"output", "returncode"}`; 124 when its time was over."""
+        """Run a command in the session: `{"output", "returncode"}`; 124 on timeout."""
         request = CommandRequest(
             command=command,
             cwd=BackendPath(cwd) if cwd else None,
@@ -59,7 +59,7 @@ class SessionEnvironment(BaseEnvironment):
         return self.environment.address()["folder"]
 
     def cleanup(self) -> None:
-        """End everything that runs in it, and give it back."""
+        """End everything that runs in it, and release it."""
         self._has_session = False
         registry = self._terminal.processes.registry
         self._terminal.run(registry.kill_all(self.session_key, source="cleanup"))

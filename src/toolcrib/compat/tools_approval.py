@@ -1,7 +1,7 @@
 """`tools.approval`: detection, questions, grants and sessions, over the gate of the default runtime.
 
-Two things differ from the reference system: where nobody can be asked, the answer is no; and no switch, backend or
-grant lifts a block.
+Two things differ from the reference system: if no user can answer, the answer is no; and no switch, backend or grant
+lifts a block.
 """
 
 from __future__ import annotations
@@ -137,23 +137,23 @@ def prompt_dangerous_approval(
 
 
 def approve_session(session_key: str, pattern_key: str) -> None:
-    """Agree to a class of danger, in every scope, until the session ends."""
+    """Approve a class of danger, in every scope, until the session ends."""
     base_gate().grants.add_to_session(session_key, Grant(pattern_key))
 
 
 def approve_permanent(pattern_key: str) -> None:
-    """Agree to a class of danger in this process; `save_permanent_allowlist` keeps it."""
+    """Approve a class of danger in this process; `save_permanent_allowlist` makes it permanent."""
     load_permanent({pattern_key})
 
 
 def is_approved(session_key: str, pattern_key: str) -> bool:
-    """Whether a class of danger was agreed to, in every scope."""
+    """Whether a class of danger is approved in every scope."""
     danger = Danger(rule=pattern_key, description=pattern_key, reason="")
     return any(grant.covers(danger) for grant in base_gate().grants.in_force(session_key))
 
 
 def load_permanent(patterns: Iterable[str]) -> None:
-    """Let entries hold from now on, without writing them."""
+    """Apply entries from now on, without writing them."""
     base_gate().grants.load(patterns)
 
 
@@ -173,7 +173,7 @@ def save_permanent_allowlist(patterns: Iterable[str]) -> None:
 
 
 def clear_session(session_key: str) -> None:
-    """Forget what a session agreed to, and deny what still waits in it."""
+    """Revoke a session's grants, and deny its pending requests."""
     sessions.ask_nothing(session_key, False)
     base_gate().grants.clear_session(session_key)
     sessions.gateway.resolve(session_key, "deny", resolve_all=True, reason="the session was ended")
@@ -224,7 +224,7 @@ def resolve_gateway_approval(
     count = sessions.gateway.resolve(session_key, choice, resolve_all=resolve_all, reason=reason)
     grants = base_gate().grants
     for late in sessions.gateway.late_answers(session_key):
-        # Nothing waits for it any more, so it counts for the next try.
+        # Nothing is waiting for it any more, so it applies to the next try.
         if late.answer.choice == "session":
             grants.allow_in_session(session_key, late.request.dangers)
         elif late.answer.choice == "always":
@@ -237,7 +237,7 @@ def has_blocking_approval(session_key: str) -> bool:
 
 
 def submit_pending(session_key: str, approval: JsonObject) -> None:
-    """Put a question on record that nobody waits for; the answer holds for the next try."""
+    """Record a request without waiting for it; the answer applies to the next try."""
     key = str(approval.get("pattern_key") or approval.get("description") or "")
     danger = Danger(rule=key, description=key, reason=str(approval.get("description") or key))
     token = session_key_var.set(session_key)
@@ -298,7 +298,7 @@ def _settled(policy: Policy, approver: Approver | None, tool: str, text: str, de
 
 
 def _pending(tool: str, text: str, decision: Decision) -> JsonObject:
-    """The answer comes later, in the chat: the question is on record, and nothing runs."""
+    """The answer comes later, in the chat: the request is recorded, and nothing runs."""
     keys = _keys(decision)
     permanent = may_be_permanent(decision.dangers)
     base_gate().log.requested(request_for(tool, text, *decision.dangers, permanent=permanent))
@@ -343,7 +343,7 @@ def _keys(decision: Decision) -> list[str]:
 
 
 def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | None) -> ApprovalAnswer:
-    """Ask once, with the question and its answer on record."""
+    """Ask once, and record the request and its answer."""
     runtime = default_runtime()
     seconds = runtime.settings.approvals.timeout if timeout_seconds is None else timeout_seconds
     log = base_gate().log
@@ -483,7 +483,7 @@ class CallbackApprover:
 
 @dataclass
 class _Heard:
-    """Passes a question on and remembers the answer, which the verdict alone does not tell."""
+    """Passes a request on and remembers the answer, which the verdict alone does not contain."""
 
     approver: Approver
     answer: ApprovalAnswer | None = None
@@ -499,7 +499,7 @@ def choice_of(said: Any) -> Choice:
 
 
 def who_answers(callback: ApprovalCallback | None) -> Approver | None:
-    """Whom a question of this thread goes to; None where nobody can be asked."""
+    """The approver for this thread's requests; None if no user can answer."""
     if entry_point() == "cron":
         return None
     if callback is not None:
@@ -531,7 +531,7 @@ def session_policy(approver: Approver | None, env_type: str = "local", has_host_
 def settle(
     policy: Policy, approver: Approver | None, tool: str, text: str, verdict: Verdict
 ) -> tuple[Verdict, ApprovalAnswer | None]:
-    """Have the gate ask about a verdict, with record, hooks and grants; also gives the answer, if somebody gave one."""
+    """Have the gate ask about a verdict, with record, hooks and grants; also returns the answer, if there is one."""
     base = base_gate()
     runtime = default_runtime()
     heard = _Heard(approver) if approver is not None else None

@@ -66,7 +66,7 @@ printf '\\n%s%s%s\\n' {marker} "$PWD" {marker}
 
 
 class ProcessHandle(Protocol):
-    """A command on its way, as `subprocess.Popen` shows it."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     @property
     def stdout(self) -> Any: ...
@@ -82,7 +82,7 @@ class ProcessHandle(Protocol):
 
 
 class BaseEnvironment(ABC):
-    """A place with one shell session, over whatever starts a bash command there."""
+    """An environment with one shell session, over whatever starts a bash command there."""
 
     def __init__(self, cwd: str, timeout: int, env: dict[str, str] | None = None) -> None:
         self.cwd = cwd
@@ -100,10 +100,10 @@ class BaseEnvironment(ABC):
 
     @abstractmethod
     def cleanup(self) -> None:
-        """Give the place back."""
+        """Release the environment."""
 
     def stop(self) -> None:
-        """Forget the session, and give the place back."""
+        """Delete the session's state, and release the environment."""
         if self._has_session:
             self._has_session = False
             self._finished(
@@ -112,7 +112,7 @@ class BaseEnvironment(ABC):
         self.cleanup()
 
     def get_temp_dir(self) -> str:
-        """A folder of the place for files that need not last."""
+        """A folder in the environment for temporary files."""
         return "/tmp"
 
     def init_session(self) -> None:
@@ -133,7 +133,7 @@ class BaseEnvironment(ABC):
         rewrite_compound_background: bool = True,
         bounded_capture: bool = False,
     ) -> dict[str, Any]:
-        """Run a command in the session: `{"output", "returncode"}`; 124 when its time was over, 130 on an interrupt.
+        """Run a command in the session: `{"output", "returncode"}`; 124 on timeout, 130 on an interrupt.
 
         `rewrite_compound_background` changes nothing: what `&` leaves running is never waited for here.
         """
@@ -215,7 +215,7 @@ class _Reading:
             self._chunks.append(line if isinstance(line, bytes) else str(line).encode(errors="surrogateescape"))
 
     def _read_pipe(self, descriptor: int) -> None:
-        """Until its end, or, for children may hold it open for ever, until it is silent after the command's end."""
+        """Until its end or, because children may hold it open forever, until it is silent after the command's end."""
         while True:
             has_ended = self._handle.poll() is not None
             ready, _, _ = select.select([descriptor], [], [], SILENCE_SECONDS)
@@ -236,7 +236,7 @@ def _bounded(text: str) -> str:
 
 
 class _Activity(threading.local):
-    """Who wants to hear that a command of this thread is still running."""
+    """The callback for progress of this thread's commands."""
 
     callback: Callable[[str], None] | None = None
 
@@ -245,12 +245,12 @@ _activity = _Activity()
 
 
 def set_activity_callback(callback: Callable[[str], None] | None) -> None:
-    """Have somebody told, every ten seconds, that a command of this thread is still running."""
+    """Set a callback that runs every ten seconds while a command of this thread is running."""
     _activity.callback = callback
 
 
 def touch_activity_if_due(state: MutableMapping[str, float], label: str) -> None:
-    """Tell him, if it is time again; `state` keeps when that was last done."""
+    """Call the callback if it is due; `state` holds the time of the last call."""
     now = time.monotonic()
     last = state.setdefault("last_touch", now)
     if _activity.callback is not None and now - last >= ACTIVITY_SECONDS:

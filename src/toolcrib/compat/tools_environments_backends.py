@@ -33,7 +33,7 @@ CLOSE_SECONDS = 90.0
 
 
 class _Environment(BaseEnvironment):
-    """One of our environments, on a loop of its own."""
+    """One of our environments, on its own loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Environment(BaseEnvironment):
 
 
 class _Handle:
-    """A command of ours as `subprocess.Popen` would show it."""
+    """One of our commands, with the interface of `subprocess.Popen`."""
 
     def __init__(self, loop: ServiceLoop) -> None:
         self.stdout: Iterator[bytes] = iter(self._printed())

@@ -53,7 +53,7 @@ class _InterruptedThreads:
         return thread_id in self._ids
 
     def wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake up all waiters."""
         with self._changed:
             self._changed.notify_all()
 
@@ -66,7 +66,7 @@ _interrupted = _InterruptedThreads()
 
 
 def set_interrupt(active: bool, thread_id: int | None = None) -> None:
-    """Ask a thread (by default this one) to stop, or take the request back."""
+    """Ask a thread (by default this one) to stop, or withdraw the request."""
     _interrupted.change(active, threading.get_ident() if thread_id is None else thread_id)
 
 
@@ -88,7 +88,7 @@ def cancelled_with_thread() -> Iterator[CancelToken]:
 
 
 def clear_current_thread_interrupt() -> None:
-    """Take back a request to stop this thread."""
+    """Withdraw a request to stop this thread."""
     set_interrupt(False)
 
 

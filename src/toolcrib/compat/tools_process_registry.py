@@ -39,7 +39,7 @@ EVENTS_IN_WORDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSession:
-    """A background process as it was when it was asked for."""
+    """A snapshot of a background process."""
 
     id: str
     command: str
@@ -58,12 +58,12 @@ class ProcessSession:
 
 
 class CompatProcessRegistry:
-    """Everything here asks the Runtime of the moment; nothing is kept but events that nobody has fetched."""
+    """Delegates to the current Runtime; stores only events that were not fetched yet."""
 
     def __init__(self) -> None:
         self.completion_queue = CompletionQueue(self._new_events)
         self.pending_watchers: list[JsonObject] = []
-        """Always empty: whoever started a process hears of it in any case."""
+        """Always empty: the session that started a process always gets its events."""
         self._seen_ended: set[str] = set()
 
     # Starting
@@ -77,14 +77,14 @@ class CompatProcessRegistry:
         env_vars: Mapping[str, str] | None = None,
         use_pty: bool = False,
     ) -> ProcessSession:
-        """Run a command of this machine in the background; raises PermissionError when it is not allowed."""
+        """Run a command on this machine in the background; raises PermissionError if it is not allowed."""
         exported = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env_vars or {}).items())
         arguments: JsonObject = {"command": exported + command, "background": True, "pty": use_pty}
         if cwd:
             arguments["workdir"] = cwd
         task = task_id
         if default_runtime().settings.terminal.backend != "local":
-            # A task of its own, because the others of its session run elsewhere.
+            # A separate task, because the session's other commands run elsewhere.
             task = LOCAL_TASK
             _terminal().set_override(task, {"backend": "local"})
         result = run_terminal(arguments, task, session_key or task_id)
@@ -102,7 +102,7 @@ class CompatProcessRegistry:
         session_key: str = "",
         timeout: float = 10,
     ) -> ProcessSession:
-        """Run a command in somebody's environment in the background; raises PermissionError when it is not allowed."""
+        """Run a command in the caller's environment in the background; raises PermissionError if it is not allowed."""
         allowed = check_all_command_guards(command, "local")
         if not allowed["approved"]:
             raise PermissionError(str(allowed["message"]))
@@ -302,20 +302,20 @@ def _session(tracked: TrackedProcess) -> ProcessSession:
 
 
 class _Borrowed:
-    """An environment that somebody else gives back."""
+    """An environment that its owner releases."""
 
     def __init__(self, env: BaseEnvironment) -> None:
         self._run_bash = env._run_bash
         self.get_temp_dir = env.get_temp_dir
 
     def cleanup(self) -> None:
-        """Nothing: it is not ours."""
+        """Do nothing: it is not ours."""
 
 
 async def _start_in(
     registry: OurRegistry, env: BaseEnvironment, request: CommandRequest, session_key: str, task_id: str
 ) -> TrackedProcess:
-    """Start a command in one of our own environments, or in one over somebody's that is closed with the command."""
+    """Start a command in one of our own environments, or in a wrapper of the caller's that closes with the command."""
     if isinstance(env, SessionEnvironment):
         record = await registry.start(env.environment, request, session_key=session_key, task_id=task_id)
         return registry.get(record.id, None)

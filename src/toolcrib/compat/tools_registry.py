@@ -1,4 +1,4 @@
-"""`tools.registry`: the default registry and what stands around it."""
+"""`tools.registry`: the default registry and related functions."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def discover_builtin_tools(tools_dir: str | Path | None = None) -> list[str]:
 
 
 def register_plugin_override_policy(namespace: str, allowed: bool) -> None:
-    """Say whether the plugin in `namespace` (`hermes_plugins.NAME`) may replace other people's tools."""
+    """Say whether the plugin in `namespace` (`hermes_plugins.NAME`) may replace tools from other sources."""
     set_override_consent(namespace, allowed)
 
 
 class _CheckMemory:
     """What `_check_fn_cached` remembers: answers for half a minute, and when a check last passed.
 
-    Only callers of that function see it; definitions ask every check anew. One for the process, because the function
-    takes nothing but the check.
+    Only callers of that function see it; definitions run every check again. One per process, because the function
+    takes only the check.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _CheckMemory:
             if passed:
                 self._passed_at[check] = now
             elif now - self._passed_at.get(check, -float("inf")) < _CHECK_FN_FAILURE_GRACE_SECONDS:
-                # Not remembered, so that the next caller asks again.
+                # Not cached, so the next caller runs it again.
                 self._answers.pop(check, None)
                 return True
             else:
@@ -91,7 +91,7 @@ def _check_fn_cached(fn: CheckFn) -> bool:
 
 
 def invalidate_check_fn_cache() -> None:
-    """Forget what is known about availability checks."""
+    """Clear the cached results of availability checks."""
     _check_memory.forget()
     registry.availability.forget()
 

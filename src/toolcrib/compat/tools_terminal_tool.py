@@ -79,7 +79,7 @@ def run_terminal(arguments: JsonObject, task_id: str, session_id: str) -> ToolRe
 
 
 def _answer(result: ToolResult) -> JsonObject | None:
-    """What the tool answered; None when the call did not come that far."""
+    """The tool's answer; None if the call did not get that far."""
     try:
         answer = json.loads(result.content) if isinstance(result.content, str) else None
     except ValueError:
@@ -174,7 +174,7 @@ def is_persistent_env(task_id: str) -> bool:
 
 
 def cleanup_vm(task_id: str) -> None:
-    """End everything that runs in the environment of a task, and give it back."""
+    """End everything that runs in a task's environment, and release it."""
     _wanted_folders.pop(task_id, None)
     _active_environments.pop(task_id, None)
 
@@ -233,7 +233,7 @@ def _create_environment(
     task_id: str = DEFAULT_SESSION,
     host_cwd: str | None = None,  # noqa: ARG001
 ) -> BaseEnvironment:
-    """An environment of its own, which belongs to the caller."""
+    """A new environment, which the caller owns."""
     container, ssh = container_config or {}, ssh_config or {}
     if env_type == "local":
         return LocalEnvironment(cwd, timeout)

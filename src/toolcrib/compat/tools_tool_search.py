@@ -159,7 +159,7 @@ def assemble_tool_defs(
 
 
 def bridge_tool_schemas(deferred_count: int) -> list[JsonObject]:  # noqa: ARG001
-    """The definitions of the three tools that stand in for the deferred ones."""
+    """The definitions of the three tools that give access to the deferred ones."""
     found = {_name(one): one for one in tools_registry.registry.get_definitions(set(_TRIO))}
     return [found[name] for name in _TRIO if name in found]
 
@@ -178,7 +178,7 @@ def search_catalog(catalog: Sequence[CatalogEntry], query: str, limit: int = 5) 
 def dispatch_tool_search(
     args: JsonObject, *, current_tool_defs: Sequence[JsonObject], config: ToolSearchConfig | None = None
 ) -> str:
-    """What `tool_search` answers among these definitions."""
+    """The answer of `tool_search` for these definitions."""
     config = config or load_config()
     query = str(args.get("query") or "").strip()
     if not query:
@@ -194,7 +194,7 @@ def dispatch_tool_search(
 
 
 def dispatch_tool_describe(args: JsonObject, *, current_tool_defs: Sequence[JsonObject]) -> str:
-    """What `tool_describe` answers among these definitions."""
+    """The answer of `tool_describe` for these definitions."""
     name = str(args.get("name") or "").strip()
     if not name:
         return tool_error("name is required")

@@ -41,7 +41,7 @@ def sample_toolsets_from_distribution(distribution_name: str) -> list[str]:
 
 
 def print_distribution_info(distribution_name: str) -> None:
-    """Print a distribution for people, or that there is none of that name."""
+    """Print a distribution, or that no distribution has that name."""
     try:
         text = describe_distribution(distribution_name)
     except ValueError as error:

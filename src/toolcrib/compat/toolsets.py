@@ -78,7 +78,7 @@ def get_all_toolsets() -> dict[str, ToolsetEntry]:
 def get_toolset_names() -> list[str]:
     """The sorted names of all toolsets; one that is registered with an alias is listed under that."""
     names = set(_resolver().names())
-    # The first alias counts; one that names a toolset of its own is no other name for this one.
+    # The first alias counts; one that is also the name of another toolset does not.
     for alias, target in tools_registry.registry.get_registered_toolset_aliases().items():
         if target in names - TOOLSETS.keys() and alias not in names:
             names = names - {target} | {alias}
@@ -122,7 +122,7 @@ def _with_own_tools(name: str, entry: ToolsetEntry, resolver: ToolsetResolver) -
 
 
 def _resolver(include_registry: bool = True) -> ToolsetResolver:
-    # Looked up at call time: whoever replaced `tools.registry.registry` means the toolsets of the replacement.
+    # Looked up at call time: a replaced `tools.registry.registry` means the toolsets of the replacement.
     registry = tools_registry.registry
     resolver = default_runtime().toolsets if registry is default_registry else ToolsetResolver(registry)
     return resolver if include_registry else resolver.without_registry()

@@ -1,1 +1,1 @@
-"""Settings, secrets, folders and logs: the only part of the package that reads the environment."""
+"""Settings, secrets, paths and logs; the only package that reads the process environment."""

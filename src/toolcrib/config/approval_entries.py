@@ -1,4 +1,4 @@
-"""The entries of the lists about approvals: written as a line of text or as a mapping, and kept as the line."""
+"""Entries of the approval lists: written as a line of text or as a mapping, and stored as the line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 ACTIONS = ("allow", "ask", "deny")
 TOOL = "tool:"
-"""What a rule about a tool, by its name, has in front of that name."""
+"""The prefix of a tool name in a rule about that tool."""
 RULE_FORM = "`allow|ask|deny PROGRAM [SUB-COMMAND] [--FLAGS] [in workspace|PATH]`, for example `deny git push --force`"
 
 
@@ -20,7 +20,7 @@ def grant_text(item: Any) -> str:
     unknown = sorted(str(key) for key in item if key not in ("rule", "scope"))
     scope = item.get("scope") or ""
     if unknown or not isinstance(scope, str):
-        raise ValueError("text, or a mapping with nothing but `rule` and `scope`")
+        raise ValueError("text, or a mapping with only `rule` and `scope`")
     return f"{item['rule']} ({scope})" if scope else item["rule"]
 
 
@@ -28,7 +28,7 @@ def rule_text(item: Any) -> str:
     """`{deny: git push, flags: [--force], in: workspace}` as `deny git push --force in workspace`."""
     text = _rule_of_mapping(item) if isinstance(item, dict) else item
     words = text.split() if isinstance(text, str) else []
-    # `in` without a program, or at the end, would make a rule about everything out of a slip.
+    # `in` without a program, or at the end, is a mistake that would become a rule about everything.
     if len(words) < 2 or words[0] not in ACTIONS or words[1] == "in" or words[-1] == "in":
         raise ValueError(f"a rule like {RULE_FORM}")
     return " ".join(words)

@@ -1,7 +1,7 @@
 """Reads and changes single settings by dotted key.
 
-A change is checked before it is written, is never half done, and leaves every other character of the YAML text as it
-is: comments, order, quotes, indentation.
+A change is checked before it is written, is atomic, and leaves the rest of the YAML text unchanged: comments, order,
+quotes, indentation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def with_value(text: str, path: tuple[str, ...], value: Any, name: str) -> str:
-    """The text with the value under `path` set; mappings on the way are made."""
+    """The text with the value under `path` set; creates missing mappings on the way."""
     return _checked(text, name, lambda data: _put(data, path, value), lambda root: _set(text, root, path, value))
 
 
@@ -54,7 +54,7 @@ def without_item(text: str, path: tuple[str, ...], index: int, name: str) -> str
 
 
 def _checked(text: str, name: str, change: Any, edit: Any) -> str:
-    """The edited text, if it says what the changed data say; else the same by round trip."""
+    """The edited text, if it means the changed data; otherwise the same by round trip."""
     document = parse(text, name)
     expected = copy.deepcopy(document.data) if isinstance(document.data, dict) else {}
     change(expected)
@@ -65,11 +65,11 @@ def _checked(text: str, name: str, change: Any, edit: Any) -> str:
                 return edited
         except (ConfigError, LookupError, AttributeError, TypeError):
             continue
-    raise ConfigError(f"{name} is written in a way that cannot be changed from here; make the change in an editor")
+    raise ConfigError(f"toolcrib cannot change {name} because of how it is written; make the change in an editor")
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal, where an emptied section counts as empty whether it reads as nothing, as {} or as []."""
+    """Whether two values are equal, where an empty section may be null, {} or []."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
     if left in (None, {}, []) and right in (None, {}, []):
@@ -122,7 +122,7 @@ def _set(text: str, root: Any, path: tuple[str, ...], value: Any) -> str:
 
 
 def _fill_empty(text: str, root: Any, key: Any, node: Any, path: tuple[str, ...], value: Any) -> str:
-    """A section without anything in it gets its first key."""
+    """Adds the first key to an empty section."""
     if node.start_mark.index == node.end_mark.index and not root.flow_style:
         lines = _block(path, value, " " * key.start_mark.column + INDENT)
         return _insert_after_line(text, key.end_mark.index, lines)
@@ -151,7 +151,7 @@ def _replace_value(text: str, key: Any, node: Any, value: Any) -> str:
     colon = text.index(":", key.end_mark.index) + 1
     start, end = node.start_mark.index, _end(node)
     if isinstance(node.value, list) and not node.flow_style:
-        # Comments between the key and its first item stay; the items go.
+        # Keep comments between the key and its first item; remove the items.
         line_start = text.rindex("\n", 0, start) + 1
         return text[:colon] + " " + _flow(value) + text[colon:line_start] + text[_line_end(text, end) :]
     if start == end:
@@ -217,8 +217,8 @@ def _end(node: Any) -> int:
 
 
 def _pair_end(key: Any, value: Any) -> int:
-    # A value that is not written has no place of its own: its mark may stand lines further down.
-    # One that is an alias has the place of its anchor, further up.
+    # A missing value has no position: its mark may be lines further down.
+    # An alias has the position of its anchor, further up.
     return max(int(key.end_mark.index), 0 if value.start_mark.index == value.end_mark.index else _end(value))
 
 
@@ -251,7 +251,7 @@ def _insert_in_flow(text: str, node: Any, piece: str) -> str:
 
 
 def _block(path: tuple[str, ...], value: Any, indent: str) -> list[str]:
-    """`path: value` as lines, one key a line."""
+    """`path: value` as lines, one key per line."""
     if len(path) > 1:
         return [f"{indent}{_flow(path[0])}:", *_block(path[1:], value, indent + INDENT)]
     if isinstance(value, list) and value:
@@ -263,7 +263,7 @@ def _block(path: tuple[str, ...], value: Any, indent: str) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line, quoted where it would otherwise be read as something else."""
+    """A value on one line, quoted if it would otherwise be read as something else."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -290,7 +290,7 @@ def get_value(settings: Settings, dotted_key: str) -> Any:
     value: Any = settings
     for part in find_setting(dotted_key).path:
         if isinstance(value, dict) and part not in value:
-            raise ConfigError(f"{dotted_key!r} is not set; type `toolcrib config set {dotted_key} VALUE`")
+            raise ConfigError(f"{dotted_key!r} is not set; run `toolcrib config set {dotted_key} VALUE`")
         value = value[part] if isinstance(value, dict) else getattr(value, part)
     return _plain(value)
 
@@ -313,7 +313,7 @@ def put_values(home: Home, values: dict[tuple[str, ...], Any]) -> None:
 
 
 def put_mappings(home: Home, mappings: dict[tuple[str, ...], dict[str, Any]]) -> None:
-    """Write whole mappings in one step; in one that is there already, what stays the same keeps its place."""
+    """Write whole mappings in one step; in an existing one, unchanged entries keep their place."""
 
     def change(text: str, name: str) -> str:
         for path, mapping in mappings.items():
@@ -332,7 +332,7 @@ def put_mappings(home: Home, mappings: dict[tuple[str, ...], dict[str, Any]]) ->
 
 
 def remove_keys(home: Home, paths: Sequence[tuple[str, ...]]) -> None:
-    """Remove what stands under each path, in one step; nothing happens for one that is not there."""
+    """Remove the value under each path in one step; ignores missing ones."""
 
     def change(text: str, name: str) -> str:
         for path in paths:
@@ -344,7 +344,7 @@ def remove_keys(home: Home, paths: Sequence[tuple[str, ...]]) -> None:
 
 
 def unset_value(home: Home, dotted_key: str) -> None:
-    """Remove one setting from the config file, so that its default holds again; nothing happens if it is not there."""
+    """Remove one setting from the config file, so its default applies again; does nothing if it is missing."""
     path = find_setting(dotted_key).path
 
     def change(text: str, name: str) -> str:
@@ -354,7 +354,7 @@ def unset_value(home: Home, dotted_key: str) -> None:
 
 
 def add_to_list(home: Home, dotted_key: str, item: str) -> None:
-    """Write one more item to a list; nothing happens if it is there already."""
+    """Add an item to a list; does nothing if it is already there."""
     setting = _list_setting(dotted_key)
     _encoded(item)
 
@@ -368,7 +368,7 @@ def add_to_list(home: Home, dotted_key: str, item: str) -> None:
 
 
 def remove_from_list(home: Home, dotted_key: str, item: str) -> None:
-    """Remove an item from a list; nothing happens if it is not there."""
+    """Remove an item from a list; does nothing if it is missing."""
     setting = _list_setting(dotted_key)
 
     def change(text: str, name: str) -> str:
@@ -399,7 +399,7 @@ def _rewrite(home: Home, change: Callable[[str, str], str]) -> None:
 
 
 def _expanded(text: str, path: tuple[str, ...], name: str) -> str:
-    """The text with a shorthand on the way to `path` (`tool_search: on`) written out, so that it can hold more keys."""
+    """The text with a shorthand on the way to `path` (`tool_search: on`) expanded, so it can hold more keys."""
     for depth in range(1, len(path)):
         shorthand = find_setting(path[:depth]).extra("shorthand")
         written = _written(text, path[:depth], name)
@@ -416,7 +416,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _written(text: str, path: tuple[str, ...], name: str) -> Any:
-    """What stands in the file itself under a path; None when nothing does."""
+    """The value in the file itself under a path; None if it is missing."""
     data = parse(text, name).data
     for part in path:
         data = data.get(part) if isinstance(data, dict) else None
@@ -434,7 +434,7 @@ def _written_items(text: str, setting: Setting, name: str) -> list[str] | None:
 
 
 def _from_text(setting: Setting, text: str) -> Any:
-    """The value that a person typed, read by the type of the setting."""
+    """The value that the user typed, parsed by the type of the setting."""
     key = dotted(setting.path)
     _encoded(text)
     if setting.expected is str:
@@ -456,12 +456,12 @@ def _from_text(setting: Setting, text: str) -> Any:
 def _list_setting(dotted_key: str) -> Setting:
     setting = find_setting(dotted_key)
     if get_origin(setting.expected) is not list or get_args(setting.expected) != (str,):
-        raise ConfigError(f"{dotted_key!r} is not a list; type `toolcrib config set {dotted_key} VALUE`")
+        raise ConfigError(f"{dotted_key!r} is not a list; run `toolcrib config set {dotted_key} VALUE`")
     return setting
 
 
 def _default_items(setting: Setting, written: Any) -> list[str]:
-    """What an unwritten list holds, so that adding to it does not lose its default; a written empty list is empty."""
+    """The default of a list that is not in the file, so that adding to it keeps the default items."""
     if written is not None:
         return []
     value: Any = Settings()

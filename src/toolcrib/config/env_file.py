@@ -1,7 +1,7 @@
-"""The `.env` file: secrets as KEY=VALUE lines, readable by their owner alone.
+"""The `.env` file: secrets as KEY=VALUE lines, readable only by their owner.
 
-Values are taken literally: nothing is expanded. Single quotes know the escapes \\\\ and \\', double quotes also
-\\n, \\r, \\t, \\", \\$ and \\`. A value stands on one line.
+Values are literal: nothing is expanded. Single quotes support the escapes \\\\ and \\', double quotes also
+\\n, \\r, \\t, \\", \\$ and \\`. A value is on one line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_env(text: str) -> list[EnvLine]:
 
 
 def load_env_file(home: Home, environ: MutableMapping[str, str]) -> list[str]:
-    """Put the values of `.env` into `environ`, never over one that is set; returns a sentence for each broken line."""
+    """Copy the values of `.env` into `environ`, except those already set; returns a sentence for each broken line."""
     try:
         lines = parse_env(_read(home.env_file))
     except ConfigError as error:
@@ -55,12 +55,12 @@ def load_env_file(home: Home, environ: MutableMapping[str, str]) -> list[str]:
 
 
 def fill_environment(home: Home) -> list[str]:
-    """Put the values of `.env` into this process, where tools read them with `os.getenv`; returns problems."""
+    """Load the values of `.env` into this process, where tools read them with `os.getenv`; returns problems."""
     return load_env_file(home, os.environ)
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The values of an `.env` file; the last line wins where a key stands twice."""
+    """The values of an `.env` file; the last line wins if a key occurs twice."""
     return _values(parse_env(_read(path)))
 
 
@@ -70,7 +70,7 @@ def get_env_value(home: Home, key: str, environ: Mapping[str, str]) -> str | Non
 
 
 def save_env_value(home: Home, key: str, value: str) -> None:
-    """Write one value to `.env`, which only its owner may read; all other lines stay as they are."""
+    """Write one value to `.env`, which only its owner may read; all other lines stay unchanged."""
     save_env_values(home, {key: value})
 
 
@@ -95,14 +95,14 @@ def save_env_values(home: Home, values: Mapping[str, str]) -> None:
 
 
 def remove_env_value(home: Home, key: str) -> None:
-    """Remove a variable from `.env`; nothing happens if it is not there."""
+    """Remove a variable from `.env`; does nothing if it is missing."""
     _valid_key(key)
     if home.env_file.exists():
         _rewrite(home, lambda lines, _: [line.text for line in lines if line.key != key])
 
 
 def exposure(home: Home) -> str:
-    """Why others may read `.env` and what to do about it; empty when only its owner may, or there is none."""
+    """Warns that others may read `.env` and says what to do; empty if only its owner may, or there is no file."""
     try:
         mode = home.env_file.stat().st_mode
     except OSError:
@@ -110,7 +110,7 @@ def exposure(home: Home) -> str:
     if not mode & 0o077:
         return ""
     path = str(home.env_file)
-    return f"other users of this machine may read {path!r}; type `chmod 600 {shlex.quote(path)}`"
+    return f"other users of this machine may read {path!r}; run `chmod 600 {shlex.quote(path)}`"
 
 
 def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> None:
@@ -127,7 +127,7 @@ def _rewrite(home: Home, change: Callable[[list[EnvLine], str], list[str]]) -> N
 
 def _read(path: Path) -> str:
     try:
-        # Bytes that are not UTF-8 travel through unharmed, as they do in os.environ.
+        # Bytes that are not UTF-8 pass through unchanged, as in os.environ.
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
@@ -153,7 +153,7 @@ def _parse_line(text: str) -> EnvLine:
     if not _KEY.fullmatch(key):
         return EnvLine(text, problem=f"{key!r} is not a variable name; use letters, digits and _")
     if "\0" in raw:
-        return EnvLine(text, problem=f"the value of {key} holds a NUL character; write it again")
+        return EnvLine(text, problem=f"the value of {key} contains a NUL character; write it again")
     if raw[:1] not in ("'", '"'):
         return EnvLine(text, key, re.split(r"(?:^|\s)#", raw, maxsplit=1)[0].strip())
     quoted = _QUOTED.fullmatch(raw)
@@ -174,9 +174,9 @@ def _valid_key(key: str) -> str:
 
 
 def _quoted(key: str, value: str) -> str:
-    """A value so that it reads back the same, here and in a shell that sources the file."""
+    """A value quoted so that it reads back the same, here and in a shell that sources the file."""
     if "\0" in value:
-        raise ConfigError(f"the value of {key} holds a NUL character, which no variable can hold; type it again")
+        raise ConfigError(f"the value of {key} contains a NUL character, which no variable can hold; type it again")
     if _SAFE.fullmatch(value):
         return value
     if not re.search(r"['\\\n\r]", value):

@@ -1,9 +1,9 @@
-"""The variables that tools can use, as data for the set-up wizard; tool files and plugins add theirs to it."""
+"""The variables that tools can use, as data for the setup wizard; tool files and plugins add their own."""
 
 from typing import Any
 
 SHOWN_CHARS = 4
-# From here on the last characters say too little about a value to matter.
+# From this length on, the last characters reveal too little about a value to matter.
 MIN_CHARS_TO_SHOW = 12
 
 OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
@@ -183,7 +183,7 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "password": True,
     },
     "FIRECRAWL_API_URL": {
-        "description": "Use a Firecrawl server of your own",
+        "description": "Use your own Firecrawl server",
         "prompt": "Address of your Firecrawl server (empty for the hosted one)",
         "url": "https://docs.firecrawl.dev/contributing/self-host",
         "tools": ["web_search", "web_extract"],
@@ -225,14 +225,14 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "password": False,
     },
     "HASS_TOKEN": {
-        "description": "Let the agent see and switch what Home Assistant manages",
+        "description": "See and control the devices in Home Assistant",
         "prompt": "Home Assistant long-lived access token",
         "url": "https://www.home-assistant.io/docs/authentication/",
         "tools": ["ha_list_entities", "ha_get_state", "ha_list_services", "ha_call_service"],
         "password": True,
     },
     "HASS_URL": {
-        "description": "Where your Home Assistant answers",
+        "description": "The address of your Home Assistant",
         "prompt": "Address of Home Assistant, for example http://homeassistant.local:8123",
         "url": "https://www.home-assistant.io/docs/configuration/basic/",
         "tools": ["ha_list_entities", "ha_get_state", "ha_list_services", "ha_call_service"],
@@ -274,7 +274,7 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
         "password": True,
     },
     "SPOTIFY_CLIENT_ID": {
-        "description": "Control Spotify through an app of your own",
+        "description": "Control Spotify through your own app",
         "prompt": "Spotify client id",
         "url": "https://developer.spotify.com/dashboard",
         "tools": ["spotify_playback", "spotify_search"],
@@ -354,5 +354,5 @@ OPTIONAL_ENV_VARS: dict[str, dict[str, Any]] = {
 
 
 def mask(value: str) -> str:
-    """A secret as it may be shown: at most its last four characters, and nothing of a short one."""
+    """A secret as it may be displayed: at most its last four characters, and none of a short one."""
     return "****" + (value[-SHOWN_CHARS:] if len(value) >= MIN_CHARS_TO_SHOW else "")

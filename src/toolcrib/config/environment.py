@@ -1,13 +1,13 @@
-"""The process environment: what is set, what child processes get of it, and how its secrets stay hidden.
+"""The process environment: its variables, what child processes get, and how to hide its secrets.
 
 A child process gets an allowlist, because a list of secret names is never complete. `SSH_AUTH_SOCK` is on it: it is the
-address of an agent that never gives a key away, any process of the same user finds that address without it, and
-`git fetch` fails without it. Addresses of the desktop (DISPLAY, the session bus) are not: few commands need them.
+address of an agent that never reveals a key, any process of the same user can find that address anyway, and `git fetch`
+fails without it. Addresses of the desktop (DISPLAY, the session bus) are not: few commands need them.
 
-On Linux, `hide_secrets` also takes the secrets out of `/proc/<pid>/environ`, which shows the bytes that the kernel put
-into the process when it started, whatever was set or unset since. It wipes them in place after giving the C library
-copies: `os.environ`, `os.getenv` and `getenv` answer as before. The interpreter need not start again, so exit codes,
-signals and the terminal stay what they are.
+On Linux, `hide_secrets` also removes the secrets from `/proc/<pid>/environ`, which shows the initial environment of the
+process, whatever was set or unset since. It wipes them in place after giving the C library copies, so `os.environ`,
+`os.getenv` and `getenv` still work. The interpreter does not have to restart, so exit codes, signals and the terminal
+are not affected.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def environment() -> Mapping[str, str]:
 
 
 def unset_variables(names: Iterable[str]) -> list[str]:
-    """Those of the names that are not set, or set to nothing."""
+    """The names that are not set, or set to an empty value."""
     return [name for name in names if not os.environ.get(name)]
 
 
 def model_hub_address(environ: Mapping[str, str] | None = None) -> str:
-    """Where models are published: HF_ENDPOINT, as the hub's own tools read it for mirrors, else the hub itself."""
+    """The model hub: HF_ENDPOINT, which the hub's own tools use for mirrors, else the hub itself."""
     environ = os.environ if environ is None else environ
     return (environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
@@ -69,9 +69,9 @@ _WINDOWS = (
     "PROCESSOR_ARCHITECTURE"
 )
 ALLOWED = frozenset(" ".join((_IDENTITY, _LANGUAGE, _TERMINAL, _FOLDERS, _TOOLCHAINS, _NETWORK, _WINDOWS)).split())
-"""The variables that a child process gets without being asked for."""
+"""The variables that every child process gets."""
 
-# They point at the Python that runs toolcrib, which is seldom the one of the project that a command works on.
+# They point to the Python that runs toolcrib, which is rarely that of the project a command works on.
 _INTERPRETERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
 _GLOB = re.compile(r"[*?\[]")
@@ -84,10 +84,10 @@ _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def child_environment(
     environ: Mapping[str, str], *, passthrough: Sequence[str] = (), extra: Mapping[str, str] = _NO_VARIABLES
 ) -> dict[str, str]:
-    """What of `environ` a child process gets, with `extra` on top.
+    """The variables of `environ` that a child process gets, with `extra` on top.
 
-    A name in `passthrough` passes whatever it holds: naming it is consent. A pattern (`MY_*`) passes what it matches
-    except what looks like a secret. A proxy loses the name and password in its address.
+    A name in `passthrough` passes whatever its value: naming it is consent. A pattern (`MY_*`) passes what it matches
+    except what looks like a secret. Proxy addresses lose their user name and password.
     """
     usual = {
         name: value for name in environ if name in ALLOWED and (value := _harmless(name, environ[name])) is not None
@@ -96,7 +96,7 @@ def child_environment(
 
 
 def passed_through(environ: Mapping[str, str], passthrough: Sequence[str]) -> dict[str, str]:
-    """Those variables alone that `passthrough` names, by the rule of `child_environment`."""
+    """Only the variables that `passthrough` names, by the rules of `child_environment`."""
     names = {name for name in passthrough if not _GLOB.search(name)}
     patterns = [name for name in passthrough if _GLOB.search(name)]
     passed: dict[str, str] = {}
@@ -111,7 +111,7 @@ def passed_through(environ: Mapping[str, str], passthrough: Sequence[str]) -> di
 
 
 def _harmless(name: str, value: str) -> str | None:
-    """A variable as a child may have it without being named; None for one that it must not have."""
+    """A variable's value as a child may get it by default; None if it must not get it."""
     if name not in ALLOWED:
         return None if looks_secret(name, value) else value
     if name in _INTERPRETERS and value == sys.prefix:
@@ -121,7 +121,7 @@ def _harmless(name: str, value: str) -> str | None:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable probably holds a secret, by its name, by what tools say about it, or by its value."""
+    """Whether a variable probably holds a secret, by its name, its declaration in a tool, or its value."""
     about = OPTIONAL_ENV_VARS.get(name)
     declared = isinstance(about, dict) and bool(about.get("password"))
     return declared or _SECRET_NAME.search(name) is not None or _holds_secret(value)
@@ -138,16 +138,16 @@ _PR_SET_DUMPABLE = 4
 
 
 def hide_secrets() -> bool:
-    """Wipe the visible copy of the environment and lock debuggers out; True if nothing secret can be seen any more.
+    """Wipe the visible copy of the environment and lock out debuggers; True if no secret is visible any more.
 
-    For the program alone, never for a library: it changes the process. It must run before threads are started.
+    Only for the program, never for a library, because it changes the process. Call it before starting threads.
     """
     if sys.platform != "linux":
         return False
     try:
         wiped = _wipe_environment()
     except OSError:
-        # No /proc, or one that may not be written: nothing can be hidden, and nothing was changed.
+        # No /proc, or a read-only one: nothing can be hidden, and nothing was changed.
         wiped = False
     return _lock_debuggers_out() and wiped
 
@@ -164,7 +164,7 @@ def _wipe_environment() -> bool:
         if os.pread(memory, end - start, start) != block:
             return False
         for name in {entry.partition(b"=")[0] for _, entry in secrets} & os.environb.keys():
-            # Setting alone would leave the second of two entries with the same name where it is.
+            # Setting alone would leave the second of two entries with the same name in place.
             os.unsetenv(name)
             os.putenv(name, os.environb[name])
         for at, entry in secrets:
@@ -175,7 +175,7 @@ def _wipe_environment() -> bool:
 
 
 def _entries(block: bytes) -> Iterator[tuple[int, bytes]]:
-    """The `NAME=VALUE` entries of an environment block, each with where it starts."""
+    """The `NAME=VALUE` entries of an environment block, each with its start."""
     at = 0
     for entry in block.split(b"\0"):
         if entry:
@@ -189,12 +189,12 @@ def _is_kept(entry: bytes, kept: dict[bytes, bytes]) -> bool:
 
 
 def _lock_debuggers_out() -> bool:
-    """No core dumps, and no look into the memory of this process for others of the same user.
+    """Disable core dumps, and keep other processes of the same user from reading this process's memory.
 
     Children that run another program are debuggable again. Root still sees everything.
     """
     try:
-        # Costs 2 ms, and only this function needs it; some builds of Python are without it.
+        # Costs 2 ms, and only this function needs it; some builds of Python lack it.
         import ctypes  # noqa: PLC0415
 
         failed: int = ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Files that are never half written: one writer at a time, each write all or nothing."""
+"""Atomic file writes with one writer at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWNER_FOLDER = 0o700
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Hold the right to change a file; gives the real file behind a symbolic link. OS errors become ConfigError."""
+    """Lock a file for writing; yields the real file behind a symbolic link. OS errors become ConfigError."""
     target = Path(os.path.realpath(path))
     try:
         make_folder(target.parent)
@@ -42,12 +42,12 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Put new content in place in one step; mode (unless given) and owner stay. Only inside `writing`."""
+    """Replace the content atomically; keeps the owner and, unless given, the mode. Only inside `writing`."""
     try:
         before = target.stat()
     except FileNotFoundError:
         before = None
-    # The lock makes this name ours alone; what a killed writer left behind is removed here.
+    # The lock makes this name exclusively ours; remove what a killed writer left behind.
     temporary = target.with_name(f".{target.name}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_FILE)
@@ -66,7 +66,7 @@ def replace_file(target: Path, content: bytes, *, mode: int | None = None) -> No
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, and those above it, for the owner alone; one that exists is left as it is."""
+    """Create a folder and its parents, accessible only to the owner; does not change an existing one."""
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir(mode=OWNER_FOLDER, exist_ok=True)
@@ -93,13 +93,13 @@ def _keep_owner(descriptor: int, before: os.stat_result) -> None:
     now = os.fstat(descriptor)
     if (now.st_uid, now.st_gid) == (before.st_uid, before.st_gid):
         return
-    # Only root may give files away; for others the file becomes theirs, as with any editor.
+    # Only root may change the owner; for others the file becomes theirs, as with any editor.
     with contextlib.suppress(PermissionError, AttributeError):
         os.fchown(descriptor, before.st_uid, before.st_gid)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system can do that."""
+    """Make the rename itself survive a power failure, if the system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

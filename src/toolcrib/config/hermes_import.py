@@ -1,4 +1,4 @@
-"""Brings what a Hermes Agent home holds into ours: a plan to read, then the same plan done; nothing is overwritten."""
+"""Imports a Hermes Agent home: first makes a plan, then carries it out; overwrites nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from toolcrib.core.errors import ConfigError
 
 Action = Literal["bring", "keep ours", "not carried over", "left in place"]
 SERVERS = "mcp_servers"
-NO_SETTING = "toolcrib has no setting of that name"
+NO_SETTING = "toolcrib has no setting with that name"
 YAML_1_1_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportItem:
-    """One thing of the old home and what becomes of it. `payload` is what to write; it may be a secret."""
+    """One item of the old home and what happens to it. `payload` is what to write; it may be a secret."""
 
     name: str
     action: Action
@@ -41,7 +41,7 @@ class ImportItem:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportPlan:
-    """What `toolcrib import hermes` will do. Making it changed nothing."""
+    """What `toolcrib import hermes` will do. Making a plan changes nothing."""
 
     source: Path
     home: Home
@@ -49,15 +49,13 @@ class ImportPlan:
 
 
 def plan_import(source: Path, home: Home) -> ImportPlan:
-    """What there is to bring over from a Hermes Agent home; only reads."""
+    """The import plan for a Hermes Agent home; read-only."""
     source = source.expanduser()
     if not source.is_dir():
-        raise ConfigError(
-            f"there is no Hermes Agent home at {str(source)!r}; set HERMES_HOME to the folder that holds it"
-        )
+        raise ConfigError(f"there is no Hermes Agent home at {str(source)!r}; set HERMES_HOME to its folder")
     if source.resolve() == home.root.resolve():
         raise ConfigError(
-            f"{str(source)!r} is the home that toolcrib uses already; set TOOLCRIB_HOME to the folder to import into"
+            f"toolcrib already uses {str(source)!r} as its home; set TOOLCRIB_HOME to the folder to import into"
         )
     items = [
         *_plan_config(source, home),
@@ -69,7 +67,7 @@ def plan_import(source: Path, home: Home) -> ImportPlan:
 
 
 def apply_import(plan: ImportPlan) -> list[str]:
-    """Do what the plan says; returns a sentence for each file that could not be copied."""
+    """Carry out the plan; returns a sentence for each file that could not be copied."""
     chosen = [item for item in plan.items if item.action == "bring"]
     settings = {item.setting: item.payload for item in chosen if item.setting}
     if settings:
@@ -83,12 +81,12 @@ def apply_import(plan: ImportPlan) -> list[str]:
 
 
 def describe(plan: ImportPlan) -> str:
-    """The plan as text for people, one line for each thing, ending in what to type next."""
+    """The plan as readable text, one line per item, ending with the next command to run."""
     headings: dict[Action, str] = {
-        "bring": "Will be brought over:",
-        "keep ours": "Exists here already and stays as it is:",
-        "not carried over": "Not carried over:",
-        "left in place": "Stays where it is:",
+        "bring": "To import:",
+        "keep ours": "Already exists here and stays unchanged:",
+        "not carried over": "Not imported:",
+        "left in place": "Left in place:",
     }
     lines = [f"From {plan.source} to {plan.home.root}."]
     for action, heading in headings.items():
@@ -96,8 +94,8 @@ def describe(plan: ImportPlan) -> str:
         if found:
             lines += ["", heading, *(f"  {item.name}" + (f": {item.reason}" if item.reason else "") for item in found)]
     if any(item.action == "bring" for item in plan.items):
-        return "\n".join([*lines, "", "To do this, type `toolcrib import hermes`."])
-    return "\n".join([*lines, "", "There is nothing to bring over; type `toolcrib doctor` to see what is set up here."])
+        return "\n".join([*lines, "", "To do this, run `toolcrib import hermes`."])
+    return "\n".join([*lines, "", "There is nothing to import; run `toolcrib doctor` to see what is set up here."])
 
 
 def _plan_config(source: Path, home: Home) -> Iterator[ImportItem]:
@@ -114,17 +112,17 @@ def _plan_config(source: Path, home: Home) -> Iterator[ImportItem]:
 
 
 def _kept_servers(theirs: Any, ours: Any) -> Iterator[ImportItem]:
-    """MCP servers that are here already: half of one server and half of another would be neither."""
+    """MCP servers that already exist here are not merged: a mix of two servers would not work."""
     if not isinstance(theirs, dict) or not isinstance(ours, dict):
         return
     for name, server in theirs.items():
         if ours.get(name) not in (None, server):
             label = f"config.yaml: {dotted((SERVERS, str(name)))}"
-            yield ImportItem(name=label, action="keep ours", reason="a server of that name is here, set in another way")
+            yield ImportItem(name=label, action="keep ours", reason="a server with that name has other settings here")
 
 
 def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, present: Any) -> ImportItem | None:
-    """What becomes of one value that stands under `written` in the old config and under `path` in ours."""
+    """What happens to one value that is under `written` in the old config and under `path` in ours."""
     name = f"config.yaml: {dotted(written)}" + ("" if path == written else f" (here: {dotted(path)})")
     try:
         setting = find_setting(path)
@@ -141,12 +139,12 @@ def _plan_setting(written: tuple[str, ...], path: tuple[str, ...], value: Any, p
     if present is None:
         return ImportItem(name=name, action="bring", setting=setting.path, payload=value)
     if present != value:
-        return ImportItem(name=name, action="keep ours", reason="it is set to something else here")
+        return ImportItem(name=name, action="keep ours", reason="it has another value here")
     return None
 
 
 def _as_texts(expected: Any, value: Any) -> Any:
-    """Numbers and the like as text, where a server is given nothing else: `args: [--port, 8080]`."""
+    """Numbers and the like as text, where a server setting only takes text: `args: [--port, 8080]`."""
     if expected == list[str] and isinstance(value, list):
         return [_as_texts(str, item) for item in value]
     if expected is not str or not isinstance(value, (bool, int, float)):
@@ -199,7 +197,7 @@ def _plan_folders(source: Path, home: Home) -> Iterator[ImportItem]:
     for folder, ours, reason in (
         ("skills", home.skills_dir, ""),
         ("memories", home.memories_dir, ""),
-        ("plugins", home.plugins_dir, "type `toolcrib plugins enable NAME` for each one that you trust"),
+        ("plugins", home.plugins_dir, "run `toolcrib plugins enable NAME` for each one that you trust"),
     ):
         if not (source / folder).is_dir():
             continue
@@ -209,7 +207,7 @@ def _plan_folders(source: Path, home: Home) -> Iterator[ImportItem]:
 
 
 def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[ImportItem]:
-    """One entry of a folder with all the files in it: those that are new here, and those that are in the way."""
+    """One entry of a folder with all its files: those that are new here, and those that already exist."""
     copies: list[tuple[Path, Path]] = []
     for file in _files_in(here):
         target = there / file.relative_to(here) if file != here else there
@@ -221,7 +219,7 @@ def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[Impo
         elif not os.path.lexists(target):
             copies.append((file, target))
         elif not _same_content(file, target):
-            yield ImportItem(name=label, action="keep ours", reason="another file of that name is here")
+            yield ImportItem(name=label, action="keep ours", reason="another file with that name exists here")
     if copies:
         count = "" if here.is_file() else f"{len(copies)} file{'' if len(copies) == 1 else 's'}"
         parts = "; ".join(part for part in (count, reason) if part)
@@ -230,7 +228,7 @@ def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[Impo
 
 def _plan_rest(source: Path, home: Home) -> Iterator[ImportItem]:
     if (source / "sessions").exists():
-        reason = "conversations are brought over from state.db; the older files in this folder are not read"
+        reason = "conversations are imported from state.db; the older files in this folder are ignored"
         yield ImportItem(name="sessions", action="left in place", reason=reason)
     if any((source / "tools").glob("*.py")):
         reason = f"tool files run as soon as they are found; copy those that you trust to {home.tools_dir}"
@@ -254,7 +252,7 @@ def _same_content(left: Path, right: Path) -> bool:
 
 
 def _copy(here: Path, there: Path) -> str:
-    """Copy one file, never over another; returns what went wrong, if anything did."""
+    """Copy one file without overwriting; returns what went wrong, if anything."""
     try:
         make_folder(there.parent)
         mode = OWNER_FILE | (here.stat().st_mode & 0o100)

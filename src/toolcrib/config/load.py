@@ -46,7 +46,7 @@ FLAT_KEYS: dict[str, tuple[str, ...]] = {
     "container_disk": ("docker.disk_mb", "daytona.disk_mb"),
     "container_persistent": ("docker.persistent",),
 }
-"""Names after `terminal.` in a config of Hermes Agent, and after TERMINAL_ in the environment, with ours."""
+"""Hermes Agent's names after `terminal.` in its config and after TERMINAL_ in the environment, with our names."""
 
 HERMES_KEYS = FLAT_KEYS | {"auto_source_bashrc": ("login_shell",)}
 VARIABLES = {"TERMINAL_ENV": ("backend",)} | {f"TERMINAL_{name.upper()}": keys for name, keys in FLAT_KEYS.items()}
@@ -55,7 +55,7 @@ YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """The settings with what TERMINAL_* variables say; raises ConfigError with one line for each that is unusable.
+    """The settings with the TERMINAL_* variables applied; raises ConfigError with one line for each unusable one.
 
     An empty variable counts as unset.
     """
@@ -76,7 +76,7 @@ def with_variables(settings: Settings, environ: Mapping[str, str]) -> Settings:
 
 
 def our_keys(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Where a key of Hermes Agent's config stands in ours: itself, unless it is one of the flat terminal keys."""
+    """The path in our config for a key of Hermes Agent's: itself, unless it is one of the flat terminal keys."""
     if path[:1] == ("terminal",) and len(path) > 1 and path[1] in HERMES_KEYS:
         for key in HERMES_KEYS[path[1]]:
             yield ("terminal", *key.split("."), *path[2:])
@@ -85,7 +85,7 @@ def our_keys(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def with_our_keys(data: Any) -> Any:
-    """A config of Hermes Agent with its flat terminal keys where ours are; what is written in our way wins."""
+    """A Hermes Agent config with its flat terminal keys moved to our paths; keys at our paths win."""
     terminal = data.get("terminal") if isinstance(data, dict) else None
     if not isinstance(terminal, dict):
         return data
@@ -112,7 +112,7 @@ def _value(variable: str, key: str, text: str) -> Any:
 
 
 def _plain(expected: Any, text: str) -> Any:
-    """The text of a variable as plain data; what cannot be read as that stays text, and is refused as such."""
+    """The text of a variable as plain data; what cannot be parsed stays text and is rejected as such."""
     origin = get_origin(expected)
     if expected is str:
         return text
@@ -134,7 +134,7 @@ def _number(expected: type[int] | type[float], text: str) -> Any:
         number = float(text)
     except ValueError:
         return text
-    # "1.0" is a whole number as well.
+    # "1.0" is a whole number too.
     return int(number) if expected is int and number.is_integer() else number
 
 
@@ -147,7 +147,7 @@ BOM = "\ufeff"
 
 
 def load_settings(home: Home | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings in force; raises ConfigError with one line for each problem of the file."""
+    """The effective settings; raises ConfigError with one line for each problem in the file."""
     environ = os.environ if environ is None else environ
     home = find_home(environ) if home is None else home
     settings, problems = read_config(read_text(home), home)
@@ -161,7 +161,7 @@ def load_settings(home: Home | None = None, environ: Mapping[str, str] | None = 
 
 
 def check_settings(home: Home) -> list[str]:
-    """What is wrong with the config file, one sentence each; an empty list when nothing is."""
+    """What is wrong with the config file, one sentence each; an empty list if it is valid."""
     try:
         return read_config(read_text(home), home)[1]
     except ConfigError as error:
@@ -169,7 +169,7 @@ def check_settings(home: Home) -> list[str]:
 
 
 def read_config(text: str, home: Home) -> tuple[Settings, list[str]]:
-    """What the text of a config file says, and what is wrong with it. Broken YAML is a ConfigError."""
+    """Parses the text of a config file; returns the settings and the problems. Broken YAML is a ConfigError."""
     name = str(home.config_file)
     document = parse(text.removeprefix(BOM), name)
     reader = SettingsReader(ignore_unknown=home.shared_with_hermes)
@@ -180,7 +180,7 @@ def read_config(text: str, home: Home) -> tuple[Settings, list[str]]:
 
 
 def read_text(home: Home) -> str:
-    """The text of the config file as it is, line ends included; empty when there is no file."""
+    """The text of the config file with its original line ends; empty if there is no file."""
     path = home.config_file
     try:
         return path.read_bytes().decode("utf-8")
@@ -196,14 +196,14 @@ def read_text(home: Home) -> str:
 
 
 def _with_env_file(environ: Mapping[str, str], home: Home) -> Mapping[str, str]:
-    """The variables with those of the `.env` file behind them; a broken line of it is reported by who loads it."""
+    """The variables, with those of the `.env` file as a fallback; the loader of `.env` reports its broken lines."""
     variables = dict(environ)
     load_env_file(home, variables)
     return variables
 
 
 def _switch(environ: Mapping[str, str], name: str, of_hermes: str = "") -> bool:
-    """A yes-or-no variable; ours wins over the one of Hermes Agent."""
+    """A yes-or-no variable; ours wins over Hermes Agent's."""
     ours = environ.get(f"TOOLCRIB_{name}")
     text = environ.get(f"HERMES_{of_hermes or name}", "") if ours is None else ours
     return text.strip().lower() in ("1", "true", "yes", "on")

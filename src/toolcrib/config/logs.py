@@ -1,4 +1,4 @@
-"""The log file: rotating, for its owner alone, with secrets masked; a log that cannot be written disturbs nobody."""
+"""The log file: rotating, private to its owner, with secrets masked; failing writes are ignored."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1_000_000
 BACKUPS = 3
-# Shorter values would mask half of every sentence.
+# Masking shorter values would mask half of every sentence.
 MIN_SECRET_CHARS = 4
 LOGGER_NAME = "toolcrib"
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def configure_logging(home: Home, level: LogLevel, secrets: Callable[[], Iterable[str]]) -> Callable[[], None]:
-    """Send the records of the `toolcrib` logger to the log file; returns what undoes it.
+    """Send the records of the `toolcrib` logger to the log file; returns a function that undoes it.
 
-    Nothing is created before the first record. A second call takes the place of the first.
+    Creates nothing before the first record. A second call replaces the first.
     """
     logger = logging.getLogger(LOGGER_NAME)
     level_before = logger.level
@@ -40,7 +40,7 @@ def configure_logging(home: Home, level: LogLevel, secrets: Callable[[], Iterabl
     handler.setFormatter(_MaskingFormatter(secrets))
     handler.setLevel(level.upper())
     logger.addHandler(handler)
-    # Only ever lowered: somebody else may be listening to more than we write down.
+    # Only lower the level: another handler may want more than we write.
     logger.setLevel(min(handler.level, logger.getEffectiveLevel()))
 
     def detach() -> None:
@@ -67,7 +67,7 @@ class _LogFile(logging.Handler):
         self._file: RotatingFileHandler | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A full disk must never reach the code that logs; `logging` itself drops a record that it cannot format.
+        # A full disk must never affect the code that logs; `logging` itself drops a record that it cannot format.
         with contextlib.suppress(OSError, RecursionError):
             self._write(record)
 
@@ -87,7 +87,7 @@ class _LogFile(logging.Handler):
 
 
 class _MaskingFormatter(logging.Formatter):
-    """One record as text, traceback included, without secrets."""
+    """One record as text, including the traceback, without secrets."""
 
     def __init__(self, secrets: Callable[[], Iterable[str]]) -> None:
         super().__init__(LINE)
@@ -102,7 +102,7 @@ class _MaskingFormatter(logging.Formatter):
 
 
 def _open(path: Path) -> RotatingFileHandler:
-    # Pulls in sockets and pickle; a run that logs nothing does without.
+    # This imports sockets and pickle, which a run without log records does not need.
     from logging.handlers import RotatingFileHandler  # noqa: PLC0415
 
     class OwnerOnly(RotatingFileHandler):
@@ -111,7 +111,7 @@ def _open(path: Path) -> RotatingFileHandler:
             return os.fdopen(descriptor, self.mode, encoding="utf-8", errors="backslashreplace")
 
         def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name that logging calls
-            """Drop the record: printing about it would end up between the lines of the program."""
+            """Drop the record: printing an error would mix with the program's output."""
 
     make_folder(path.parent)
     return OwnerOnly(path, maxBytes=MAX_BYTES, backupCount=BACKUPS, delay=True)

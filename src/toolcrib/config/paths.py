@@ -1,4 +1,4 @@
-"""Where everything of one user lives: the home folder and the names inside it."""
+"""The home folder of a user and the names inside it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from toolcrib.core.errors import ConfigError
 
 
 class Home(Struct, frozen=True, eq=False):
-    """The folder that holds everything that belongs to one user. Asking for a path creates nothing."""
+    """The folder with everything that belongs to one user. Getting a path creates nothing."""
 
     root: Path
     shared_with_hermes: bool = False
-    """Found through HERMES_HOME: the files may belong to Hermes Agent, so unknown keys are left alone."""
+    """Whether HERMES_HOME named it: the files may belong to Hermes Agent, so unknown keys are ignored."""
 
     def __eq__(self, other: object) -> bool:
-        """Homes are equal when they are the same folder, however it was found."""
+        """Homes are equal if they are the same folder, however it was found."""
         return isinstance(other, Home) and self.root == other.root
 
     def __hash__(self) -> int:
@@ -66,12 +66,12 @@ class Home(Struct, frozen=True, eq=False):
 
     @property
     def chat_history_file(self) -> Path:
-        """What was typed into the chat, for the arrow keys."""
+        """The input history of the chat, for the arrow keys."""
         return self.root / "chat_history"
 
     @property
     def soul_file(self) -> Path:
-        """Who the agent is, in the user's own words."""
+        """The user's own description of who the agent is."""
         return self.root / "SOUL.md"
 
     @property
@@ -92,7 +92,7 @@ class Home(Struct, frozen=True, eq=False):
 
     @property
     def undo_dir(self) -> Path:
-        """What files were before tools changed them."""
+        """The snapshots of files from before tools changed them."""
         return self.root / "cache" / "undo"
 
     @property
@@ -117,7 +117,7 @@ def find_hermes_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def model_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Where the weights of embedded models lie, one copy for each user.
+    """The folder for the weights of embedded models, one copy per user.
 
     TOOLCRIB_MODEL_DIR, else `toolcrib/models` in XDG_CACHE_HOME or ~/.cache. Not in the home, which is worth a backup.
     """
@@ -125,12 +125,12 @@ def model_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     if environ.get("TOOLCRIB_MODEL_DIR"):
         return _folder("TOOLCRIB_MODEL_DIR", environ["TOOLCRIB_MODEL_DIR"], environ)
     cache = environ.get("XDG_CACHE_HOME", "")
-    # The standard has it that a relative path there counts as unset.
+    # The standard says that a relative path there counts as unset.
     return _folder("TOOLCRIB_MODEL_DIR", cache if cache.startswith("/") else "~/.cache", environ) / "toolcrib/models"
 
 
 def _folder(variable: str, text: str, environ: Mapping[str, str]) -> Path:
-    """The folder that a variable names, made absolute so that a later change of directory does not move it."""
+    """The folder that a variable names, made absolute because the current directory may change later."""
     own_home = environ.get("HOME")
     if own_home and (text == "~" or text.startswith("~/")):
         return Path(own_home + text[1:]).absolute()
@@ -138,5 +138,5 @@ def _folder(variable: str, text: str, environ: Mapping[str, str]) -> Path:
         return Path(text).expanduser().absolute()
     except RuntimeError as error:
         raise ConfigError(
-            f"cannot tell which folder {text!r} is; set {variable} to a full path, for example /home/me/.toolcrib"
+            f"cannot resolve the folder {text!r}; set {variable} to a full path, for example /home/me/.toolcrib"
         ) from error

@@ -12,10 +12,10 @@ from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 MASK = "[secret]"
 MIN_SECRET_CHARS = 8
 
-# Every pattern takes time in proportion to the text, whatever the text: no unbounded repeat can start inside another.
+# Every pattern takes linear time on any text: no unbounded repeat can start inside another.
 _KEY_SHAPES = re.compile(
     r"\b(?:"
-    r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and many that copy them
+    r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and many others
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}"
     r"|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
@@ -23,7 +23,7 @@ _KEY_SHAPES = re.compile(
     r")"
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{5,}"
 )
-# A digit, a padding or a capital inside the word tells a credential from "basic authentication".
+# A digit, padding or a capital inside the word distinguishes a credential from "basic authentication".
 _AUTHORIZATION = re.compile(
     r"\b((?i:bearer|basic))\s{1,20}(?=[\w.~+/-]{0,200}?(?:[0-9=]|[a-z][A-Z]))[A-Za-z0-9._~+/=-]{12,}"
 )
@@ -40,7 +40,7 @@ def redact(text: str) -> str:
 
 
 def redactor() -> Callable[[str], str]:
-    """`redact` with the secrets of this moment: for several texts at once, since finding the secrets takes longest."""
+    """`redact` with the current secrets, for several texts at once, because finding the secrets takes longest."""
     secrets = known_secrets()
 
     def redact_with(text: str) -> str:
@@ -52,7 +52,7 @@ def redactor() -> Callable[[str], str]:
 
 
 def mask_shapes(text: str) -> str:
-    """The text with what is shaped like a key or a credential replaced by a mask; asks nobody what the secrets are."""
+    """The text with everything shaped like a key or credential masked; does not look up known secrets."""
     text = _KEY_SHAPES.sub(MASK, text)
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", text)
     text = _URL_PARAMETER.sub(rf"\1{MASK}", text)
@@ -66,7 +66,7 @@ def known_secrets() -> list[str]:
 
 
 def _is_secret(name: str) -> bool:
-    # Tool files may put anything into the table.
+    # Tool files can put anything into the table.
     about = OPTIONAL_ENV_VARS.get(name)
     return (isinstance(about, dict) and bool(about.get("password"))) or _is_secret_name(name)
 

@@ -26,26 +26,26 @@ LIMITS = (
 
 
 class Setting(Struct, frozen=True):
-    """One key of the config file: its path, its type and what else its field says."""
+    """One key of the config file: its path, its type and its field's other metadata."""
 
     path: tuple[Any, ...]
     expected: Any
     meta: Meta
 
     def extra(self, name: str) -> Any:
-        """What the field says beside type and limits: `in_file`, `shorthand`, `item_text`; None when it doesn't."""
+        """The field's metadata besides type and limits (`in_file`, `shorthand`, `item_text`), or None."""
         return (self.meta.extra or {}).get(name)
 
 
 class SettingsReader:
-    """Turns plain data into settings; `problems` says what could not be used, and where."""
+    """Turns plain data into settings; `problems` says what was unusable, and where."""
 
     def __init__(self, *, ignore_unknown: bool = False) -> None:
         self.problems: list[tuple[KeyPath, str]] = []
         self._ignore_unknown = ignore_unknown
 
     def section(self, section: type[Any], data: Any, path: KeyPath = ()) -> Any:
-        """The section with what `data` says; a key without a value, or with a bad one, keeps its default."""
+        """The section with the values of `data`; a key with no value or a bad one keeps its default."""
         if not isinstance(data, dict):
             self._mismatch(path, "a mapping of keys to values", data)
             return section()
@@ -67,7 +67,7 @@ class SettingsReader:
         return self._value(setting, data)
 
     def _value(self, setting: Setting, data: Any) -> Any:
-        """`data` as the expected type, or UNSET when it is something else."""
+        """`data` as the expected type, or UNSET if it is something else."""
         path, expected = setting.path, when_set(setting.expected)
         if is_section(expected):
             return self.section(expected, data, path)
@@ -123,13 +123,13 @@ class SettingsReader:
 
     def _mismatch(self, path: KeyPath, expected: str, data: Any) -> None:
         what = repr(dotted(path)) if path else "the file"
-        # A number or a word like `true` that is meant as text, as in the arguments of a command.
+        # A number or a word like `true` that is meant as text, such as an argument of a command.
         step = "put it in quotes" if expected == describe_type(str) and isinstance(data, int | float) else "correct it"
         self.problems.append((path, f"{what} should be {expected}, not {describe_value(data)}; {step}, {ADVICE}"))
 
 
 def is_section(expected: Any) -> TypeGuard[type[Section]]:
-    """Whether a type of a field is a section with fields of its own."""
+    """Whether a field's type is a section with its own fields."""
     return isinstance(expected, type) and issubclass(expected, Section)
 
 
@@ -142,8 +142,8 @@ def make_setting(path: KeyPath, annotation: Any) -> Setting:
 
 
 def all_settings(section: type[Section], path: KeyPath = ()) -> dict[str, Setting]:
-    """The settings of a section by field name, in the order in which they are declared."""
-    # The modules of the sections hold real annotations, so there is nothing to resolve.
+    """The settings of a section by field name, in order of declaration."""
+    # The section modules have real annotations, so there is nothing to resolve.
     return {name: make_setting((*path, name), annotation) for name, annotation in section.__annotations__.items()}
 
 
@@ -154,7 +154,7 @@ def file_settings(section: type[Section], path: KeyPath = ()) -> dict[str, Setti
 
 
 def known_keys(section: type[Section] = Settings, prefix: str = "") -> Iterator[str]:
-    """Every dotted key that exists, sections included; `NAME` stands for a name that the user chooses."""
+    """Every dotted key, including sections; `NAME` is a placeholder for a name that the user chooses."""
     for name, setting in file_settings(section).items():
         key, inner = prefix + name, setting.expected
         yield key
@@ -181,7 +181,7 @@ def _found(section: Any, path: tuple[str, ...], parts: list[str], *, is_dotted: 
 
 
 def _found_item(item_type: Any, path: tuple[str, ...], rest: list[str], *, is_dotted: bool) -> Setting:
-    """The setting of an item whose name the user chose. The name may hold dots; the shortest name that fits counts."""
+    """The setting of an item whose name the user chose. The name may contain dots; the shortest match wins."""
     if not is_dotted or not is_section(item_type):
         chosen = len(rest) if is_dotted else 1
         item = make_setting((*path, ".".join(rest[:chosen])), item_type)
@@ -201,16 +201,16 @@ def _found_inside(setting: Setting, rest: list[str], *, is_dotted: bool) -> Sett
         return setting
     if not is_section(setting.expected):
         key = ".".join(setting.path)
-        raise ConfigError(f"{key!r} has no keys inside it; type `toolcrib config get {key}`")
+        raise ConfigError(f"{key!r} has no keys inside it; run `toolcrib config get {key}`")
     return _found(setting.expected, setting.path, rest, is_dotted=is_dotted)
 
 
 def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:
-    """What to tell about a key that does not exist: the nearest ones beside it, else anywhere, else all beside it."""
+    """The message for an unknown key: suggests the nearest keys beside it, else anywhere, else all beside it."""
     name, parent = str(path[-1]), path[:-1]
     nearest = [dotted((*parent, found)) for found in nearest_names(name, known)]
     if not nearest:
-        # The first key that ends so: what concerns all comes before what concerns one of many.
+        # The first key with this ending: general keys come before those of single items.
         by_last_word = {key.rpartition(".")[2]: key for key in reversed([*known_keys()])}
         nearest = [by_last_word[found] for found in nearest_names(name, by_last_word)]
     if nearest:
@@ -221,13 +221,13 @@ def unknown_key(path: KeyPath, known: Mapping[str, Any]) -> str:
 
 
 def when_set(expected: Any) -> Any:
-    """What a setting holds that may also be unset: `float` of `float | None`."""
+    """The type of an optional setting when set: `float` of `float | None`."""
     inner = [kind for kind in get_args(expected) if kind is not NoneType]
     return inner[0] if get_origin(expected) is UnionType and len(inner) == 1 else expected
 
 
 def describe_type(expected: Any) -> str:
-    """A type as people say it: what should stand in the file."""
+    """A readable name for a type: what the file should contain."""
     expected = when_set(expected)
     names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     origin = get_origin(expected)
@@ -241,7 +241,7 @@ def describe_type(expected: Any) -> str:
 
 
 def describe_value(data: Any) -> str:
-    """A value as people say it: what stands in the file."""
+    """A readable description of a value in the file."""
     if data is None:
         return "empty"
     if isinstance(data, bool):
@@ -262,7 +262,7 @@ def _scalar(expected: Any, data: Any) -> Any:
 
 
 def _choice(options: tuple[Any, ...], data: Any) -> Any:
-    """One of the options; true and false mean on and off, and upper or lower case does not matter."""
+    """One of the options; true and false mean on and off, and case does not matter."""
     if isinstance(data, bool):
         data = "on" if data else "off"
     by_lowercase = {str(option).lower(): option for option in options}

@@ -1,4 +1,4 @@
-"""The base of all sections of the config, and what a field can say about its value."""
+"""The base class of all config sections, and the metadata that fields can have."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -27,11 +27,11 @@ NonNegativeFloat = Annotated[float, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 NOT_IN_FILE = Meta(extra={"in_file": False})
-"""The field is set by the environment, never by the config file."""
+"""The environment sets this field, never the config file."""
 
 
 def shorthand(key: str) -> Meta:
-    """A single value in place of the section sets this key of it."""
+    """A single value in place of the section sets this key."""
     return Meta(extra={"shorthand": key})
 
 

@@ -1,4 +1,4 @@
-"""Every setting with its type, its default and what it is for. A new section is one class and one field of Settings.
+"""Every setting with its type, default and purpose. A new section is one class and one field of Settings.
 
 Annotations are real objects here (no postponed evaluation): the loader reads types, limits and shorthands from them.
 The text under each field is its entry in the reference docs.
@@ -37,7 +37,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class CustomToolset(Section, frozen=True, kw_only=True):
-    """A toolset of your own, or an addition to one that exists."""
+    """Your own toolset, or an addition to an existing one."""
 
     description: str = ""
     """One sentence about the toolset, shown by `toolcrib toolsets list`."""
@@ -196,7 +196,7 @@ class PolicySettings(Section, frozen=True, kw_only=True):
     batch: EntryPolicy = "deny"
     """Batch runs over many prompts, which run unattended."""
     library: EntryPolicy = "deny"
-    """Programs that use toolcrib as a library; with an approver of its own, a program is asked instead of denied."""
+    """Programs that use toolcrib as a library; a program with its own approver is asked instead of denied."""
 
 
 class ApprovalSettings(Section, frozen=True, kw_only=True):
@@ -252,7 +252,7 @@ class Settings(Section, frozen=True, kw_only=True):
     delegation: DelegationSettings = field(default_factory=DelegationSettings)
     """Subagents that the agent starts with `delegate_task`."""
     custom_toolsets: dict[str, CustomToolset] = field(default_factory=dict)
-    """Toolsets of your own, by name; the name of an existing toolset adds to it."""
+    """Your own toolsets, by name; the name of an existing toolset adds to it."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
     """Which plugins to load."""
     tools: ToolSettings = field(default_factory=ToolSettings)
@@ -276,7 +276,7 @@ class Settings(Section, frozen=True, kw_only=True):
     mcp: McpSettings = field(default_factory=McpSettings)
     """How toolcrib works with all MCP servers."""
     mcp_discovery_timeout: Annotated[float | None, Meta(ge=0)] = None
-    """What Hermes Agent calls `mcp.discovery_timeout`; it wins if it is set."""
+    """Hermes Agent's name for `mcp.discovery_timeout`; it wins if set."""
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     """When a tool call needs a person's approval."""
     command_allowlist: Annotated[list[str], item_text(grant_text)] = field(default_factory=list)

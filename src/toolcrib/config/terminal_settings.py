@@ -13,31 +13,31 @@ DEFAULT_IMAGE = "nikolaik/python-nodejs:python3.11-nodejs20"
 
 
 class SandboxSettings(Section, frozen=True, kw_only=True):
-    """The `sandbox` backend: this machine, with most of it out of reach."""
+    """The `sandbox` backend: this machine, with access to only parts of it."""
 
     use: Literal["auto", "bubblewrap", "landlock"] = "auto"
-    """What the kernel is asked with; `auto` takes bubblewrap where it works, else Landlock."""
+    """The sandbox mechanism; `auto` means bubblewrap if it works, else Landlock."""
     network: bool = False
     """Let commands use the network."""
     writable: list[str] = field(default_factory=list)
-    """Folders that commands may write to, besides the one that they start in."""
+    """Folders that commands may write to, besides the one they start in."""
     readable: list[str] = field(default_factory=list)
     """Folders that commands may read besides the system's, for example one in your home."""
 
 
 class DockerSettings(Section, frozen=True, kw_only=True):
-    """The `docker` backend: a container for each task, by Docker or Podman."""
+    """The `docker` backend: a container for each task, with Docker or Podman."""
 
     engine: Literal["auto", "docker", "podman"] = "auto"
-    """The program that runs containers; `auto` takes docker where it answers, else podman."""
+    """The program that runs containers; `auto` means docker if it works, else podman."""
     image: str = DEFAULT_IMAGE
-    """The image that containers are made from; bash must be in it."""
+    """The image for containers; it must contain bash."""
     volumes: list[str] = field(default_factory=list)
     """Folders of this machine that containers see, as HOST:CONTAINER, or HOST:CONTAINER:ro to only read."""
     mount_cwd: bool = False
-    """Mount the folder that toolcrib was started in as /workspace, and start there."""
+    """Mount the folder that toolcrib was started in as /workspace, and start commands there."""
     run_as_host_user: Literal["auto", "on", "off"] = "auto"
-    """Run as your own user, so that files in mounts stay yours; `auto` does so when something is mounted."""
+    """Run as your own user, so that files in mounts stay yours; `auto` does so if something is mounted."""
     network: bool = True
     """Let containers use the network."""
     cpus: NonNegativeFloat = 1
@@ -47,15 +47,15 @@ class DockerSettings(Section, frozen=True, kw_only=True):
     pids: NonNegativeInt = 256
     """How many processes one container may hold; 0 means no limit."""
     disk_mb: NonNegativeInt = 0
-    """How much one container may write, in megabytes, where the engine's storage can count that; 0 means no limit."""
+    """How much one container may write, in megabytes, if the engine's storage supports it; 0 means no limit."""
     persistent: bool = False
-    """Keep the container of a session when it is given back, and go on in it the next time."""
+    """Keep a session's container when it is released, and reuse it the next time."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables for commands in containers alone, besides `terminal.env`."""
+    """Variables only for commands in containers, besides `terminal.env`."""
     env_passthrough: list[str] = field(default_factory=list)
-    """Variables of this machine for commands in containers alone, besides `terminal.env_passthrough`."""
+    """Variables of this machine only for commands in containers, besides `terminal.env_passthrough`."""
     extra_args: list[str] = field(default_factory=list)
-    """More arguments for `docker run`, each as an item of its own."""
+    """More arguments for `docker run`, each as a separate item."""
 
 
 class SshSettings(Section, frozen=True, kw_only=True):
@@ -64,24 +64,24 @@ class SshSettings(Section, frozen=True, kw_only=True):
     host: str = ""
     """The machine to log in to, by name, address or the name of an entry in your ssh config."""
     user: str = ""
-    """Who to log in as; empty means what your ssh config says, else your own name."""
+    """The user to log in as; empty means what your ssh config says, else your own name."""
     port: Port = 0
-    """The port that sshd answers at; 0 means what your ssh config says, else 22."""
+    """The port of sshd; 0 means what your ssh config says, else 22."""
     key: str = ""
     """The file with your private key; empty means your agent and the usual files."""
     known_hosts: str = ""
     """The file with the keys of known machines; empty means what your ssh config says, else ~/.ssh/known_hosts."""
     accept_new_host_keys: bool = True
-    """Trust a machine that was never seen before, and remember its key; one whose key changed is refused anyway."""
+    """Trust an unknown machine and remember its key; a machine whose key changed is always rejected."""
 
 
 class SingularitySettings(Section, frozen=True, kw_only=True):
-    """The `singularity` backend: a container for each task, by Apptainer or Singularity."""
+    """The `singularity` backend: a container for each task, with Apptainer or Singularity."""
 
     image: str = f"docker://{DEFAULT_IMAGE}"
     """A .sif file, a folder with a root file system, or an address such as docker://NAME."""
     overlay: str = ""
-    """A folder that keeps what commands change; empty means that changes are gone afterwards."""
+    """A folder that keeps what commands change; empty means that changes are discarded."""
     binds: list[str] = field(default_factory=list)
     """Folders of this machine that containers see, as HOST:CONTAINER, or HOST:CONTAINER:ro to only read."""
     network: bool = True
@@ -93,56 +93,56 @@ class SingularitySettings(Section, frozen=True, kw_only=True):
     pids: NonNegativeInt = 256
     """How many processes one container may hold; 0 means no limit."""
     extra_args: list[str] = field(default_factory=list)
-    """More arguments for `apptainer instance start`, each as an item of its own."""
+    """More arguments for `apptainer instance start`, each as a separate item."""
 
 
 class ModalSettings(Section, frozen=True, kw_only=True):
-    """The `modal` backend: sandboxes in the cloud of Modal."""
+    """The `modal` backend: sandboxes in Modal's cloud."""
 
     image: str = DEFAULT_IMAGE
     """The image that sandboxes are made from, by its name in a registry; bash must be in it."""
     app: str = "toolcrib"
-    """The app in your account that sandboxes belong to; it is made when it is missing."""
+    """The app in your account that sandboxes belong to; created if missing."""
     max_lifetime_seconds: PositiveInt = 14_400
-    """When Modal ends a sandbox by itself, whatever happens here."""
+    """After how many seconds Modal ends a sandbox by itself, whatever happens here."""
     cpus: NonNegativeFloat = 0
-    """How many processors one sandbox gets; 0 means Modal's usual number."""
+    """How many processors one sandbox gets; 0 means Modal's default."""
     memory_mb: NonNegativeInt = 0
-    """How much memory one sandbox gets, in megabytes; 0 means Modal's usual amount."""
+    """How much memory one sandbox gets, in megabytes; 0 means Modal's default."""
     network: bool = True
     """Let sandboxes use the network."""
 
 
 class DaytonaSettings(Section, frozen=True, kw_only=True):
-    """The `daytona` backend: sandboxes in the cloud of Daytona."""
+    """The `daytona` backend: sandboxes in Daytona's cloud."""
 
     image: str = DEFAULT_IMAGE
     """The image that sandboxes are made from, by its name in a registry; bash must be in it."""
     max_lifetime_seconds: PositiveInt = 86_400
-    """When Daytona deletes a sandbox by itself, whatever happens here."""
+    """After how many seconds Daytona deletes a sandbox by itself, whatever happens here."""
     idle_seconds: PositiveInt = 1800
-    """When Daytona deletes one that nobody called in the meantime."""
+    """After how many idle seconds Daytona deletes a sandbox."""
     cpus: NonNegativeInt = 0
-    """How many processors one sandbox gets; 0 means Daytona's usual number."""
+    """How many processors one sandbox gets; 0 means Daytona's default."""
     memory_mb: NonNegativeInt = 0
-    """How much memory one sandbox gets, in megabytes; 0 means Daytona's usual amount."""
+    """How much memory one sandbox gets, in megabytes; 0 means Daytona's default."""
     disk_mb: NonNegativeInt = 0
-    """How large its disk is, in megabytes; 0 means Daytona's usual size."""
+    """How large its disk is, in megabytes; 0 means Daytona's default."""
     network: bool = True
     """Let sandboxes use the network."""
 
 
 class VercelSettings(Section, frozen=True, kw_only=True):
-    """The `vercel_sandbox` backend: sandboxes in the cloud of Vercel."""
+    """The `vercel_sandbox` backend: sandboxes in Vercel's cloud."""
 
     image: str = ""
-    """An image of Vercel's own registry; empty means Vercel's usual one."""
+    """An image from Vercel's registry; empty means Vercel's default."""
     max_lifetime_seconds: PositiveInt = 2700
-    """When Vercel ends a sandbox by itself, whatever happens here; more than 2700 needs a paid plan."""
+    """After how many seconds Vercel ends a sandbox, whatever happens here; more than 2700 needs a paid plan."""
     cpus: NonNegativeInt = 0
-    """How many processors one sandbox gets; 0 means Vercel's usual number."""
+    """How many processors one sandbox gets; 0 means Vercel's default."""
     memory_mb: NonNegativeInt = 0
-    """How much memory one sandbox gets, in megabytes; 0 means Vercel's usual amount."""
+    """How much memory one sandbox gets, in megabytes; 0 means Vercel's default."""
     network: bool = True
     """Let sandboxes use the network."""
 
@@ -159,7 +159,7 @@ class TerminalSettings(Section, frozen=True, kw_only=True):
     timeout: PositiveFloat = 180
     """How many seconds a command may take if the model does not say."""
     max_foreground_timeout: PositiveFloat = 600
-    """The most seconds that the model may ask for; anything longer belongs in the background."""
+    """The most seconds that the model may request; anything longer belongs in the background."""
     lifetime_seconds: PositiveFloat = 300
     """How many seconds an environment may be idle before it is closed. One with a running command or background
     process stays open."""

@@ -1,4 +1,4 @@
-"""YAML text into plain data, with the line of every key: YAML 1.2, one document, no surprises."""
+"""Parses YAML text into plain data with the line of every key: YAML 1.2, one document, no surprises."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 TAG = "tag:yaml.org,2002:"
-# Anchors let a small file stand for an enormous one; no settings file needs this many values.
+# Anchors let a small file expand to an enormous one; no settings file needs this many values.
 MAX_VALUES = 50_000
 MAX_DEPTH = 100
 
 
 class Document(Struct):
-    """What a YAML text says. `lines` has the line of every value, counted from 1; `root` is None for an empty text."""
+    """A parsed YAML text. `lines` has the line of every value, counted from 1; `root` is None for an empty text."""
 
     data: Any = None
     root: Node | None = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
-    """Line and sentence."""
+    """The line and the message."""
 
     def line_of(self, path: KeyPath) -> int:
         """The line of a value, or of the nearest thing around it."""
@@ -36,12 +36,12 @@ class Document(Struct):
 
 
 def is_blank(text: str) -> bool:
-    """True when a text holds only comments and white space."""
+    """Whether a text contains only comments and whitespace."""
     return all(not line.strip() or line.lstrip().startswith("#") for line in text.split("\n"))
 
 
 def parse(text: str, name: str, check_command: str = "toolcrib config check") -> Document:
-    """Read one document; broken YAML is a ConfigError that says where in `name`, and what to run afterwards."""
+    """Parse one document; broken YAML raises a ConfigError with the position in `name` and the command to run next."""
     if is_blank(text):
         return Document()
     yaml = ruamel_yaml.YAML(typ="safe", pure=True)
@@ -69,7 +69,7 @@ class _Plain:
     def value(self, node: Any, path: KeyPath) -> Any:
         self._count += 1
         if self._count > MAX_VALUES or len(path) > MAX_DEPTH:
-            # An anchor that contains itself never ends; both are the same mistake to the reader.
+            # An anchor that contains itself never ends; the message for deep nesting fits both.
             raise RecursionError
         self._document.lines.setdefault(path, node.start_mark.line + 1)
         if node.tag == TAG + "map":
@@ -79,14 +79,14 @@ class _Plain:
         return self._scalar(node)
 
     def _scalar(self, node: Any) -> Any:
-        # YAML 1.2 has no dates: they stay the text that they are.
+        # YAML 1.2 has no dates: they stay text.
         if node.tag in (TAG + "str", TAG + "timestamp") and isinstance(node.value, str):
             return node.value
         if node.tag in (TAG + "null", TAG + "bool", TAG + "int", TAG + "float"):
             try:
                 return self._construct(node)
             except (ValueError, KeyError):
-                self._problem(node, f"{node.value!r} is not what its tag says; remove the tag")
+                self._problem(node, f"{node.value!r} does not match its tag; remove the tag")
                 return None
         self._problem(node, f"the tag {node.tag!r} is not supported; write the value without it")
         return None
@@ -141,5 +141,5 @@ def _broken(error: Any, text: str, name: str, check_command: str) -> str:
     else:
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-        what = "it holds a character that YAML does not allow"
+        what = "it contains a character that YAML does not allow"
     return f"{name}:{line}:{column}: this is not valid YAML ({what}); correct that line, then run `{check_command}`"
