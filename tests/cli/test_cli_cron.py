@@ -163,7 +163,7 @@ def test_a_job_from_its_making_to_its_end(toolcrib: Program, scripted: Callable[
     ran = toolcrib("cron", "run", "harbour")
     assert (ran.code, ran.stdout) == (0, "A boat.\n")
     text = toolcrib("cron", "show", "harbour").stdout
-    assert "asked for, session 20" in text
+    assert "manual, session 20" in text
     assert "  A boat." in text
     assert "harbour" in toolcrib("sessions", "list", "--source", "cron").stdout
 
@@ -239,7 +239,7 @@ def test_a_killed_scheduler_leaves_a_lost_run(
     process.wait(DEADLINE_SECONDS)
 
     assert states(toolcrib, "harbour") == ["lost"]
-    assert "not run again by itself" in toolcrib("cron", "show", "harbour").stdout
+    assert "it is not repeated automatically" in toolcrib("cron", "show", "harbour").stdout
     scripted({"say": "A boat."})
     assert "lost" in toolcrib("cron", "serve", "--once").stdout
     assert states(toolcrib, "harbour") == ["lost"]

@@ -295,7 +295,7 @@ def toolsets_step(saved: SavedSettings) -> None:
     now = load_settings(saved.home).toolsets
     say(f"Current toolsets: {', '.join(now) or 'none'}, and the tools that you added yourself.")
     while True:
-        typed = ask("  Toolsets (names separated by commas, `none`, `?` to list them, Enter to keep)")
+        typed = ask("  Toolsets (names, comma-separated; `none`; `?` to list them; Enter to keep)")
         if not typed:
             return
         if typed == "?":
