@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from toolcrib.approval.deferred_gate import DeferredGate, GateOptions
+from toolcrib.approval.deferred_gate import DeferredGate
+from toolcrib.approval.options import GateOptions
 from toolcrib.bridge import Bridge
 from toolcrib.config.approval_entries import restricted_tools
 from toolcrib.config.env_file import fill_environment

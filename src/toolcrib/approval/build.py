@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from toolcrib.approval.audit_log import ApprovalLog
 from toolcrib.approval.calls import CommandReading
-from toolcrib.approval.deferred_gate import GateOptions
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grants
+from toolcrib.approval.options import GateOptions
 from toolcrib.approval.paths import SensitivePaths
 from toolcrib.approval.policy import Policy
 from toolcrib.approval.user_rules import parse_rule

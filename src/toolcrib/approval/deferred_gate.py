@@ -5,32 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from toolcrib.config.settings import Settings
-from toolcrib.core.approvals import EntryPoint
+from toolcrib.approval.options import GateOptions
 from toolcrib.core.context import ToolContext
 from toolcrib.core.lazy import lazy
-from toolcrib.core.ports import Approver, FireHook
+from toolcrib.core.ports import Approver
 from toolcrib.core.types import Effect, JsonObject, ToolEntry, Verdict
 
 if TYPE_CHECKING:
     from toolcrib.approval.gate import ApprovalGate
-
-
-class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a gate is built from, fixed when the Runtime is created."""
-
-    settings: Settings
-    workspace: str
-    entry_point: EntryPoint = "library"
-    approver: Approver | None = None
-    yolo: bool = False
-    fire: FireHook | None = None
-    backend: str = "local"
-    isolated: bool = False
-    workspace_follows_cwd: bool = False
 
 
 class DeferredGate:

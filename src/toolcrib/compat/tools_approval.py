@@ -24,9 +24,10 @@ from toolcrib.approval.analyse import DANGEROUS_PATTERNS, detect_dangerous_comma
 from toolcrib.approval.approvers.gateway import GatewayApprover
 from toolcrib.approval.build import build_gate
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.deferred_gate import DeferredGate, GateOptions
+from toolcrib.approval.deferred_gate import DeferredGate
 from toolcrib.approval.gate import ApprovalGate
 from toolcrib.approval.grants import Grant, may_be_permanent
+from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, answer_dangers, decide
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.load import load_settings

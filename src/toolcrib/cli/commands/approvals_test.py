@@ -12,8 +12,8 @@ from toolcrib.approval.approvers.smart import NoApprover
 from toolcrib.approval.build import build_policy
 from toolcrib.approval.calls import CommandReading
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.deferred_gate import GateOptions
 from toolcrib.approval.grants import Grant, suggest
+from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import ISOLATED_BACKENDS, Action, Decision, Policy, decide
 from toolcrib.approval.shell.model import Finding
 from toolcrib.cli.commands.approvals import REASONS, danger_as_json, describe_danger

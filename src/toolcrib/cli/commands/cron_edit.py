@@ -10,8 +10,8 @@ import click
 
 from toolcrib.approval.build import build_policy
 from toolcrib.approval.command_reader import read_command
-from toolcrib.approval.deferred_gate import GateOptions
 from toolcrib.approval.grants import Grant
+from toolcrib.approval.options import GateOptions
 from toolcrib.approval.policy import Action, decide
 from toolcrib.cli.commands.cron import job_argument, job_author, job_draft, job_options, next_runs_text, open_jobs
 from toolcrib.cli.commands.skills import require_skill

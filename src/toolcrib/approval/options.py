@@ -1,0 +1,23 @@
+"""What a Runtime knows about its gate when it is made; light, because every process loads it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from toolcrib.config.settings import Settings
+from toolcrib.core.approvals import EntryPoint
+from toolcrib.core.ports import Approver, FireHook
+
+
+class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a gate is built from, fixed when the Runtime is created."""
+
+    settings: Settings
+    workspace: str
+    entry_point: EntryPoint = "library"
+    approver: Approver | None = None
+    yolo: bool = False
+    fire: FireHook | None = None
+    backend: str = "local"
+    isolated: bool = False
+    workspace_follows_cwd: bool = False
