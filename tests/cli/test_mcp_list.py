@@ -101,7 +101,7 @@ def test_people_read_the_states_in_words(toolcrib: Program):
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "good ready stdio 2025-11-25 3 (2 hidden)" in lines
     assert "gone waiting to retry stdio - -" in lines
-    assert any(line.startswith("gone 'no-such-program-here' is not installed") for line in lines)
+    assert any(line.startswith("gone 'no-such-program-here' was not found") for line in lines)
 
 
 def test_without_connecting_nothing_is_started(toolcrib: Program, tmp_path: Path):
@@ -172,7 +172,7 @@ def test_tools_are_shown_with_both_names_and_the_hidden_ones_with_reasons(toolcr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert done.code == 0, done.stderr
     assert "mcp__good__look_up runs look up: Looks." in lines
-    assert "mcp__good__write asks" in lines
+    assert "mcp__good__write needs approval" in lines
     assert {name for name, one in found.items() if not one["name"]} == {"secret", "odd", "slow"}
     assert "excluded by the config" in found["secret"]["why_hidden"]
     assert "task" in found["slow"]["why_hidden"]

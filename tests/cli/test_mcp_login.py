@@ -111,7 +111,7 @@ def test_a_login_ends_with_the_tools_of_the_server(toolcrib: Program, site: Site
     assert process.returncode == 0, err
     assert "You can close this page" in page.text
     assert out == "'web' offers 2 tools.\n"
-    assert err == "Logged in at 'web'.\n"
+    assert err == "Logged in to 'web'.\n"
     file = toolcrib.home / "mcp_tokens" / "web.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -141,7 +141,7 @@ def test_the_port_of_the_config_is_the_one_that_is_listened_on(toolcrib: Program
         browse(address)
         process.communicate(timeout=LIMIT_SECONDS)
 
-    assert f"port {port} is taken" in taken.stderr
+    assert f"port {port} is in use" in taken.stderr
     assert f"127.0.0.1%3A{port}%2Fcallback" in address
     assert process.returncode == 0
 
@@ -166,7 +166,7 @@ def test_the_address_can_be_pasted_where_the_browser_cannot_come_back(toolcrib: 
     configure(toolcrib, web=site.settings())
 
     with login_on_terminal(toolcrib) as (process, master):
-        seen = _read_until(master, "press Enter.")
+        seen = _read_until(master, "paste its address here.")
         found = ADDRESS.search(seen)
         assert found
         os.write(master, b"http://127.0.0.1/callback?code=1&state=2\n")
@@ -189,7 +189,7 @@ def test_a_browser_is_opened_for_a_person_who_wants_it(
     browser.chmod(0o700)
 
     with login_on_terminal(toolcrib, *more, BROWSER=f"{browser} %s") as (process, master):
-        seen = _read_until(master, "press Enter.")
+        seen = _read_until(master, "paste its address here.")
         found = ADDRESS.search(seen)
         assert found
         browse(found[1])
@@ -218,7 +218,7 @@ def test_an_interrupt_ends_a_login(toolcrib: Program, site: Site) -> None:
     configure(toolcrib, web=site.settings())
 
     with login_on_terminal(toolcrib) as (process, master):
-        _read_until(master, "press Enter.")
+        _read_until(master, "paste its address here.")
         os.killpg(process.pid, signal.SIGINT)
         rest = _read_until(master, None)
         assert process.wait(LIMIT_SECONDS) == 130
@@ -234,7 +234,7 @@ def test_a_login_that_nobody_makes_ends_in_time(toolcrib: Program, site: Site) -
     outcome = toolcrib("mcp", "login", "web", "--timeout", "1")
 
     assert outcome.code == 1
-    assert "no login came within 1 seconds" in outcome.stderr
+    assert "no login within 1 seconds" in outcome.stderr
 
 
 def test_a_login_that_is_refused_is_told(toolcrib: Program, site: Site) -> None:
@@ -255,7 +255,7 @@ def test_a_login_that_is_refused_is_told(toolcrib: Program, site: Site) -> None:
     ("name", "said"),
     [
         ("wbe", "unknown MCP server 'wbe'; did you mean 'web'?"),
-        ("local", "'local' is a program on this machine, and has no login"),
+        ("local", "'local' is a local program without a login"),
         ("open", "`toolcrib config set mcp_servers.open.auth oauth`"),
         ("gone", "'gone' cannot be reached: no connection"),
         ("unset", "it needs NOBODY_SETS_THIS, which is not set"),
@@ -303,8 +303,8 @@ def test_logging_out_forgets_the_login(toolcrib: Program, site: Site) -> None:
     outcome = toolcrib("mcp", "logout", "web")
     again = toolcrib("mcp", "logout", "web")
 
-    assert (outcome.code, outcome.stderr) == (0, "The login at 'web' is forgotten.\n")
-    assert (again.code, again.stderr) == (0, "There was no login at 'web'.\n")
+    assert (outcome.code, outcome.stderr) == (0, "Deleted the login for 'web'.\n")
+    assert (again.code, again.stderr) == (0, "There was no saved login for 'web'.\n")
     assert site.saw()["revoked"] == 1
     assert not (toolcrib.home / "mcp_tokens" / "web.json").exists()
 

@@ -151,7 +151,7 @@ def test_an_interrupt_ends_the_server_too(toolcrib: Program, tmp_path: Path):
     script = f"echo $$ > {tmp_path / 'pid'}; exec sleep 600"
     toolcrib.write("config.yaml", json.dumps({"mcp_servers": {"it": {"command": "sh", "args": ["-c", script]}}}))
 
-    done = toolcrib.on_terminal("mcp", "test", "it", answers=(("Trying 'it'", "^C"),))
+    done = toolcrib.on_terminal("mcp", "test", "it", answers=(("Testing 'it'", "^C"),))
 
     assert done.code == 130
     assert "Traceback" not in done.stdout
@@ -292,7 +292,7 @@ def test_tools_that_are_set_aside_or_renamed_are_named(toolcrib: Program):
 
     lines = next(step for step in found["steps"] if step["name"] == "tools")["lines"]
     assert any(line.startswith("a b is offered as mcp__it__a_b_") for line in lines)
-    assert any(line.startswith("odd is not offered: ") for line in lines)
+    assert any(line.startswith("odd is hidden: ") for line in lines)
 
 
 def test_a_server_with_nearly_the_same_name_is_named(toolcrib: Program):

@@ -121,7 +121,7 @@ async def test_a_compressed_answer_is_not_unpacked(with_servers: WithServers, ht
 
     packed = await asyncio.wait_for(runtime.call("mcp__web__packed", {}), LIMIT_SECONDS)
 
-    assert "compressed its answer" in packed.error_message
+    assert "sent a compressed response" in packed.error_message
     assert text_of(await runtime.call("mcp__web__echo", {})) == "fine"
 
 
@@ -171,7 +171,7 @@ async def test_a_server_that_fails_is_told_with_its_status(
 
     [status] = runtime.mcp.servers()
 
-    assert (status.state, status.last_error) == ("waiting", "the server answered HTTP 500")
+    assert (status.state, status.last_error) == ("waiting", "the server responded with HTTP 500")
 
 
 @pytest.mark.parametrize("how", ["stdio", "http"])

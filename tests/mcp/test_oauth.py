@@ -40,12 +40,12 @@ from pathlib import Path
 from toolcrib.config.mcp_settings import McpServerSettings
 from toolcrib.config.paths import Home
 from toolcrib.mcp.client.http_transport import http_client
-from toolcrib.mcp.client.oauth import kept_login
+from toolcrib.mcp.client.oauth import stored_login
 from toolcrib.mcp.client.servers import read_server
 
 async def main():
     server = read_server("web", McpServerSettings(url=sys.argv[1], auth="oauth"), {})
-    client, _ = http_client(server, kept_login(server, Home(Path(sys.argv[2]))), lambda _: None)
+    client, _ = http_client(server, stored_login(server, Home(Path(sys.argv[2]))), lambda _: None)
     print("ready", flush=True)
     sys.stdin.readline()
     async with client:
@@ -254,7 +254,7 @@ async def test_a_login_server_that_is_down_does_not_end_the_login(make_runtime: 
     site.change(token_status=0)
     runtime.mcp.reconnect("web")
 
-    assert "could not be renewed: HTTP 503" in down.error_message
+    assert "could not be refreshed: HTTP 503" in down.error_message
     assert store.read().tokens is not None
     assert await echo(runtime) == "hi"
 
@@ -284,7 +284,7 @@ async def test_a_call_that_wants_more_permission_costs_itself_alone(make_runtime
     await log_in(server_at(site), store, follow)
     allowed = await runtime.call("mcp__web__secret", {"text": "hi"})
 
-    assert "wants more permission for this (admin)" in refused.error_message
+    assert "requires more permissions for this (admin)" in refused.error_message
     assert fine == "hi"
     assert [set(scopes.split()) for scopes in site.saw()["scopes"]] == [{"read"}, {"read", "admin"}]
     assert text_of(allowed) == "hi"
@@ -592,7 +592,7 @@ async def test_a_taken_port_is_told() -> None:
     async with open_listener([0]) as first:
         async with open_listener([first.port, 0]) as second:
             assert second.port != first.port
-        with pytest.raises(ServerFailed, match=f"port {first.port} is taken"):
+        with pytest.raises(ServerFailed, match=f"port {first.port} is in use"):
             async with open_listener([first.port]):
                 pass
 

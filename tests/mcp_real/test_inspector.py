@@ -103,4 +103,4 @@ async def test_without_the_token_nothing_is_told(
 
     assert code not in (0, None)
     assert '"tools"' not in said
-    assert "auth_required" in complained or "needs its token" in complained, complained
+    assert "auth_required" in complained or "requires its token" in complained, complained

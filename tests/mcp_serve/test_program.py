@@ -151,7 +151,7 @@ async def test_a_client_over_http(home: Path, workspace: Path, era: str) -> None
     """Over HTTP on a free port a client with the token of a variable calls tools; a signal ends the program."""
     with anyio.fail_after(3 * LIMIT_SECONDS):
         async with started(home, workspace, "--http", "0", "--token-env", "MY_TOKEN", MY_TOKEN=TOKEN) as process:
-            said = await _read_until(process, "serving")
+            said = await _read_until(process, "Serving")
             url = next(word for word in said.split() if word.startswith("http")).rstrip(";")
             async with Web(url).client(era) as client:
                 result = await client.call_tool("terminal", {"command": "pwd"})

@@ -12,8 +12,10 @@ import os
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
 
 from toolcrib.config.redact import MASK
 from toolcrib.core.environments import INTERRUPTED, CommandRequest, Environment, Execution, OnOutput
