@@ -22,7 +22,8 @@ help:
 	@echo 'make test-all      also run the tests that need engines, models or time (see scripts/test-services)'
 	@echo 'make check         linters, types, import rules, drift of the reference docs'
 	@echo 'make format        format the code'
-	@echo 'make docs          write the reference docs anew from the code'
+	@echo 'make docs          regenerate the reference docs from the code'
+	@echo 'make recording     record the picture of the chat for the README'
 	@echo 'make bench         measure speed, the terminal, the agent, the tools and the approval gate; writes docs/trust.md'
 
 chat: .venv/.runtime

@@ -135,7 +135,7 @@ class RuntimeServices:
 
     @lazy
     def terminal(self) -> TerminalService:
-        """Environments and background processes, with a loop of their own."""
+        """Environments and background processes, with their own event loop."""
         from toolcrib.service_loop import ServiceLoop  # noqa: PLC0415
         from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ class RuntimeServices:
         from toolcrib.mcp.client.manager import McpClientManager  # noqa: PLC0415
 
         runtime = self._runtime
-        hub = McpClientManager(
+        manager = McpClientManager(
             runtime.settings,
             runtime.registry,
             workspace=runtime.workspace,
@@ -170,8 +170,8 @@ class RuntimeServices:
             gate=runtime.gate,
             services=weakref.ref(self),
         )
-        self._closing.callback(hub.close)
-        return hub
+        self._closing.callback(manager.close)
+        return manager
 
     @lazy
     def files(self) -> FileService:

@@ -48,7 +48,7 @@ from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
 
-NOT_KEPT = "cannot snapshot the files that a call to tool %r changes"
+SNAPSHOT_FAILED = "cannot snapshot the files that a call to tool %r changes"
 
 FILE_CHANGING_KINDS = frozenset({"write", "delete", "exec"})
 """The effects that can change files."""
@@ -74,7 +74,7 @@ class PreparedCall(msgspec.Struct, frozen=True):
     """A call with its tool looked up and its arguments checked, once for both planning and running."""
 
     name: str
-    """The entry of the tool that really runs, even behind `tool_call`."""
+    """The name of the tool that really runs, even behind `tool_call`."""
     arguments: Mapping[str, Any] | str
     """As they were given."""
     entry: ToolEntry | None
@@ -154,9 +154,7 @@ class Pipeline:
                 entry = self.registry.get_entry(name)
             if entry is None:
                 return outcome.unknown(str(name), self.registry.get_all_tool_names(), ctx)
-            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {})
-            if prepared is not None and prepared.entry is entry:
-                call.prepared = prepared
+            call = CallState(entry, ctx, executor, time.perf_counter(), {}, {}, prepared=prepared)
             result = await self._result(call, arguments)
             if (
                 call.snapshots is None
@@ -289,7 +287,7 @@ class Pipeline:
             )
             if effects and snapshots is not None and snapshots.wants(effects, ctx):
                 call.snapshots = snapshots
-                with _logged(NOT_KEPT, entry.name):
+                with _logged(SNAPSHOT_FAILED, entry.name):
                     await executor.wait(snapshots.before(entry, effects, ctx))
             self.recorder.started(entry, call.args, effects or (), ctx)
             call.recorded = True
@@ -383,7 +381,7 @@ class Pipeline:
         """Records the changed files, runs post hooks for every outcome, applies the budget, then records the result."""
         entry, ctx, hooks = call.entry, call.ctx, self.hooks
         if call.snapshots is not None:
-            with _logged(NOT_KEPT, entry.name):
+            with _logged(SNAPSHOT_FAILED, entry.name):
                 await call.executor.wait(call.snapshots.after(ctx))
         if not hooks.is_empty and (hooks.has("post_tool_call") or hooks.has("transform_tool_result")):
             content = await fire_post_hooks(hooks, entry, call.args, result, ctx, call.trace, call.executor)
