@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -92,9 +92,15 @@ def declares_tools(path: Path) -> bool:
     if path.exists() and not path.is_file():
         return False
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return _declares_tools(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+# Further runtimes of a process with other homes, and other scan caches, find the same files.
+@lru_cache(maxsize=64)
+def _declares_tools(source: bytes) -> bool:
+    tree = ast.parse(source)
     names = _names_of_the_decorator(tree)
     return any(_is_register_call(node) or _is_decorated(node, names) for node in tree.body)
 
