@@ -112,7 +112,7 @@ def isolated_environ(request: pytest.FixtureRequest, base_folder: Path, monkeypa
         monkeypatch.delenv(name)
     # The first python3 on the way may be a script of pyenv, which is slow and which a sandbox may not run.
     monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin:{os.environ['PATH']}")
-    # Every HTTP client loads the trusted certificates; all the public ones take 20 ms, and quick tests stay on loopback.
+    # Every HTTP client loads the trusted certificates: 20 ms for all public ones, which nobody needs on loopback.
     if request.node.get_closest_marker("services") is None:
         monkeypatch.setenv("SSL_CERT_FILE", str(base_folder / "certificate.pem"))
 
