@@ -31,6 +31,7 @@ from toolcrib.registry import compat_imports
 from toolcrib.registry.collisions import PLUGIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.compat_imports import AliasLoader
 from toolcrib.registry.discovery import LoadedFile, ScanCache, explain_import_error, import_file, tool_files
+from toolcrib.registry.install_guard import InstallGuard, refusing_installs
 from toolcrib.registry.registry import ToolRegistry
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class LoadedPlugin(msgspec.Struct, frozen=True, kw_only=True):
     """The tool files in its folder; one that could not be imported has a `problem`, and the others are loaded."""
     problem: str = ""
     """Why it was not loaded, as a sentence; empty on success."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about a plugin that was loaded, one sentence each."""
     missing_env: tuple[str, ...] = ()
     """The variables that it needs and that are not set. The plugin loads anyway."""
 
@@ -125,7 +128,7 @@ class _Loader:
         for problem in found.problems:
             logger.warning("plugin %r: %s", found.name, problem)
         known_modules = set(sys.modules)
-        with self._registry.loading(self._source) as loading:
+        with self._registry.loading(self._source) as loading, refusing_installs() as installs:
             ctx = PluginContext(
                 found.manifest, loading, self._registry, self._hooks, self._settings.home, self._services
             )
@@ -135,7 +138,7 @@ class _Loader:
             except (Exception, SystemExit) as error:  # the contract: a failing plugin does not affect others
                 ctx.abandon()
                 logger.debug("plugin %r failed", found.name, exc_info=error)
-                return self._failed(_explain(error, found))
+                return self._failed(_explain(error, found, installs))
         if found.path is not None:
             attribute_modules(found.path, self._source, known_modules)
         hooks, middleware, declarations = ctx.finish()
@@ -153,8 +156,15 @@ class _Loader:
             middleware=middleware,
             declarations=declarations,
             files=tuple(files),
+            notes=self._notes(installs),
             missing_env=tuple(unset_variables(found.manifest.variables)),
         )
+
+    def _notes(self, installs: InstallGuard) -> tuple[str, ...]:
+        refused = tuple(attempt.sentence() for attempt in installs.attempts)
+        for note in refused:
+            logger.warning("plugin %r: %s", self._found.name, note)
+        return refused
 
     def _run(self, ctx: PluginContext) -> list[LoadedFile]:
         """Import the plugin, call its `register(ctx)`, and load the tool files that it did not import itself."""
@@ -184,16 +194,18 @@ class _Loader:
         setattr(module, SOURCE_ATTRIBUTE, self._source)
         answer_for(self._slug, module)
         offered = point.load()
+        if isinstance(offered, type) and hasattr(offered, "register"):
+            offered = offered()
         return offered if point.attr and not hasattr(offered, "register") else getattr(offered, "register", None)
 
     def _load_file(self, file: Path) -> LoadedFile:
         name = f"{PLUGIN_NAMESPACE}.{self._slug}.{file.stem}"
-        with self._registry.loading(self._source) as loading:
+        with self._registry.loading(self._source) as loading, refusing_installs() as installs:
             try:
                 import_module(name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the contract: a failing file is reported, the rest load
                 self._registry.take_back(loading)
-                problem = _explain(error, self._found)
+                problem = _explain(error, self._found, installs)
                 logger.warning("skipped tool file %s of plugin %r: %s", file, self._found.name, problem)
                 return LoadedFile(file, name, problem=problem)
         return LoadedFile(file, name, list(loading.registered))
@@ -230,21 +242,64 @@ def _offer_to_setup(manifest: PluginManifest, tools: tuple[str, ...]) -> None:
         OPTIONAL_ENV_VARS.setdefault(name, about)
 
 
-def _explain(error: BaseException, found: FoundPlugin) -> str:
-    """Why a plugin could not be loaded, with the line of its own code that was running."""
-    if isinstance(error, ToolcribError):
+def _explain(error: BaseException, found: FoundPlugin, installs: InstallGuard) -> str:
+    """Why a plugin could not be loaded: the line of its own code that was running, the reason, and what to do."""
+    if installs.attempts:
+        reason = installs.attempts[-1].sentence()
+    elif isinstance(error, ToolcribError):
         return str(error)
+    elif isinstance(error, SystemExit):
+        reason = f"it tried to end the program (SystemExit: {error.code}) while being loaded; remove that from its code"
+    elif isinstance(error, AttributeError) and isinstance(error.obj, PluginContext):
+        reason = f"it uses `ctx.{error.name}`, which toolcrib does not have; ask its author for a version without it"
+    else:
+        reason = _own_module_problem(error, found) or explain_import_error(error)
+    if ";" not in reason:
+        reason += "; correct that line, or tell the author of the plugin"
+    where = _line_of(error, found)
+    if not where:
+        return reason
+    # A syntax error already says which line it means.
+    return f"{where}: {reason.removeprefix('line ' + where.rpartition(':')[2] + ': ')}"
+
+
+def _own_module_problem(error: BaseException, found: FoundPlugin) -> str:
+    """What is wrong with an import of the plugin's own code; empty if it imports something else."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
     own_module = f"{PLUGIN_NAMESPACE}."
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(own_module):
-        missing = str(error.name).removeprefix(own_module).partition(".")[2]
+    if error.name.startswith(own_module):
+        missing = error.name.removeprefix(own_module).partition(".")[2]
         return f"it imports its own module {missing!r}, which is not in {found.location}; add the file"
-    if isinstance(error, SystemExit):
-        return f"it tried to end the program (SystemExit: {error.code}) while being loaded; remove that from its code"
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if found.path is not None and found.path in Path(frame.filename).parents:
-            where = f" in line {frame.lineno} of {frame.filename}"
-    return explain_import_error(error) + where
+    package = error.name.partition(".")[0]
+    if found.path is None or not _is_in_folder(package, found.path):
+        return ""
+    return (
+        f"it imports its own code as {error.name!r}, which only works from inside its folder; write `from . import …`"
+    )
+
+
+def _is_in_folder(package: str, folder: Path) -> bool:
+    return package == folder.name or (folder / f"{package}.py").is_file() or (folder / package).is_dir()
+
+
+def _line_of(error: BaseException, found: FoundPlugin) -> str:
+    """The last line of the plugin's own code that was running, as `file:line`; empty if none was."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_own_file(frame.filename, found)
+    ]
+    return frames[-1] if frames else ""
+
+
+def _is_own_file(filename: str, found: FoundPlugin) -> bool:
+    if found.path is not None:
+        return found.path in Path(filename).parents
+    package = found.entry_point.module.partition(".")[0] if found.entry_point is not None else ""
+    return package in Path(filename).parts or Path(filename).name == f"{package}.py"
 
 
 HERMES_NAMESPACE = "hermes_plugins"

@@ -41,6 +41,7 @@ EXTRAS = {
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
+    "hermes": "PyYAML",
 }
 """The extras of the distribution, each with the package that it installs."""
 
