@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Origin = Literal["user", "project", "entry point", "missing"]
-State = Literal["enabled", "disabled", "not enabled"]
+State = Literal["enabled", "disabled", "not enabled", "failed"]
 
 # Later ones replace earlier ones.
 PROJECT_FOLDERS = (".hermes/plugins", ".toolcrib/plugins")

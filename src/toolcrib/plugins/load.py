@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import unset_variables
@@ -96,6 +97,30 @@ def load_plugins(
         loader = _Loader(found, slug, settings, registry, hooks, cache or ScanCache(), services)
         loaded.append(loader.load())
     return loaded
+
+
+def with_outcomes(plugins: Iterable[FoundPlugin], loaded: Iterable[LoadedPlugin]) -> list[FoundPlugin]:
+    """The plugins with what happened when they were loaded: a failed one has that state, and its problem."""
+    outcomes = {outcome.name: outcome for outcome in loaded}
+    return [
+        _with_outcome(plugin, outcomes[plugin.name])
+        if plugin.state == "enabled" and plugin.name in outcomes
+        else plugin
+        for plugin in plugins
+    ]
+
+
+def _with_outcome(plugin: FoundPlugin, outcome: LoadedPlugin) -> FoundPlugin:
+    # Most problems start with the file and line.
+    files = [
+        file.problem if file.problem.startswith(str(file.path)) else f"{file.path}: {file.problem}"
+        for file in outcome.files
+        if file.problem
+    ]
+    told = [*([outcome.problem] if outcome.problem else []), *files, *outcome.notes]
+    # The loader repeats what discovery found.
+    problems = tuple(dict.fromkeys((*plugin.problems, *told)))
+    return replace(plugin, state="failed" if outcome.problem else plugin.state, problems=problems)
 
 
 class _Loader:
