@@ -89,6 +89,8 @@ def load_plugins(
     enabled = find_enabled(settings, project_folder)
     if enabled:
         compat_imports.install()
+        # Plugins often have a `tools.py`, and some put their folder on `sys.path`: that must not hide `tools.registry`.
+        import_module("tools")
     taken: set[str] = set()
     loaded = []
     for found in enabled:
@@ -152,6 +154,8 @@ class _Loader:
             return self._failed(found.problems[0])
         for problem in found.problems:
             logger.warning("plugin %r: %s", found.name, problem)
+        if found.path is not None:
+            _drop_namesakes(found.path, self._source)
         known_modules = set(sys.modules)
         with self._registry.loading(self._source) as loading, refusing_installs() as installs:
             ctx = PluginContext(
@@ -299,9 +303,7 @@ def _own_module_problem(error: BaseException, found: FoundPlugin) -> str:
     package = error.name.partition(".")[0]
     if found.path is None or not _is_in_folder(package, found.path):
         return ""
-    return (
-        f"it imports its own code as {error.name!r}, which only works from inside its folder; write `from . import …`"
-    )
+    return f"it imports its own code as {error.name!r}, as if it was installed; write `from . import …` instead"
 
 
 def _is_in_folder(package: str, folder: Path) -> bool:
@@ -379,6 +381,20 @@ def attribute_modules(folder: Path, source: Source, known: set[str]) -> None:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and folder in Path(file).parents and not hasattr(module, SOURCE_ATTRIBUTE):
             setattr(module, SOURCE_ATTRIBUTE, source)
+
+
+def _drop_namesakes(folder: Path, source: Source) -> None:
+    """Forget modules that another plugin put on `sys.path` under names that this plugin also has.
+
+    The other plugin keeps what it imported; only a later import of that name finds the new module.
+    """
+    for name, module in list(sys.modules.items()):
+        owner = getattr(module, SOURCE_ATTRIBUTE, None)
+        if "." in name or not isinstance(owner, Source) or owner == source or owner.kind != "plugin":
+            continue
+        if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
+            for inner in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+                del sys.modules[inner]
 
 
 class _HermesNames:
