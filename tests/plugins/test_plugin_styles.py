@@ -25,7 +25,7 @@ STYLES: dict[str, dict[str, str]] = {
     "relative modules": {
         "__init__.py": "from . import schemas, tools\ndef register(ctx):\n"
         "    ctx.register_tool(name='hello', toolset='t', schema=schemas.HELLO, handler=tools.hello)\n",
-        "schemas.py": "HELLO = {'name': 'hello', 'description': 'x', 'parameters': {'type': 'object', 'properties': {}}}",
+        "schemas.py": "HELLO = {'name': 'hello', 'description': 'x', 'parameters': {'type': 'object'}}",
         "tools.py": "from .schemas import HELLO\ndef hello(args, **kw): return 'hi'",
     },
     "a package inside": {
@@ -124,7 +124,7 @@ STYLES: dict[str, dict[str, str]] = {
         "    ctx.register_cli_command(name='greet', help='Greet', setup_fn=lambda parser: None,"
         " handler_fn=lambda args: 0, description='Greet')\n"
         "    ctx.register_skill('greeting', Path(__file__).parent / 'SKILL.md', 'How to greet')\n"
-        "    ctx.register_platform(name='pigeon', label='Pigeon', adapter_factory=lambda c: None, check_fn=lambda: True)\n"
+        "    ctx.register_platform(name='pigeon', label='Pigeon', adapter_factory=lambda c: None)\n"
         "    for kind in ('image_gen', 'video_gen', 'web_search', 'browser', 'tts', 'transcription', 'memory',"
         " 'dashboard_auth'):\n"
         "        getattr(ctx, f'register_{kind}_provider')(Provider())\n"
@@ -236,7 +236,7 @@ MANIFESTS = {
     "quoted and documented": "---\n# A plugin\n'name': \"styled\"\nversion: '2.0'\n...\n",
     "unknown keys": "name: styled\nentrypoint: __init__\nlicense: MIT\nhermes_version: '>=0.10'\nconfig:\n  - key: x\n",
     "flow style": "{name: styled, version: 1, requires_env: [A_KEY]}\n",
-    "objects in lists": "name: styled\nrequires_env:\n  - name: A_KEY\n    secret: true\nprovides_tools:\n  - name: hello\n",
+    "objects in lists": "name: styled\nrequires_env:\n  - name: A_KEY\nprovides_tools:\n  - name: hello\n",
     "folded text": "name: styled\ndescription: >-\n  many\n  lines\nauthor: {name: Somebody, email: a@b.example}\n",
     "unknown kind": "name: styled\nkind: tool\n",
     "anchors": "name: &name styled\ndescription: *name\n",
