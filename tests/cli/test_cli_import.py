@@ -128,3 +128,30 @@ def test_nothing_is_brought_when_nobody_can_be_asked(toolcrib, hermes):
     assert outcome.code == 2
     assert "`toolcrib import hermes --from hermes --yes`" in outcome.stderr
     assert not (toolcrib.home / "sessions.db").exists()
+
+
+def test_a_whole_home_arrives_and_the_second_import_has_nothing_to_do(toolcrib, hermes):
+    """Jobs, soul, providers, keys of MCP servers: each arrives once, and no secret is printed."""
+    (hermes / "cron").mkdir()
+    (hermes / "cron/jobs.json").write_text(
+        '{"jobs": [{"id": "a1", "name": "brief", "prompt": "News", "schedule": {"kind": "cron", "expr": "0 9 * * *"}}]}'
+    )
+    (hermes / "SOUL.md").write_text("You are a lighthouse keeper.")
+    (hermes / "config.yaml").write_text(
+        "custom_providers: [{name: attic, base_url: 'http://127.0.0.1:9/v1', api_key: attic-secret-value}]\n"
+        "mcp_servers: {tides: {command: tides, env: {TIDES_TOKEN: tides-secret-value}}}\n"
+        "plugins: {enabled: [notes]}\n"
+    )
+
+    first = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+    again = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert (first.code, again.code) == (0, 0)
+    assert "  cron: brief: pause it there, or both programs run it\n" in first.stdout
+    assert "toolcrib asks you. To change that:" in first.stdout
+    assert "`toolcrib plugins enable notes`" in first.stdout
+    assert "brief" in toolcrib("cron", "list").stdout
+    assert (toolcrib.home / "SOUL.md").read_text() == "You are a lighthouse keeper."
+    assert "tides-secret-value" in (toolcrib.home / ".env").read_text()
+    assert "secret-value" not in (toolcrib.home / "config.yaml").read_text() + first.stdout + again.stdout
+    assert "There is nothing to import" in again.stdout
