@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.settings import Settings
 from toolcrib.runtime import Runtime
 
@@ -193,7 +194,7 @@ def loaded_runtime(settings: Settings) -> Iterator[Runtime]:
 @pytest.fixture
 def write(crib, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    modules = set(sys.modules)
+    modules, variables = set(sys.modules), set(OPTIONAL_ENV_VARS)
 
     def write_files(files: dict[str, str], folder: str = "styled", manifest: str | None = PLUGIN_YAML) -> Path:
         root = crib.home / "plugins" / folder
@@ -204,6 +205,9 @@ def write(crib, monkeypatch):
         return root
 
     yield write_files
+    # Plugins add the variables that they need to what the wizard asks for.
+    for name in OPTIONAL_ENV_VARS.keys() - variables:
+        del OPTIONAL_ENV_VARS[name]
     for name in sys.modules.keys() - modules:
         if name.startswith("styled"):
             del sys.modules[name]
