@@ -259,6 +259,13 @@ def test_a_plugin_is_found_in_this_folder(crib, write, folder: str):
     assert (loaded.problem, loaded.tools) == ("", ("hello",))
 
 
+def test_a_broken_plugin_is_not_replaced_by_an_example_inside_it(crib, write):
+    """Inside a plugin there are no others, whatever is wrong with it."""
+    write({"plugin.yaml": "name: [", "__init__.py": "", "examples/demo/plugin.yaml": "name: styled\n"})
+
+    assert "plugin.yaml" in crib.load_one("styled").problem
+
+
 def test_a_plugin_in_a_category_is_also_known_by_its_path(crib, write):
     """The config of the reference names such plugins `category/folder`."""
     write(ONE_FILE, "memory/mine")

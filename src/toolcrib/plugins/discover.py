@@ -177,12 +177,12 @@ def _plugins_below(folder: Path, origin: Origin, depth: int) -> Iterator[FoundPl
         return
     for path in candidates:
         plugin = _read(path, origin)
-        if plugin is not None and plugin.loadable:
+        may_be_deeper = depth > 1 and not any((path / name).exists() for name in MANIFEST_NAMES)
+        inside = list(_plugins_below(path, origin, depth - 1)) if may_be_deeper and os.access(path, os.R_OK) else []
+        if plugin is None or any(one.loadable for one in inside):
+            yield from inside
+        else:
             yield plugin
-            continue
-        inside = list(_plugins_below(path, origin, depth - 1)) if depth > 1 and os.access(path, os.R_OK) else []
-        usable = [one for one in inside if one.loadable]
-        yield from usable or ([plugin] if plugin is not None else inside)
 
 
 def _may_hold_plugins(path: Path) -> bool:
