@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -155,3 +156,48 @@ def test_a_whole_home_arrives_and_the_second_import_has_nothing_to_do(toolcrib, 
     assert "tides-secret-value" in (toolcrib.home / ".env").read_text()
     assert "secret-value" not in (toolcrib.home / "config.yaml").read_text() + first.stdout + again.stdout
     assert "There is nothing to import" in again.stdout
+
+
+ENTRIES = ["config.yaml", ".env", "SOUL.md", "state.db", "skills", "memories", "plugins", "cron"]
+FOLDERS = ("skills", "memories", "plugins", "cron")
+KINDS = ["empty", "garbage", "folder", "link", "pipe"]
+# Empty files and folders hold nothing to name, and any text is a soul.
+NOT_NAMED = {"empty": ("config.yaml", ".env", "state.db"), "folder": FOLDERS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_stands_in_the_old_home_the_import_ends_and_names_it(toolcrib, kind: str):
+    """No entry makes it crash or hang, and none is passed over in silence."""
+    root = toolcrib.root / "hermes"
+    root.mkdir()
+    for name in ENTRIES:
+        make_entry(root / name, kind)
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert "Traceback" not in outcome.stderr
+    named = set(ENTRIES) - set(NOT_NAMED.get(kind, ()))
+    assert [name for name in sorted(named) if f"\n  {name}" not in outcome.stdout] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_the_file_of_jobs_is_the_import_ends_and_names_it(toolcrib, kind: str):
+    """The same for the jobs."""
+    (toolcrib.root / "hermes/cron").mkdir(parents=True)
+    make_entry(toolcrib.root / "hermes/cron/jobs.json", kind)
+
+    outcome = toolcrib("import", "hermes", "--from", "hermes", "--yes")
+
+    assert "Traceback" not in outcome.stderr
+    assert "\n  cron/jobs.json: " in outcome.stdout
+
+
+def make_entry(path: Path, kind: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"" if kind == "empty" else b"\xff\x00{[: garbage")

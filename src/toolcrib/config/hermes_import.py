@@ -163,6 +163,9 @@ def _label(item: ImportItem) -> str:
 
 def _plan_config(source: Path, home: Home, known_providers: Collection[str]) -> Iterator[ImportItem]:
     ours = _config_data(home)
+    if _is_no_file(source / "config.yaml"):
+        yield _not_copied("config.yaml", source / "config.yaml")
+        return
     try:
         theirs, problems = _their_config(Home(source))
     except ConfigError as error:
@@ -308,6 +311,9 @@ NOT_STORED = {"SUDO_PASSWORD": "toolcrib asks for the sudo password and never st
 
 
 def _plan_env(source: Path, home: Home) -> Iterator[ImportItem]:
+    if _is_no_file(source / ".env"):
+        yield _not_copied(".env", source / ".env")
+        return
     try:
         lines = parse_env(read_env_text(source / ".env"))
     except ConfigError as error:
@@ -330,9 +336,14 @@ def _plan_env(source: Path, home: Home) -> Iterator[ImportItem]:
 def _variables_of(source: Path) -> dict[str, str]:
     """The variables of the old `.env`; none if it cannot be read, which `_plan_env` reports."""
     try:
-        return read_env_file(source / ".env")
+        return {} if _is_no_file(source / ".env") else read_env_file(source / ".env")
     except ConfigError:
         return {}
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether something else has the name of a file; reading a pipe, for example, would never end."""
+    return os.path.lexists(path) and not path.is_file()
 
 
 def _plan_variable(key: str, value: str, ours: Mapping[str, str]) -> ImportItem:
@@ -378,8 +389,11 @@ def _plan_folders(source: Path, home: Home) -> Iterator[ImportItem]:
             else:
                 reason = trust if folder == "plugins" else ""
                 yield from _plan_copy(name, entry, targets[folder] / entry.name, reason)
-    if os.path.lexists(source / "SOUL.md"):
-        yield from _plan_copy("SOUL.md", source / "SOUL.md", home.soul_file, "")
+    soul = source / "SOUL.md"
+    if _is_no_file(soul):
+        yield _not_copied("SOUL.md", soul)
+    elif soul.is_file():
+        yield from _plan_copy("SOUL.md", soul, home.soul_file, "")
 
 
 def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[ImportItem]:
@@ -407,8 +421,10 @@ def _plan_copy(name: str, here: Path, there: Path, reason: str) -> Iterator[Impo
 def _not_copied(name: str, entry: Path) -> ImportItem:
     if entry.is_symlink():
         reason = "it is a link; copy what it points to by hand"
+    elif entry.is_file() or entry.is_dir():
+        reason = "it is a file, not a folder" if entry.is_file() else "it is a folder, not a file"
     else:
-        reason = "it is neither a file nor a folder" if not entry.is_file() else "a folder was expected"
+        reason = "it is neither a file nor a folder"
     return ImportItem(name=name, action="not carried over", reason=reason)
 
 
@@ -420,7 +436,12 @@ def _unreadable(name: str, error: OSError) -> ImportItem:
 def _plan_rest(source: Path, home: Home) -> Iterator[ImportItem]:
     """Every other entry of the old home, with the reason why it stays there."""
     known = ELSEWHERE | {*COPIED_FOLDERS, "SOUL.md"}
-    for entry in sorted(source.iterdir()):
+    try:
+        entries = sorted(source.iterdir())
+    except OSError as error:
+        yield _unreadable(str(source), error)
+        return
+    for entry in entries:
         if entry.name in known:
             continue
         reason = ENTRY_REASONS.get(entry.name) or UNKNOWN_ENTRY

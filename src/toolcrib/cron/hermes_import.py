@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import stat
 from collections.abc import Collection, Iterable, Iterator
@@ -50,8 +51,10 @@ def plan_jobs(
 ) -> list[ImportedJob]:
     """What would be imported from a Hermes Agent home; only reads."""
     folder = source / FOLDER
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         return []
+    if not folder.is_dir():
+        return [ImportedJob(FOLDER, "not carried over", "it is not a folder")]
     found = list(_other_files(folder))
     try:
         written = _read_jobs(folder / JOBS_FILE)
@@ -95,7 +98,9 @@ def _read_jobs(file: Path) -> list[Any]:
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
             raise UsageError("it is not a file of jobs")
         data = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if file.is_symlink():
+            raise UsageError("it is a link to nowhere") from error
         return []
     except OSError as error:
         raise UsageError(f"it cannot be read ({error.strerror}); check its permissions and import again") from error

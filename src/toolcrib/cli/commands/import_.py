@@ -20,7 +20,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.cron.hermes_import import ImportedJob, import_jobs, plan_jobs
 from toolcrib.cron.store import JobStore
 from toolcrib.providers.presets import ALIASES, PRESETS
-from toolcrib.sessions.hermes_import import SessionImport, import_sessions, plan_sessions
+from toolcrib.sessions.hermes_import import DATABASE_NAME, SessionImport, import_sessions, plan_sessions
 from toolcrib.sessions.store import SessionStore
 
 group = CommandGroup("import")
@@ -56,7 +56,10 @@ def import_hermes(source: Path | None, dry_run: bool, yes: bool) -> int:
     with closing(SessionStore(home.sessions_file)) as store, closing(JobStore(home.cron_file)) as job_store:
         sessions = plan_sessions(source, store)
         jobs = plan_jobs(source, settings, job_store, PROVIDERS, time.time())
-        plan = replace(things, items=(*things.items, *_job_items(jobs), *_items(sessions)))
+        plan = replace(
+            things,
+            items=(*things.items, *_job_items(jobs), *_session_items(sessions, (source / DATABASE_NAME).exists())),
+        )
         if not _is_wanted(plan, again, dry_run, yes):
             return 0
         problems = [*apply_import(things), *import_jobs(jobs, job_store), *import_sessions(source, store)]
@@ -95,7 +98,7 @@ def _job_items(jobs: list[ImportedJob]) -> Iterator[ImportItem]:
         yield ImportItem(name=job.name, action=job.action, reason=job.reason)
 
 
-def _items(sessions: SessionImport) -> Iterator[ImportItem]:
+def _session_items(sessions: SessionImport, has_database: bool) -> Iterator[ImportItem]:
     """The sessions as items of the plan."""
     here = f"{sessions.known} {'is' if sessions.known == 1 else 'are'} already here"
     if sessions.new:
@@ -103,6 +106,8 @@ def _items(sessions: SessionImport) -> Iterator[ImportItem]:
         yield ImportItem(name="sessions", action="bring", reason=f"{brought}, {here}" if sessions.known else brought)
     elif sessions.known:
         yield ImportItem(name="sessions", action="keep ours", reason=here)
+    elif has_database and not sessions.unreadable:
+        yield ImportItem(name="state.db", action="left in place", reason="it has no conversations")
     for sentence in sessions.unreadable[:UNREADABLE_NAMED]:
         yield ImportItem(name="state.db", action="not carried over", reason=sentence)
     if len(sessions.unreadable) > UNREADABLE_NAMED:
