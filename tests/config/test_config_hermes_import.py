@@ -331,6 +331,20 @@ def test_models_providers_fallbacks_compression_and_skills_get_our_names(hermes,
     assert "attic-secret-value" not in describe(plan)
 
 
+def test_a_model_with_a_vendor_keeps_its_provider(hermes, home):
+    """`google/gemini-flash` for summaries is a model of the main provider, not a model of Google's own service."""
+    (hermes / "config.yaml").write_text(
+        "model: {provider: openrouter, default: anthropic/claude}\ncompression: {summary_model: google/gemini-flash}\n"
+        "memory: {memory_enabled: false}\ntimezone: Europe/Berlin\n"
+    )
+
+    apply_import(plan_import(hermes, home, PROVIDERS))
+
+    settings = load_settings(home, {})
+    assert (settings.auxiliary.provider, settings.auxiliary.model) == ("openrouter", "google/gemini-flash")
+    assert (settings.memory.enabled, settings.cron.timezone) == (False, "Europe/Berlin")
+
+
 def test_a_custom_endpoint_in_the_model_section_becomes_a_provider(hermes, home):
     """Hermes Agent keeps address and key beside the model."""
     (hermes / "config.yaml").write_text(
@@ -444,7 +458,7 @@ def test_an_interrupted_import_can_be_repeated(hermes, home, monkeypatch):
 KEYS = """
     model provider default base_url api_key custom_providers providers fallback_providers fallback_model compression
     threshold auxiliary skills external_dirs approvals mode cron_mode plugins enabled entries mcp_servers time env
-    headers args url command terminal docker_image toolsets agent name tools
+    headers args url command terminal docker_image toolsets agent name tools memory memory_enabled timezone max_turns
 """
 NAMES = st.sampled_from(KEYS.split()) | st.text(max_size=5)
 SCALARS = st.one_of(

@@ -39,6 +39,13 @@ PROTOCOLS = {
 CUSTOM = "custom"
 AUTOMATIC = ("", "auto", "main")
 
+RENAMED: dict[KeyPath, KeyPath] = {
+    ("memory", "memory_enabled"): ("memory", "enabled"),
+    ("agent", "reasoning_effort"): ("model", "reasoning_effort"),
+    ("max_turns",): ("agent", "max_turns"),
+    ("timezone",): ("cron", "timezone"),
+}
+"""Settings that only have another name here."""
 APART = "toolcrib has no such feature"
 REASONS: dict[str, str] = {
     "agent": "toolcrib has no such setting for the agent",
@@ -129,12 +136,20 @@ class _Translator:
         self._approvals()
         self._plugins()
         self._servers()
+        self._renamed()
         return self._out
 
     def _section(self, name: str) -> dict[Any, Any]:
         """A section of the config, to take keys out of; empty if it is missing or something else."""
         section = self._out.rest.get(name)
         return section if isinstance(section, dict) else {}
+
+    def _renamed(self) -> None:
+        for written, path in RENAMED.items():
+            section = self._out.rest if len(written) == 1 else self._section(written[0])
+            is_written_twice = path[-1] in self._section(path[0])
+            if written[-1] in section and not is_written_twice:
+                self._out.move(written, path, section.pop(written[-1]))
 
     # Models
 
@@ -330,6 +345,15 @@ class _Translator:
                 self._out.drop(("compression", f"summary_{key}"), f"`auxiliary.compression.{key}` is set, too")
             elif value is not None:
                 self._auxiliary_value(("compression", f"summary_{key}"), key, value)
+        self._auxiliary_provider()
+
+    def _auxiliary_provider(self) -> None:
+        """Keep the provider of a model like `vendor/model`: without one, `vendor` would be taken for the provider."""
+        moved = {one.path: one for one in self._out.moved}
+        model, main = moved.get(("auxiliary", "model")), moved.get(("model", "provider"))
+        is_open = ("auxiliary", "provider") not in moved and ("auxiliary", "base_url") not in moved
+        if model is not None and main is not None and is_open and "/" in str(model.value):
+            self._out.move(model.written, ("auxiliary", "provider"), main.value)
 
     def _auxiliary_value(self, written: KeyPath, key: str, value: Any) -> None:
         if isinstance(value, str) and value.strip().lower() in AUTOMATIC:
