@@ -116,11 +116,11 @@ class ApprovalGate:
             return _unrecorded(request, error)
         question = _Question(request=request, keywords=_hook_keywords(request))
         self._fire_hook("pre_approval_request", question.keywords)
-        answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
+        answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
         try:
             answer = await self._answer_in_time(self._approver, request)
-        except Exception:
-            answer = ApprovalAnswer(choice="deny", reason="the approver failed", decided_by="error")
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            answer = ApprovalAnswer(choice="cancelled", decided_by="interrupt")
             raise
         finally:
             # Also if the call is cancelled while it waits: every recorded question gets an outcome.

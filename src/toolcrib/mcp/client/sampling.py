@@ -64,6 +64,7 @@ from toolcrib.mcp.client.questions import (
 from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.names import toolset_name
+from toolcrib.providers.complete import complete
 
 logger = logging.getLogger(__name__)
 
@@ -280,13 +281,10 @@ class SamplingCallback:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._settings.timeout):
-                response, error = await attempt_async(provider.complete(request, _ignore_delta))
-        except TimeoutError:
-            response, error = None, TimeoutError("the model took too long")
-        if isinstance(error, TimeoutError):
-            raise SamplingRefused(f"the model did not answer within {self._settings.timeout:g} seconds", INTERNAL_ERROR)
-        if response is None:
-            raise error if isinstance(error, ModelError) else ModelError(f"the provider failed: {error!r}") from error
+                response = await complete(provider, request, _ignore_delta)
+        except TimeoutError as error:
+            limit = f"{self._settings.timeout:g} seconds"
+            raise SamplingRefused(f"the model did not answer within {limit}", INTERNAL_ERROR) from error
         self._log(request, response, time.monotonic() - began)
         return response
 

@@ -12,7 +12,6 @@ from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from toolcrib.core.attempt import Attempt, attempt
 from toolcrib.providers.embedded.download import CHUNK_BYTES, Download, DownloadFailed
 
 CONNECT_SECONDS = 5.0
@@ -70,28 +69,32 @@ def _copy(download: Download, response: IO[bytes], file: IO[bytes], done: int) -
 def _open(address: str, headers: Mapping[str, str]) -> Any:
     """The hub's response. Opened on a separate thread, because name lookup has no timeout."""
     connected = threading.Event()
-    answer: queue.SimpleQueue[Attempt[Any]] = queue.SimpleQueue()
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
     opener = urllib.request.build_opener(_Http(connected), _Https(connected))
     request = urllib.request.Request(address, headers={"User-Agent": "toolcrib", **headers})
-    work = threading.Thread(
-        target=lambda: answer.put(attempt(opener.open, request, timeout=CONNECT_SECONDS)), name="model-hub", daemon=True
-    )
-    work.start()
+
+    def work() -> None:
+        try:
+            answer.put(opener.open(request, timeout=CONNECT_SECONDS))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer.put(error)
+
+    threading.Thread(target=work, name="model-hub", daemon=True).start()
     try:
-        response, error = answer.get(timeout=CONNECT_SECONDS)
+        response = answer.get(timeout=CONNECT_SECONDS)
     except queue.Empty:
         if not connected.is_set():
             raise DownloadFailed(f"cannot reach {_host(address)} within {CONNECT_SECONDS:.0f} seconds") from None
-        response, error = _wait_for_response(answer, address)
-    if isinstance(error, HTTPError):
-        error.close()
-        raise DownloadFailed(f"{_host(address)} answered {error.code} {error.reason}")
-    if error is not None:
-        raise DownloadFailed(f"cannot reach {_host(address)} ({getattr(error, 'reason', error)})")
+        response = _wait_for_response(answer, address)
+    if isinstance(response, HTTPError):
+        response.close()
+        raise DownloadFailed(f"{_host(address)} answered {response.code} {response.reason}")
+    if isinstance(response, Exception):
+        raise DownloadFailed(f"cannot reach {_host(address)} ({getattr(response, 'reason', response)})")
     return response
 
 
-def _wait_for_response(answer: queue.SimpleQueue[Attempt[Any]], address: str) -> Attempt[Any]:
+def _wait_for_response(answer: queue.SimpleQueue[Any], address: str) -> Any:
     try:
         return answer.get(timeout=READ_SECONDS)
     except queue.Empty:
