@@ -23,7 +23,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.anthropic_request import AnthropicRequests
-from toolcrib.providers.failures import is_on_this_machine
+from toolcrib.providers.presets import is_on_this_machine
 from toolcrib.providers.streaming import (
     CONNECT_TIMEOUT_SECONDS,
     END_MARK,
