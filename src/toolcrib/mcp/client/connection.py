@@ -58,6 +58,7 @@ from toolcrib.mcp.client.rate_limiter import RateLimiter
 from toolcrib.mcp.client.results import convert_result
 from toolcrib.mcp.client.server_process import LaunchSpec
 from toolcrib.mcp.client.servers import Server
+from toolcrib.mcp.client.stdio_transport import stdio_transport
 from toolcrib.mcp.client.tool_list import (
     MAX_LIST_CHARS,
     MAX_TOOLS,
@@ -110,9 +111,6 @@ def _streams(
         return _http_streams(launch, observer, auth)
     if sys.platform == "win32":
         return _windows_streams(launch)
-    # It needs POSIX modules.
-    from toolcrib.mcp.client.stdio_transport import stdio_transport  # noqa: PLC0415
-
     observer.direct = DirectCalls()
     return stdio_transport(launch, observer.direct, observer.on_started, observer.end)
 

@@ -65,6 +65,7 @@ from toolcrib.mcp.client.servers import Server
 from toolcrib.mcp.client.untrusted_text import one_line
 from toolcrib.mcp.names import toolset_name
 from toolcrib.providers.complete import complete
+from toolcrib.providers.create import create_provider
 
 logger = logging.getLogger(__name__)
 
@@ -353,9 +354,6 @@ class SamplingModels:
         if isinstance(sessions, SessionModels):
             return sessions.model_of(session_id)
         if model not in self._opened:
-            # Heavy, so loaded when the first server samples.
-            from toolcrib.providers.create import create_provider  # noqa: PLC0415
-
             self._opened[model] = create_provider(self._settings, model=model, render=_render)
         return self._opened[model]
 
