@@ -15,9 +15,8 @@ from toolcrib.cli.output import is_interactive, one_line
 from toolcrib.config.environment import environment
 from toolcrib.config.load import load_settings
 from toolcrib.config.settings import Settings
-from toolcrib.core.context import ToolContext
+from toolcrib.core.context import NO_ANSWER, ToolContext
 from toolcrib.core.errors import UsageError
-from toolcrib.mcp.client.questions import NO_ANSWER
 
 SECONDS_BETWEEN_LINES = 1.0
 
