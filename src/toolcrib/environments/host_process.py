@@ -152,6 +152,55 @@ class PipeReader:
             return  # Not supported here, or the user's quota is used up.
 
 
+class PipeWriter:
+    """Our end of a program's input; writing waits until the program takes the data, or until the input is closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._writing = asyncio.Lock()
+        self._may_write = asyncio.Event()
+        os.set_blocking(descriptor, False)
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor is not None
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it; raises BrokenPipeError if the input is closed, also meanwhile."""
+        async with self._writing:
+            rest = memoryview(data)
+            while rest:
+                if self._descriptor is None:
+                    raise BrokenPipeError(errno.EPIPE, "its input is closed")
+                try:
+                    rest = rest[os.write(self._descriptor, rest) :]
+                except BlockingIOError:
+                    await self._room(self._descriptor)
+                except OSError as error:
+                    if error.errno == errno.EIO:
+                        raise BrokenPipeError(errno.EPIPE, "its terminal is closed") from error
+                    raise
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._may_write.set()
+
+    async def _room(self, descriptor: int) -> None:
+        """Return when more can be written, or when the input was closed."""
+        self._may_write.clear()
+        self._loop.add_writer(descriptor, self._may_write.set)
+        try:
+            await self._may_write.wait()
+        finally:
+            # Once closed, the number may belong to something else.
+            if self._descriptor is not None:
+                self._loop.remove_writer(descriptor)
+
+
 class _BurstDetector:
     """Detects a program that writes many small chunks without a pause.
 
