@@ -84,7 +84,7 @@ class HostedService(NamedTuple):
         return EnvironmentFailed(f"{said}; {self.key_remedy}" if denied else said)
 
 
-class SandboxSettings(TypedDict):
+class HostedOptions(TypedDict):
     """The options that every service has."""
 
     image: str
@@ -95,10 +95,10 @@ class SandboxSettings(TypedDict):
     lifetime_seconds: int
 
 
-def sandbox_settings(request: EnvironmentRequest) -> SandboxSettings:
+def hosted_options(request: EnvironmentRequest) -> HostedOptions:
     """What the settings, the spec and the address say about the sandbox."""
     section = request.section
-    return SandboxSettings(
+    return HostedOptions(
         image=request.spec.image,
         attach=request.address.get("sandbox", ""),
         cpu=section.cpus or None,

@@ -30,6 +30,7 @@ from toolcrib.environments.hosted import (
     TextRelayProcess,
     check_lifetime,
     hosted_backend,
+    hosted_options,
     input_lines,
     load_sdk,
     new_name,
@@ -38,7 +39,6 @@ from toolcrib.environments.hosted import (
     raise_broken_pipe,
     refuse_terminal,
     relayed,
-    sandbox_settings,
     status,
     tags_of_this_process,
 )
@@ -335,7 +335,7 @@ def options_from(request: EnvironmentRequest) -> DaytonaOptions:
         api_url=environ.get("DAYTONA_API_URL", ""),
         target=environ.get("DAYTONA_TARGET", ""),
         disk_mb=section.disk_mb or None,
-        **sandbox_settings(request),
+        **hosted_options(request),
         idle_seconds=section.idle_seconds,
     )
 

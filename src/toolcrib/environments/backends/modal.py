@@ -23,13 +23,13 @@ from toolcrib.environments.hosted import (
     HostedService,
     check_lifetime,
     hosted_backend,
+    hosted_options,
     load_sdk,
     new_name,
     one_line,
     owner_is_alive,
     raise_broken_pipe,
     refuse_terminal,
-    sandbox_settings,
     status,
     tags_of_this_process,
 )
@@ -291,7 +291,7 @@ def options_from(request: EnvironmentRequest) -> ModalOptions:
         token_id=environ.get("MODAL_TOKEN_ID", ""),
         token_secret=environ.get("MODAL_TOKEN_SECRET", ""),
         app=section.app,
-        **sandbox_settings(request),
+        **hosted_options(request),
     )
 
 

@@ -27,6 +27,7 @@ from toolcrib.environments.hosted import (
     TextRelayProcess,
     check_lifetime,
     hosted_backend,
+    hosted_options,
     load_sdk,
     new_name,
     one_line,
@@ -34,7 +35,6 @@ from toolcrib.environments.hosted import (
     raise_broken_pipe,
     refuse_terminal,
     relayed,
-    sandbox_settings,
     status,
     tags_of_this_process,
 )
@@ -312,7 +312,7 @@ def options_from(request: EnvironmentRequest) -> VercelOptions:
         token=environ.get("VERCEL_TOKEN", ""),
         team_id=environ.get("VERCEL_TEAM_ID", ""),
         project_id=environ.get("VERCEL_PROJECT_ID", ""),
-        **sandbox_settings(request),
+        **hosted_options(request),
     )
 
 
