@@ -143,19 +143,22 @@ STEPS: tuple[Migration, ...] = (TABLES, SEARCH)
 
 
 def migrate(
-    connection: sqlite3.Connection, name: str, keep_copy: Callable[[int], None], steps: Sequence[Migration]
+    connection: sqlite3.Connection,
+    name: str,
+    keep_copy: Callable[[int], None],
+    steps: Sequence[Migration],
+    error: type[ToolcribError] = SessionError,
 ) -> None:
     """Bring a database to the version that `steps` lead to: all of them or none.
 
     `keep_copy` is called with the file's version before the first destructive step; it copies the file unchanged,
     because nothing is committed by then.
     """
-    if _version(connection, name, len(steps)) == len(steps):
+    if _version(connection) == len(steps):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have migrated it since.
-        version = _version(connection, name, len(steps))
+    with _transaction(connection, "BEGIN IMMEDIATE"):
+        # Read inside the transaction: another process may have migrated the file since.
+        version = _checked_version(connection, name, len(steps), error)
         missing = steps[version:]
         if any(step.destructive for step in missing):
             keep_copy(version)
@@ -163,25 +166,49 @@ def migrate(
             for statement in step.statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
-        connection.execute("COMMIT")
-    finally:
-        # Committing ends the transaction, so this is reached with an open one only after an error.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
-def _version(connection: sqlite3.Connection, name: str, latest: int) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+def check_is_ours(
+    connection: sqlite3.Connection, name: str, steps: Sequence[Migration], error: type[ToolcribError] = SessionError
+) -> None:
+    """Raise an error for a database of a newer toolcrib or of another program; changes nothing."""
+    if _version(connection) != len(steps):
+        with _transaction(connection, "BEGIN"):
+            _checked_version(connection, name, len(steps), error)
+
+
+def _checked_version(connection: sqlite3.Connection, name: str, latest: int, error: type[ToolcribError]) -> int:
+    """The version; only inside a transaction, because a process that creates the tables changes both at once."""
+    version = _version(connection)
     if version > latest:
-        raise SessionError(
+        raise error(
             f"the database {name!r} was written by a newer toolcrib (schema version {version}; this toolcrib "
             f"supports {latest}); update toolcrib, or set TOOLCRIB_HOME to another folder"
         )
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise SessionError(
-            f"{name!r} is a database, but not toolcrib's; move it away, or set TOOLCRIB_HOME to another folder"
-        )
+    if version == 0 and has_tables(connection):
+        raise error(f"{name!r} is a database, but not toolcrib's; move it away, or set TOOLCRIB_HOME to another folder")
     return version
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # Committing ends the transaction, and so does a full disk.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 BUSY_SECONDS = 15.0
@@ -219,6 +246,7 @@ class Database:
         self._abandoned: list[sqlite3.Connection] = []
         self._pid = 0
         self._closed = False
+        self.busy_seconds = BUSY_SECONDS
 
     @property
     def exists(self) -> bool:
@@ -233,14 +261,8 @@ class Database:
             if durable:
                 connection.execute("PRAGMA synchronous = FULL")
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
+                with _transaction(connection, "BEGIN IMMEDIATE"):
                     yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    # Committing ends the transaction, and so does a full disk.
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
             finally:
                 if durable:
                     connection.execute("PRAGMA synchronous = NORMAL")
@@ -294,7 +316,7 @@ class Database:
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_KEPT
         )
-        migrate(connection, self.name, self.keep_copy, self._steps)
+        migrate(connection, self.name, self.keep_copy, self._steps, self._error)
         return connection
 
     def _open_file(self, path: Path) -> sqlite3.Connection:
@@ -309,17 +331,19 @@ class Database:
         connection = self._connect(path)
         with ExitStack() as on_error:
             on_error.callback(connection.close)
-            _use_wal(connection)
+            # Before anything is written: switching a foreign database to write-ahead logging would change it.
+            check_is_ours(connection, self.name, self._steps, self._error)
+            _use_wal(connection, self.busy_seconds)
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-            migrate(connection, self.name, self.keep_copy, self._steps)
+            migrate(connection, self.name, self.keep_copy, self._steps, self._error)
             on_error.pop_all()
         return connection
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         return sqlite3.connect(
             path,
-            timeout=BUSY_SECONDS,
+            timeout=self.busy_seconds,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=STATEMENTS_KEPT,
@@ -366,16 +390,16 @@ class Database:
                 f"cannot write to {name!r} ({error}); check who owns the file and its folder, and that it is writable"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            waited = f"{BUSY_SECONDS:.0f} seconds"
+            waited = f"{self.busy_seconds:.0f} seconds"
             return f"another process has been writing to {name!r} for {waited}; try again when it has finished"
         if code == sqlite3.SQLITE_IOERR:
             return f"cannot read or write {name!r} ({error}); check the disk and its free space"
         return f"cannot use the {self._what} {name!r} ({error}); run `toolcrib doctor`"
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
     """Switch to write-ahead logging, which is stored in the file."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + busy_seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
