@@ -34,7 +34,8 @@ class Racers:
 
     def race(self, store: str, home: Path) -> list[str]:
         """What went wrong, in any of the processes."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         wanted: dict[str, Any] = {"store": store, "home": str(home), "processes": PROCESSES}
         self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
