@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from msgspec import Struct
 
-from toolcrib.config.files import OWNER_FILE, make_folder
+from toolcrib.config.files import OWNER_FILE, make_folder, why_unwritable
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.errors import SessionError, ToolcribError
 
 INDEXED_CHARS = 16_000
@@ -219,6 +221,13 @@ STATEMENTS_KEPT = 256
 SEARCH_CACHE_KIB = 32_768
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+UNWRITABLE = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+)
 
 
 class Database:
@@ -243,8 +252,9 @@ class Database:
         self._search_lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._search_connection: sqlite3.Connection | None = None
+        self._read_only_connection: sqlite3.Connection | None = None
         self._abandoned: list[sqlite3.Connection] = []
-        self._pid = 0
+        self._pid = os.getpid()
         self._closed = False
         self.busy_seconds = BUSY_SECONDS
 
@@ -269,9 +279,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for single statements that change nothing."""
+        """The connection, for single statements that change nothing. Works on a full or read-only disk, too."""
         with self._lock, self._translate_errors():
-            yield self._open()
+            yield self._open_to_read()
 
     @contextmanager
     def search(self) -> Iterator[sqlite3.Connection]:
@@ -281,8 +291,11 @@ class Database:
                 yield connection
             return
         with self._lock, self._translate_errors():
-            self._open()
+            connection = self._open_to_read()
         with self._search_lock, self._translate_errors():
+            if connection is self._read_only_connection:
+                yield connection
+                return
             if self._search_connection is None:
                 self._search_connection = self._connect(self.path)
                 self._search_connection.execute("PRAGMA query_only = ON")
@@ -294,22 +307,52 @@ class Database:
         with self._search_lock, self._lock:
             self._closed = True
             if self._pid == os.getpid():
-                for connection in (self._search_connection, self._connection):
-                    if connection is not None:
-                        connection.close()
-            self._connection = self._search_connection = None
+                for connection in self._connections():
+                    connection.close()
+            self._connection = self._search_connection = self._read_only_connection = None
+
+    def _connections(self) -> list[sqlite3.Connection]:
+        opened = (self._search_connection, self._read_only_connection, self._connection)
+        return [connection for connection in opened if connection is not None]
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid == os.getpid():
             return self._connection
         if self._closed:
             raise self._error(f"the {self._what} {self.name!r} is closed; open it again")
-        if self._connection is not None:
+        if self._pid != os.getpid():
             # A forked child must neither use nor close its parent's connections.
-            self._abandoned += [one for one in (self._connection, self._search_connection) if one is not None]
-            self._connection = self._search_connection = None
+            self._abandoned += self._connections()
+            self._connection = self._search_connection = self._read_only_connection = None
+            self._pid = os.getpid()
         connection = self._open_memory() if self.path is None else self._open_file(self.path)
-        self._connection, self._pid = connection, os.getpid()
+        self._connection = connection
+        return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """The usual connection; where the file cannot be written, one that only reads what is there."""
+        try:
+            return self._open()
+        except (ToolcribError, sqlite3.Error) as error:
+            if self.path is None or not _is_unwritable(error) or not os.access(self.path, os.R_OK):
+                raise
+            if self._read_only_connection is None:
+                self._read_only_connection = self._open_unwritable(self.path)
+            if self._read_only_connection is None:
+                raise
+            return self._read_only_connection
+
+    def _open_unwritable(self, path: Path) -> sqlite3.Connection | None:
+        """A connection that writes nothing, not even beside the file; None if the file is of another version."""
+        log = path.with_name(f"{path.name}-wal")
+        # An empty log holds nothing that the file lacks.
+        mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+        connection = self._connect(f"file:{quote(str(path))}?{mode}")
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
+            if _version(connection) != len(self._steps):
+                return None
+            on_error.pop_all()
         return connection
 
     def _open_memory(self) -> sqlite3.Connection:
@@ -324,10 +367,8 @@ class Database:
             make_folder(path.parent)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_FILE))
         except OSError as error:
-            raise self._error(
-                f"cannot open the {self._what} {self.name!r} ({error.strerror or error}); check that the folder "
-                "and the file can be written, or set TOOLCRIB_HOME to another folder"
-            ) from error
+            message = explain_os_error(error, f"open the {self._what}", path, otherwise=ANOTHER_HOME)
+            raise self._error(message) from error
         connection = self._connect(path)
         with ExitStack() as on_error:
             on_error.callback(connection.close)
@@ -340,9 +381,11 @@ class Database:
             on_error.pop_all()
         return connection
 
-    def _connect(self, path: Path) -> sqlite3.Connection:
+    def _connect(self, path: Path | str) -> sqlite3.Connection:
+        """A new connection to a file, or to a URI of SQLite."""
         return sqlite3.connect(
             path,
+            uri=isinstance(path, str),
             timeout=self.busy_seconds,
             isolation_level=None,
             check_same_thread=False,
@@ -383,6 +426,10 @@ class Database:
                 f"the {self._what} {name!r} is damaged ({error}); nothing was changed. Move it away with "
                 f"`mv {name} {aside}` to start with an empty one, or try `sqlite3 {name} .recover` on a copy"
             )
+        # SQLite does not pass on what the system said, so ask the system again.
+        problem = why_unwritable(self.path.parent) if code in UNWRITABLE and self.path is not None else None
+        if problem is not None:
+            return explain_os_error(problem, "write to", name, otherwise=ANOTHER_HOME)
         if code == sqlite3.SQLITE_FULL:
             return f"the disk is full, so nothing was written to {name!r}; make room and try again"
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
@@ -395,6 +442,12 @@ class Database:
         if code == sqlite3.SQLITE_IOERR:
             return f"cannot read or write {name!r} ({error}); check the disk and its free space"
         return f"cannot use the {self._what} {name!r} ({error}); run `toolcrib doctor`"
+
+
+def _is_unwritable(error: ToolcribError | sqlite3.Error) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in UNWRITABLE
+    return isinstance(error.__cause__, OSError)
 
 
 def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
