@@ -6,8 +6,8 @@ capabilities, descriptors) is gone with the process, except for permissions.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
 import resource
 import runpy
@@ -38,9 +38,8 @@ def closed_stdout(_: Path) -> None:
     sys.stdout = None  # type: ignore[assignment] - as Python itself has it then
 
 
-def closed_stderr(_: Path) -> None:
-    os.close(2)
-    sys.stderr = None  # type: ignore[assignment] - as above
+def full_stderr(_: Path) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 
 
 def home_is_a_file(folder: Path) -> None:
@@ -72,29 +71,17 @@ def read_only_disk(folder: Path) -> None:
 def full_disk(folder: Path) -> None:
     """A disk with a few bytes left: a file can be created, but not filled."""
     _mount_over(folder / "home", "size=4M")
-    with (folder / "home" / "filler").open("wb", buffering=0) as stream:
-        try:
-            while True:
-                stream.write(bytes(4096))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC, error
+    _fill(folder / "home")
 
 
 def full_disk_of_the_workspace(folder: Path) -> None:
     _mount_over(folder / "work", "size=64k")
     os.chdir(folder / "work")
-    try:
-        (folder / "work" / "filler").write_bytes(bytes(128 * 1024))
-    except OSError as error:
-        assert error.errno == errno.ENOSPC, error
+    _fill(folder / "work")
 
 
 def no_file_may_grow(_: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
-def no_descriptors_left(_: Path) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))
 
 
 CONDITIONS: dict[str, Callable[[Path], None]] = {
@@ -103,7 +90,7 @@ CONDITIONS: dict[str, Callable[[Path], None]] = {
         deleted_folder,
         full_stdout,
         closed_stdout,
-        closed_stderr,
+        full_stderr,
         home_is_a_file,
         home_inside_a_file,
         forbidden_home,
@@ -112,9 +99,14 @@ CONDITIONS: dict[str, Callable[[Path], None]] = {
         full_disk,
         full_disk_of_the_workspace,
         no_file_may_grow,
-        no_descriptors_left,
     )
 }
+
+
+def _fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(4096))
 
 
 def _obey_permissions() -> None:
@@ -124,7 +116,8 @@ def _obey_permissions() -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()
     _call("capget", header, data)
-    data[0] &= ~FILE_CAPABILITIES
+    for kind in (0, 1):  # effective and permitted
+        data[kind] &= ~FILE_CAPABILITIES
     _call("capset", header, data)
 
 

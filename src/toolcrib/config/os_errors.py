@@ -35,6 +35,8 @@ def explain_os_error(
     named = str(path) or _path_of(error)
     if not named and error.errno == errno.ENOENT and not _has_current_folder():
         return FOLDER_GONE
+    if NO_TEMPORARY_FOLDER in reason_of(error):
+        return f"no temporary folder can be written to; {remedy_for(error)}"
     what = f"cannot {doing} {named!r}" if named else f"cannot {doing} a file"
     remedy = remedy_for(error, named, otherwise=otherwise)
     return f"{what} ({reason_of(error)})" + (f"; {remedy}" if remedy else "")
@@ -56,7 +58,7 @@ def remedy_for(error: OSError, path: Path | str = "", *, otherwise: str = "use a
         case errno.EFBIG:
             return "a limit on the size of files is in the way; raise it with `ulimit -f unlimited`"
         case errno.EROFS:
-            return f"the file system is read-only; make it writable, or {otherwise}"
+            return f"make it writable, or {otherwise}"
         case errno.EACCES | errno.EPERM:
             shown = f" with `ls -ld {_guarded(named)}`" if named else ""
             return f"check the owner and the permissions{shown}, or {otherwise}"
@@ -67,7 +69,7 @@ def remedy_for(error: OSError, path: Path | str = "", *, otherwise: str = "use a
         case errno.EIO:
             return "the disk reports an error; check it, and copy what you need"
         case errno.ENOENT if NO_TEMPORARY_FOLDER in reason_of(error):
-            return "free some space in one of them, or set TMPDIR to a folder that you can write to"
+            return "free some space in `/tmp`, or set TMPDIR to a folder that you can write to"
         case _:
             return ""
 

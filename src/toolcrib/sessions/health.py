@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
+from toolcrib.config.os_errors import ANOTHER_HOME, reason_of, remedy_for
 from toolcrib.sessions.database import STEPS, has_tables
 from toolcrib.sessions.recorder import is_alive
 
@@ -35,6 +36,8 @@ class DatabaseHealth(Struct, frozen=True, kw_only=True):
     """The check covered the whole file; it gives up on a very large one after a moment."""
     problem: str = ""
     """What is wrong, as a sentence without a remedy; empty if nothing is."""
+    remedy: str = ""
+    """What to do about it, if the file itself is not to blame."""
 
 
 def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> DatabaseHealth:
@@ -53,8 +56,10 @@ def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> Dat
                 return health
         return _examined(path, "mode=ro", size, check_seconds)
     except (sqlite3.Error, OSError) as error:
-        problem = f"cannot read the session database {str(path)!r} ({error})"
-        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
+        is_system_error = isinstance(error, OSError)
+        problem = f"cannot read the session database {str(path)!r} ({reason_of(error) if is_system_error else error})"
+        remedy = remedy_for(error, path, otherwise=ANOTHER_HOME) if is_system_error else ""
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem, remedy=remedy)
 
 
 def _examined(path: Path, mode: str, size: int, check_seconds: float) -> DatabaseHealth:
