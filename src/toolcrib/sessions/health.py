@@ -55,10 +55,12 @@ def examine_database(path: Path, *, check_seconds: float = CHECK_SECONDS) -> Dat
             if not (health.problem and log.exists()):
                 return health
         return _examined(path, "mode=ro", size, check_seconds)
-    except (sqlite3.Error, OSError) as error:
-        is_system_error = isinstance(error, OSError)
-        problem = f"cannot read the session database {str(path)!r} ({reason_of(error) if is_system_error else error})"
-        remedy = remedy_for(error, path, otherwise=ANOTHER_HOME) if is_system_error else ""
+    except sqlite3.Error as error:
+        problem = f"cannot read the session database {str(path)!r} ({error})"
+        return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem)
+    except OSError as error:
+        problem = f"cannot read the session database {str(path)!r} ({reason_of(error)})"
+        remedy = remedy_for(error, path, otherwise=ANOTHER_HOME)
         return DatabaseHealth(path=path, exists=True, size_bytes=size, problem=problem, remedy=remedy)
 
 
