@@ -20,7 +20,7 @@ from toolcrib.providers.scripted import call, says
 from toolcrib.runtime import Runtime
 from toolcrib.sessions.store import SessionStore
 from toolcrib.testing.model_server import (
-    Recorded,
+    RawResponse,
     ScriptedModelServer,
     ServerStep,
     Stream,
@@ -113,7 +113,7 @@ async def test_a_stream_that_ends_anywhere_before_its_end_is_retried(
     for part in parts:
         notes.clear()
         whole: ServerStep = response
-        server = serve(Recorded(part), whole, "Done.")
+        server = serve(RawResponse(part), whole, "Done.")
         agent = make_agent(model=open_model(protocol, server))
 
         result = await agent.run("Go.")
@@ -166,7 +166,7 @@ async def test_a_call_that_always_breaks_off_never_runs(
 ) -> None:
     """Even if its arguments happen to be complete: more may have followed."""
     for part in cuts(protocol, CALL):
-        server = serve(otherwise=Recorded(part))
+        server = serve(otherwise=RawResponse(part))
         agent = make_agent(model=open_model(protocol, server))
 
         result = await agent.run("Go.")
@@ -225,7 +225,7 @@ async def test_a_server_that_tells_the_end_in_one_way_is_fine(
 ) -> None:
     """Some never give a finish reason, some never send the end mark; either is enough."""
     body = without_line(b"".join(EVENTS[protocol](response, 1)), ENDS[protocol][left_out])
-    server = serve(Recorded(body), "Done.")
+    server = serve(RawResponse(body), "Done.")
     agent = make_agent(model=open_model(protocol, server))
 
     result = await agent.run("Go.")
@@ -245,10 +245,10 @@ async def test_an_answer_without_streaming_counts_if_its_body_is_whole(
     for holder in (body, *body.get("choices", ())):
         holder |= {name: None for name in ("finish_reason", "stop_reason") if name in holder}
     text = json.dumps(body).encode()
-    parts = [Recorded(text[:size], "application/json") for size in (1, len(text) // 2, len(text) - 1)]
+    parts = [RawResponse(text[:size], "application/json") for size in (1, len(text) // 2, len(text) - 1)]
     for part in parts:
         notes.clear()
-        server = serve(part, Recorded(text, "application/json"), "Done.")
+        server = serve(part, RawResponse(text, "application/json"), "Done.")
         agent = make_agent(model=open_model(protocol, server))
 
         result = await agent.run("Go.")
