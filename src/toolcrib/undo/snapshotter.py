@@ -214,8 +214,7 @@ def _call_targets(
         start = effect.cwd or folder
         if effect.kind == "exec":
             reading: CommandReading | None = memo.readings.get(effect.target) if memo is not None else None
-            parsed = reading.script if reading is not None else None
-            found = targets_of_command(parsed or effect.target, cwd=start, scope=scope, is_here=is_here)
+            found = targets_of_command(effect.target, cwd=start, scope=scope, is_here=is_here, reading=reading)
             targets += found.targets
             notes += found.notes
         elif effect.target:
