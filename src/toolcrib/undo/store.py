@@ -21,6 +21,7 @@ from toolcrib.undo.files import FileState
 from toolcrib.undo.journal import (
     INDEX,
     SUFFIX,
+    DiskSync,
     JournalEntry,
     JournalEvent,
     PackWriter,
@@ -62,6 +63,7 @@ class UndoStore:
         self.folder = folder
         self.clock = clock
         self._settings = settings or UndoSettings()
+        self._disk = DiskSync()
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
 
@@ -79,7 +81,7 @@ class UndoStore:
         )
 
     def new_pack(self, session_id: str) -> PackWriter:
-        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6))
+        return PackWriter(self._opened(session_id).folder, secrets.token_hex(6), self._disk)
 
     def kept(self, session_id: str) -> StoredContents:
         """The contents that a session has stored already."""
@@ -104,7 +106,7 @@ class UndoStore:
         line = journal.line_for(replace(started, files=files, notes=tuple(before.notes)))
         is_alone = pack.is_empty
         pack.close(line, wait=wait)
-        journal.append(session.folder, line, durable=is_alone, wait=wait)
+        journal.append(session.folder, line, self._disk if is_alone else None, wait=wait)
         with self._lock:
             session.kept.update(before.newly_kept)
             session.used += pack.size
@@ -123,7 +125,7 @@ class UndoStore:
         notes = tuple(note for note in after.notes if note not in before.notes)
         # No wait: if a power cut loses this line, the call looks interrupted, and its copies remain.
         line = journal.line_for(SnapshotAfter(id=entry_id, files=tuple(changed), notes=notes))
-        journal.append(self._opened(session_id).folder, line, durable=False)
+        journal.append(self._opened(session_id).folder, line)
 
     def say(self, session_id: str, started: SnapshotBefore, note: str) -> None:
         """Record that nothing was saved for a call, and why."""
@@ -131,7 +133,7 @@ class UndoStore:
         self.append(session_id, SnapshotAfter(id=started.id))
 
     def append(self, session_id: str, event: JournalEvent) -> None:
-        journal.append(self._opened(session_id).folder, journal.line_for(event), durable=True, wait=True)
+        journal.append(self._opened(session_id).folder, journal.line_for(event), self._disk, wait=True)
 
     # Read
 
