@@ -16,6 +16,7 @@ from toolcrib.approval.calls import CommandReading
 from toolcrib.config.settings import Settings
 from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ToolcribError
+from toolcrib.core.lazy import lazy
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
 from toolcrib.undo.files import LocalFiles, SnapshotFiles
@@ -181,6 +182,12 @@ class Snapshotter:
         session_key = terminal.execution_target(ctx).spec.session
         return any(terminal.runs_on(session_key, command) for command in commands)
 
+    @lazy
+    def _own_folders(self) -> tuple[str, str]:
+        """The real paths of toolcrib's home and of the skills in it; nothing moves them while toolcrib runs."""
+        files = LocalFiles()
+        return files.real(str(self._home.root)), files.real(str(self._home.skills_dir))
+
     def _scope(
         self, effects: tuple[Effect, ...], ctx: ToolContext, files: SnapshotFiles, *, is_here: bool
     ) -> tuple[UndoScope, str]:
@@ -188,10 +195,8 @@ class Snapshotter:
         folder = next((effect.cwd for effect in effects if effect.cwd), "")
         if is_here:
             workspace = files.real(ctx.cwd or self._workspace or str(Path.cwd()))
-            home = files.real(str(self._home.root))
-            scope = UndoScope(
-                files=files, workspace=workspace, others=(files.real(str(self._home.skills_dir)),), excluded=(home,)
-            )
+            home, skills = self._own_folders
+            scope = UndoScope(files=files, workspace=workspace, others=(skills,), excluded=(home,))
             return scope, folder or workspace
         workspace = next((effect.workspace for effect in effects if effect.workspace), "") or folder or files.real(".")
         return UndoScope(files=files, workspace=files.real(workspace)), folder or workspace
