@@ -40,6 +40,8 @@ MAX_SESSIONS = 200
 MEGABYTE = 1_000_000
 CHECKED_BYTES = 50_000_000
 """Each time a session has grown by this much, the oldest sessions are pruned."""
+ROOM_LEFT = 0.9
+"""Copies are dropped down to this share of the limit, because listing them all for each call would take long."""
 DROPPED = "its copy was dropped to make room for newer ones"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 
@@ -207,7 +209,7 @@ class UndoStore:
             session.used = sum(pack.stat().st_size for pack in packs)
             for pack in packs:
                 name = pack.name.removesuffix(SUFFIX)
-                if session.used <= limit or name in needed:
+                if session.used <= limit * ROOM_LEFT or name in needed:
                     continue
                 session.used -= pack.stat().st_size
                 Path(pack.path).unlink(missing_ok=True)
