@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.undo.undo_work import SESSION, Work
 from toolcrib.approval.command_reader import read_command
 from toolcrib.undo.commands import may_change_files, targets_of_command
+from toolcrib.undo.file_snapshot import UndoScope
 from toolcrib.undo.files import LocalFiles
-from toolcrib.undo.snapshot import UndoScope
 
 
 def fill(folder: Path) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from toolcrib.approval.shell.model import Assessment, Finding
+from toolcrib.approval.shell.findings import Assessment, Finding
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.model import ExpandedWord
     from toolcrib.approval.shell.rules.base import CommandCall
-    from toolcrib.approval.shell.state import State
+    from toolcrib.approval.shell.state import ShellState
     from toolcrib.approval.shell.syntax import Redirection, Script
 
 UNKNOWN_TEXT = "…"
@@ -52,7 +52,7 @@ class EvaluatedRedirection(msgspec.Struct, frozen=True):
 
     redirection: Redirection
     target: ExpandedWord
-    state: State
+    state: ShellState
 
 
 class EvaluationTrace(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,12 +17,12 @@ from toolcrib.approval.calls import (
 )
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
-from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, Severity
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Word
 
 MAX_CALLS = 2_000
@@ -51,7 +51,7 @@ class PatternNoticer(Expander):
 
     noticed = False
 
-    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
+    def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
         found = super().fields(words, state)
         if not self.noticed:
             for one in found:
@@ -77,18 +77,20 @@ class RecordingEvaluator(Evaluator):
             return None
         return EvaluationTrace(cwd=cwd, home=home, steps=tuple(self._steps))
 
-    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         self._reads_lines = self._reads_lines or (node.condition is not None and stdin is not None)
         return super().loop(node, state, stdin)
 
-    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
+    def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
         if len(self._steps) <= MAX_TRACE_STEPS and targets:
             before = state.copy()
             self._steps += [EvaluatedRedirection(redirection, target, before) for redirection, target in targets]
         return targets
 
-    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
         is_traced = len(self._steps) <= MAX_TRACE_STEPS
         met = CommandCall(program, words[1:], state.copy() if is_traced else state, stdin, site.text, site.span)
@@ -104,7 +106,7 @@ class RecordingEvaluator(Evaluator):
             self._stack.pop()
 
     def report(
-        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+        self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
         super().report(key, reason, site, severity=severity, paths=paths)
         shown = tuple(path.replace(UNKNOWN, UNKNOWN_TEXT) for path in paths)
@@ -126,7 +128,7 @@ def _seen(call: CommandCall) -> ProgramCall:
     )
 
 
-def _home_path(word: ExpandedWord, state: State) -> ExpandedWord:
+def _home_path(word: ExpandedWord, state: ShellState) -> ExpandedWord:
     """`--file=~/x` and the like keep their tilde; in a path it means the home folder."""
     return word.with_text(state.home + word.text[1:]) if word.text.startswith("~/") else word
 
