@@ -110,10 +110,13 @@ def without_marks(text: str) -> str:
     return re.sub(r"<(?=/?untrusted_tool_result\b)", "&lt;", text, flags=re.IGNORECASE)
 
 
+ERROR_WITHIN_CHARS = 400
+
+
 def error_in(text: str) -> str:
     """The message of a `{"error": …}` text, or "" if the text is not an error."""
     # Check only the start, because this runs for every result.
-    if not text.startswith("{") or '"error"' not in text[:400]:
+    if text[:1] != "{" or text.find('"error"', 0, ERROR_WITHIN_CHARS) < 0:
         return ""
     try:
         value = json.loads(text)
