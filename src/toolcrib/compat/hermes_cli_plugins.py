@@ -51,7 +51,7 @@ VALID_MIDDLEWARE: set[str] = set(MIDDLEWARE)
 DENIED_IN_THREAD = "Tool '{tool_name}' is not available here"
 
 # One per process: the functions below take no manager. It has no state; the default runtime does.
-_plugin_manager: PluginManager = DefaultPluginManager()
+_plugin_manager: PluginManager | None = DefaultPluginManager()
 
 
 class _ThreadBounds(threading.local):
@@ -65,8 +65,17 @@ _thread = _ThreadBounds()
 
 
 def get_plugin_manager() -> PluginManager:
-    """The manager of the default runtime's plugins."""
+    """The manager of the default runtime's plugins; a new, empty one after somebody set `_plugin_manager` to None."""
+    global _plugin_manager
+    if _plugin_manager is None:
+        _plugin_manager = PluginManager()
     return _plugin_manager
+
+
+def _ensure_plugins_discovered(force: bool = False) -> PluginManager:
+    """The manager, after it loaded its plugins."""
+    discover_plugins(force=force)
+    return get_plugin_manager()
 
 
 def discover_plugins(force: bool = False) -> None:
@@ -250,6 +259,9 @@ plain_parts: dict[str, Any] = {
     "get_pre_tool_call_block_message": get_pre_tool_call_block_message,
     "_plugin_manager": _plugin_manager,
 }
+
+
+plain_values = tuple(plain_parts.values())
 
 
 def is_replaced(name: str) -> bool:

@@ -25,6 +25,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _AGENT_LOOP_TOOLS = set(AGENT_LOOP_TOOLS)
+_READ_SEARCH_TOOLS = {"read_file", "search_files"}
 _LEGACY_TOOLSET_MAP = LEGACY_TOOLSETS
 _TOOL_ERROR_MAX_LEN = MAX_ERROR_CHARS
 _TOOL_ERROR_PREFIX = "[TOOL_ERROR] "

@@ -40,7 +40,6 @@ from toolcrib.registry.results import (
 logger = logging.getLogger(__name__)
 
 _current_parts = itemgetter(*plugins.plain_parts)
-_plain_parts = _current_parts(plugins.plain_parts)
 _plain_dispatch = ToolRegistry.dispatch.__get__(default_registry)
 
 
@@ -87,7 +86,7 @@ def nothing_is_replaced(registry: Any) -> bool:
     return (
         registry.dispatch == _plain_dispatch
         # Equal tuples hold the same functions; comparing them at once keeps the normal path fast.
-        and bool(_current_parts(vars(plugins)) == _plain_parts)
+        and bool(_current_parts(vars(plugins)) == plugins.plain_values)
         and not plugins.thread_has_whitelist()
     )
 

@@ -26,6 +26,7 @@ from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.reference_internals import explain_missing_module, explain_missing_name, missing_internals
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
 
@@ -212,17 +213,34 @@ def _load(
             # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
             problem = explain_import_error(error)
+        elif loading.replaced_builtins:
+            problem = _why_set_aside(path, loading.replaced_builtins)
+            if problem:
+                registry.take_back(loading)
+        if problem:
             logger.warning("skipped tool file %s: %s", path, problem)
     return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
+
+
+def _why_set_aside(path: Path, replaced: list[str]) -> str:
+    """Why a file may not replace built-in tools: it needs what only the reference system has; "" if it may."""
+    missing = missing_internals(path)
+    if not missing:
+        return ""
+    names = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    tools = ", ".join(map(repr, dict.fromkeys(replaced)))
+    return (
+        f"it would replace the built-in {tools}, but it needs {names}, which Hermes Agent has and toolcrib does not "
+        "provide; the built-in stays, so you can delete the file"
+    )
 
 
 def explain_import_error(error: BaseException) -> str:
     """Why a file could not be imported, and what to do about it."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        package, _, module = error.name.partition(".")
-        if package in ("tools", compat_imports.USER_TOOLS_NAMESPACE) and module:
-            return f"it imports {error.name!r}, which does not exist; put {module.split('.')[0]}.py beside it"
-        return f"it needs the package {package!r}, which is not installed; install it and start again"
+        return explain_missing_module(error.name)
+    if isinstance(error, ImportError) and (missing := explain_missing_name(error)):
+        return missing
     if isinstance(error, SyntaxError):
         where = "" if error.lineno is None else f"line {error.lineno}: "
         return f"{where}{error.msg}; correct the file and save it"
