@@ -323,7 +323,7 @@ class SessionPatterns(MutableMapping[str, MutableSet[str]]):
     def setdefault(self, key: str, default: Any = ()) -> PatternSet:
         if key not in self:
             self[key] = default
-        return self[key]
+        return PatternSet(key)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_grants().sessions())

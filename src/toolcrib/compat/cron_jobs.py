@@ -169,8 +169,7 @@ def mark_job_run(job_id: str, success: bool, error: str | None = None, delivery_
         outcome = RunOutcome(state="ok" if success else "failed", error=error or "", note=note)
         store.finish(run, outcome, now, keep_runs=load_settings().cron.keep_runs)
         if job.state == "active":
-            before = store.find(job.id)
-            store.replace(rescheduled(replace(before, run_count=before.run_count + 1), now), before)
+            store.replace(_after_run(job, now), job)
 
 
 @contextmanager
@@ -200,6 +199,13 @@ def _change(job_id: str, change: Callable[[Job, JobStore], Job]) -> JsonObject |
 
 def _paused(job: Job, reason: str) -> Job:
     return replace(drafts.pause_job(job, time.time()), paused_reason=reason)
+
+
+def _after_run(job: Job, now: float) -> Job:
+    counted = replace(job, run_count=job.run_count + 1)
+    if isinstance(schedule_of(job), OnceSchedule):
+        return replace(counted, state="done", next_run=None)
+    return rescheduled(counted, now)
 
 
 def _draft(given: JsonObject) -> JobDraft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from toolcrib.compat.hermes_constants import display_hermes_home, get_hermes_hom
 from toolcrib.config import edit, env_file
 from toolcrib.config.env_vars import OPTIONAL_ENV_VARS
 from toolcrib.config.environment import looks_secret
-from toolcrib.config.files import make_folder
+from toolcrib.config.files import make_folder, replace_file, writing
 from toolcrib.config.load import BOM, load_settings, read_text
 from toolcrib.config.paths import find_home
 from toolcrib.config.schema import file_settings, find_setting
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 Config = dict[str, Any]
 
+FOREIGN_FILE = "plugin_config.json"
 REQUIRED_ENV_VARS: dict[str, dict[str, Any]] = {}
 
 
@@ -93,7 +95,8 @@ def read_config_file(path: Path | None = None) -> Config:
     file = path or home.config_file
     text = read_text(home) if path is None else _text_of(path)
     data = parse(text.removeprefix(BOM), str(file)).data
-    return data if isinstance(data, dict) else {}
+    written = data if isinstance(data, dict) else {}
+    return written if path is not None else _merged(written, _read_foreign())
 
 
 def cfg_get(cfg: Config | None, *keys: str, default: Any = None) -> Any:
@@ -106,17 +109,16 @@ def cfg_get(cfg: Config | None, *keys: str, default: Any = None) -> Any:
     return default if cfg is None else found
 
 
-def set_config_value(key: str, value: str, force: bool = False) -> None:  # noqa: ARG001 - unknown keys only need a log line
-    """Set one value by its dotted key, from text; the name of a variable for keys goes to `.env` instead."""
+def set_config_value(key: str, value: str, force: bool = False) -> None:  # noqa: ARG001 - nothing has to be forced
+    """Set one value by its dotted key, from text; a variable that holds a key or password goes to `.env`."""
     if key in OPTIONAL_ENV_VARS or (key.isupper() and looks_secret(key, value)):
         save_env_value(key, value)
         return
     path = tuple(key.split("."))
     if _is_setting(path):
         edit.set_value(find_home(), key, str(value))
-        return
-    logger.info("config key %r is none of toolcrib's; it is kept for the tool or plugin that reads it", key)
-    edit.put_values(find_home(), {path: parse(value, key).data if isinstance(value, str) and value.strip() else value})
+    else:
+        _put({path: parse(value, key).data if isinstance(value, str) and value.strip() else value})
 
 
 def save_config(
@@ -132,13 +134,14 @@ def save_config(
     the config in force is never written, so that `strip_defaults` changes nothing.
     """
     home = find_home()
-    changes = _changes(load_config(), config, ())
-    if changes:
-        edit.put_values(home, changes)
+    _put(_changes(load_config(), config, ()))
     if merge_existing:
         return
     kept = {*config, *(key if isinstance(key, str) else key[0] for key in preserve_keys or ())}
-    for key in [key for key in read_config_file() if key not in kept and _is_setting((key,))]:
+    foreign = _read_foreign()
+    if foreign.keys() - kept:
+        _write_foreign({key: value for key, value in foreign.items() if key in kept})
+    for key in [key for key in read_config_file() if key not in kept and key not in foreign and _is_setting((key,))]:
         edit.unset_value(home, key)
 
 
@@ -164,6 +167,42 @@ def remove_env_value(key: str) -> bool:
     env_file.remove_env_value(find_home(), key)
     os.environ.pop(key, None)
     return known
+
+
+def _put(changes: dict[tuple[str, ...], Any]) -> None:
+    """Write our settings to the config file, and keys of plugins to a file of their own, because ours is strict."""
+    home = find_home()
+    is_shared = home.shared_with_hermes
+    ours = {path: value for path, value in changes.items() if is_shared or _is_setting(path)}
+    if ours:
+        edit.put_values(home, ours)
+    foreign = {path: value for path, value in changes.items() if path not in ours}
+    if foreign:
+        content = _read_foreign()
+        for path, value in foreign.items():
+            section = content
+            for key in path[:-1]:
+                inner = section.get(key)
+                section[key] = section = inner if isinstance(inner, dict) else {}
+            section[path[-1]] = value
+        _write_foreign(content)
+
+
+def _read_foreign() -> Config:
+    """The keys that are none of toolcrib's settings."""
+    try:
+        content = json.loads((get_hermes_home() / FOREIGN_FILE).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        logger.warning("cannot read %s, which keeps the settings of plugins: %s", FOREIGN_FILE, error)
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write_foreign(content: Config) -> None:
+    with writing(get_hermes_home() / FOREIGN_FILE) as file:
+        replace_file(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
 
 def _text_of(path: Path) -> str:

@@ -18,7 +18,6 @@ from toolcrib.core.attempt import notify
 from toolcrib.core.errors import SessionError, UsageError
 from toolcrib.core.messages import Message
 from toolcrib.core.types import JsonObject
-from toolcrib.providers.create import create_provider
 
 __all__ = ["AIAgent"]
 
@@ -91,9 +90,7 @@ class AIAgent:
         self.reasoning_callback = reasoning_callback
         self.stream_delta_callback = stream_delta_callback
         host = _shared_host.get()
-        opened, name = create_provider(
-            host.settings, model=model, provider=provider or "", base_url=base_url or "", api_key=api_key or ""
-        )
+        opened, name = host.provider_for(model, provider or "", base_url=base_url or "", api_key=api_key or "")
         self._agent = Agent(
             host=host,
             model=opened,
@@ -186,8 +183,11 @@ class AIAgent:
         self._agent.use_model(new_model, new_provider)
 
     def close(self) -> None:
-        """End the session; it can be resumed by its id."""
+        """End the session, which can be resumed by its id, and close the connections to the model."""
         self._agent.close_sync()
+        host = self._agent.host
+        if self._agent.provider is not host.provider_for()[0]:
+            host.loop.run_sync(self._agent.provider.close())
 
     def _set_history(self, given: Sequence[JsonObject] | None) -> None:
         """Make these messages the conversation so far."""
