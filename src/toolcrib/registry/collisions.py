@@ -30,8 +30,8 @@ BUILTIN_NAMESPACE = "toolcrib.tools"
 SOURCE_ATTRIBUTE = "__toolcrib_source__"
 # An unknown caller: it passed a registry method to a thread or a hook, and its handler does not identify it either.
 UNKNOWN = Source("code", "unknown")
-AGENT_STATE_TOOLS = AGENT_LOOP_TOOLS | SEARCH_TOOLS | {"clarify", "process"}
-"""Built-in tools that work on what a running agent holds: its plan, its memory, its processes, the person it asks."""
+AGENT_STATE_TOOLS = AGENT_LOOP_TOOLS | SEARCH_TOOLS | {"clarify", "cronjob", "execute_code", "process"}
+"""Built-in tools that work on what a running agent holds: its plan, memory and tools, its processes, its user."""
 # The most wrappers to unwrap: an object may claim to wrap itself.
 MAX_LAYERS = 50
 

@@ -123,7 +123,7 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
     ]
     problems += [
         InstallationProblem(sentence, "fix the tool file or plugin that it names")
-        for sentence in runtime.registry.rejections
+        for sentence in dict.fromkeys(runtime.registry.rejections)
     ]
     plugins = discover_all(runtime.settings)
     problems += _plugin_problems(plugins, runtime)
