@@ -444,3 +444,77 @@ def test_policy_for_overrides_is_a_method():
     registry.register("mine", "bold", {"description": "x"}, plugin.handler, override=True)
     assert registry.get_toolset_for_tool("mine") == "bold"
     registry.deregister("mine")
+
+
+def test_call_of_another_tool_is_told_unless_it_is_blocked(monkeypatch):
+    """A suite that watches `notify_other_tool_call` sees each call but reads and searches."""
+    import model_tools
+    from tools import file_tools
+    from tools.registry import registry
+
+    told = []
+    monkeypatch.setattr(file_tools, "notify_other_tool_call", told.append)
+    monkeypatch.setattr(registry, "dispatch", lambda *args, **kw: "{}")
+    model_tools.handle_function_call("anything", {}, task_id="t1")
+    model_tools.handle_function_call("read_file", {"path": "x"}, task_id="t2")
+    monkeypatch.setattr(
+        "hermes_cli.plugins.invoke_hook",
+        lambda name, **kw: [{"action": "block", "message": "no"}] if "pre" in name else [],
+    )
+    model_tools.handle_function_call("anything", {}, task_id="t3")
+
+    assert told == ["t1"]
+
+
+def test_commands_of_plugins_are_found_by_name():
+    """A context made by hand adds to its own manager only."""
+    from hermes_cli import plugins
+
+    manager = plugins.PluginManager()
+    ctx = plugins.PluginContext(plugins.PluginManifest(name="greeter"), manager)
+    ctx.register_command("/hi", lambda args: "hello", "Greets")
+    ctx.register_cli_command("hi", "Greets", setup_fn=print)
+
+    async def later():
+        return 5
+
+    assert manager._plugin_commands["hi"]["handler"]("") == "hello"
+    assert manager._plugin_commands["hi"]["plugin"] == "greeter"
+    assert manager._cli_commands["hi"]["help"] == "Greets"
+    assert plugins.get_plugin_command_handler("hi") is None
+    assert plugins.resolve_plugin_command_result(later()) == 5
+    assert plugins.resolve_plugin_command_result("x") == "x"
+
+
+def test_suite_may_clear_the_interrupted_threads():
+    """The set is live, and its lock can be held by who clears it."""
+    from tools import interrupt
+
+    interrupt.set_interrupt(True)
+    assert threading.get_ident() in interrupt._interrupted_threads
+    with interrupt._lock:
+        interrupt._interrupted_threads.clear()
+    assert not interrupt.is_interrupted()
+
+
+def test_discovery_imports_tool_files_by_their_names(tmp_path, monkeypatch):
+    """`discover_builtin_tools` imports `tools.NAME` for each file that declares tools, and skips what fails."""
+    import tools.registry as module
+
+    declares = "from tools.registry import registry\nregistry.register('{0}', 'own', {{}}, lambda args, **kw: '{{}}')\n"
+    for name in ("alpha_own", "mcp_tool", "registry"):
+        (tmp_path / f"{name}.py").write_text(declares.format(name))
+    (tmp_path / "broken_own.py").write_text("import surely_missing\n" + declares.format("broken"))
+    (tmp_path / "helper_own.py").write_text("x = 1\n")
+    imported = []
+    original = importlib.import_module
+    monkeypatch.setattr("tools.registry.importlib.import_module", lambda name: imported.append(name) or original(name))
+
+    assert module.discover_builtin_tools(tmp_path) == ["tools.alpha_own"]
+    assert imported == ["tools.alpha_own", "tools.broken_own"]
+    assert module.registry.get_entry("alpha_own").source.kind == "user"
+    assert module.registry.get_entry("broken") is None
+    assert module._module_registers_tools(tmp_path / "alpha_own.py")
+    assert not module._module_registers_tools(tmp_path / "helper_own.py")
+    with module.registry.loading(module.registry.get_entry("alpha_own").source):
+        module.registry.deregister("alpha_own")

@@ -103,7 +103,7 @@ def test_hooks_and_middleware_are_listed_and_called(crib):
 
 
 FAILURES = {
-    "import error": ("import no_such_package_anywhere", "needs the package 'no_such_package_anywhere'"),
+    "import error": ("import no_such_package_anywhere", "imports 'no_such_package_anywhere', which is not installed"),
     "syntax error": ("def register(ctx:\n", "line 1"),
     "no register": ("x = 1", "has no function `register(ctx)`"),
     "register is no function": ("register = 3", "is not a function"),

@@ -105,6 +105,18 @@ def search_tool(
     return _call("search_files", {**args, **more}, task_id)
 
 
+def notify_other_tool_call(task_id: str = "default") -> None:
+    """Told about each call of another tool in a task. Nothing depends on it: repeated reads are noticed elsewhere."""
+
+
+def reset_file_dedup(task_id: str | None = None) -> None:
+    """Let a task read unchanged files again in full. Here it always may."""
+
+
+def clear_file_ops_cache(task_id: str | None = None) -> None:
+    """Forget the file access of a task. Here a session's environment is looked up for each call."""
+
+
 def execute_code(code: str, task_id: str | None = None, enabled_tools: list[str] | None = None) -> str:
     return str(handle_function_call("execute_code", {"code": code}, task_id, enabled_tools=enabled_tools))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import logging
 import threading
 import time
 from pathlib import Path
 
 from toolcrib.core.attempt import attempt
-from toolcrib.core.types import CheckFn, ToolEntry
-from toolcrib.registry import discovery
+from toolcrib.core.types import CheckFn, Source, ToolEntry
+from toolcrib.registry import compat_imports, discovery
 from toolcrib.registry.availability import FAILURE_GRACE_SECONDS
 from toolcrib.registry.collisions import set_override_consent
-from toolcrib.registry.compat_imports import USER_TOOLS_NAMESPACE
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import tool_error, tool_result
@@ -37,8 +37,21 @@ _CHECK_FN_FAILURE_GRACE_SECONDS = FAILURE_GRACE_SECONDS
 
 def discover_builtin_tools(tools_dir: str | Path | None = None) -> list[str]:
     """Import the tool files of a folder (the built-in ones by default) and return their module names."""
-    names = discovery.discover_builtin_tools(tools_dir)
-    return [name.replace(f"{USER_TOOLS_NAMESPACE}.", "tools.", 1) for name in names]
+    if tools_dir is None:
+        return discovery.discover_builtin_tools()
+    folder = Path(tools_dir).absolute()
+    finder = compat_imports.install(folder)
+    names = []
+    for path in discovery.tool_files(folder, discovery.ScanCache()):
+        finder.forget(path.stem)
+        with registry.loading(Source("user", path.name, str(path))) as loading:
+            _, error = attempt(importlib.import_module, f"tools.{path.stem}")
+        if error is None:
+            names.append(f"tools.{path.stem}")
+            continue
+        registry.take_back(loading)
+        logger.warning("skipped tool file %s: %s", path, discovery.explain_import_error(error))
+    return names
 
 
 def register_plugin_override_policy(namespace: str, allowed: bool) -> None:

@@ -113,6 +113,11 @@ def set_override_consent(namespace: str, allowed: bool) -> None:
     _override_consent[namespace] = allowed
 
 
+def override_consents() -> dict[str, bool]:
+    """Who may replace tools from other sources, by namespace; a copy, because only the operator may change it."""
+    return dict(_override_consent)
+
+
 def refusal(existing: ToolEntry, new: ToolEntry, override: bool) -> str:
     """Why the new entry may not take the name, or "" if it may. Raises if a plugin overrides a tool without consent."""
     both_mcp = existing.toolset.startswith("mcp-") and new.toolset.startswith("mcp-")

@@ -107,6 +107,8 @@ class CompatibilityFinder:
             return ModuleSpec(fullname, PackageLoader(), is_package=True)
         if fullname == USER_TOOLS_NAMESPACE:
             return ModuleSpec(fullname, None, is_package=True)
+        if fullname.partition(".")[0] == "plugins":
+            return _plugin_by_folder(fullname)
         beside = self._beside_tool(fullname)
         if beside is not None:
             return beside
@@ -160,6 +162,25 @@ class CompatibilityFinder:
         # `from tools import X` looks at the package before it asks any finder.
         if module is not None and vars(sys.modules.get(package, module)).get(stem) is module:
             delattr(sys.modules[package], stem)
+
+
+def _plugin_by_folder(fullname: str) -> ModuleSpec | None:
+    """A plugin under the name that its code uses for itself: `plugins.web.exa` is the loaded plugin in a folder `exa`.
+
+    In the reference system, plugins are part of a package and import their own modules by these names.
+    """
+    plugins = [sys.modules[name] for name in list(sys.modules) if _is_plugin(name)]
+    _, *parts = fullname.split(".")
+    for plugin in plugins:
+        folders = getattr(plugin, "__path__", None) or ()
+        if parts and any(Path(folder).name == parts[-1] for folder in folders):
+            return ModuleSpec(fullname, AliasLoader(plugin.__name__), is_package=True)
+    # `plugins` itself, and a category in it; their modules are known only while a plugin is loaded.
+    return ModuleSpec(fullname, PackageLoader(), is_package=True) if plugins and len(parts) <= 1 else None
+
+
+def _is_plugin(module: str) -> bool:
+    return module.startswith("toolcrib_plugins.") and module.count(".") == 1
 
 
 class FolderGuard:

@@ -360,6 +360,13 @@ class ToolRegistry:
             self._generation += 1 + self._table.version
             self._table = content if isinstance(content, ToolTable) else ToolTable(content)
 
+    @property
+    def _plugin_override_policy(self) -> dict[str, bool]:
+        return collisions.override_consents()
+
+    def _snapshot_state(self) -> tuple[list[ToolEntry], dict[str, CheckFn]]:
+        return self._snapshot_entries(), dict(self._toolset_checks)
+
     def register_plugin_override_policy(self, namespace: str, allowed: bool) -> None:
         """Say whether the plugin in `namespace` (`hermes_plugins.NAME`) may replace tools from other sources."""
         collisions.set_override_consent(namespace, allowed)
