@@ -32,7 +32,7 @@ from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import AskerPort, ConversationPort, ModelPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
@@ -46,7 +46,7 @@ RENAMED = {"code": "code_execution", "delegate_task": "delegation", "call_turns"
 """Names that plugins and programs may still use."""
 
 
-class ServedRuntime(Protocol):
+class RuntimePort(Protocol):
     """The part of a Runtime that its services need."""
 
     settings: Settings
@@ -88,7 +88,7 @@ class RuntimeServices:
     Services that only an agent has are missing until `provide` adds them.
     """
 
-    def __init__(self, runtime: ServedRuntime, provided: Mapping[str, Any], closing: ExitStack) -> None:
+    def __init__(self, runtime: RuntimePort, provided: Mapping[str, Any], closing: ExitStack) -> None:
         """Services that need closing are pushed on `closing`, so they close in reverse order."""
         self._runtime = runtime
         self._closing = closing
@@ -136,7 +136,6 @@ class RuntimeServices:
     @lazy
     def terminal(self) -> TerminalService:
         """Environments and background processes, with their own event loop."""
-        from toolcrib.service_loop import ServiceLoop  # noqa: PLC0415
         from toolcrib.terminal.service import TerminalOptions, TerminalService  # noqa: PLC0415
 
         settings, gate, hooks = self._runtime.settings, self._runtime.gate, self._runtime.hooks
@@ -148,7 +147,7 @@ class RuntimeServices:
             transform=lambda: _output_transform(hooks, settings.terminal.backend),
             secret_asker=lambda: _secret_asker(gate),
         )
-        service = TerminalService(options, ServiceLoop())
+        service = TerminalService(options)
         self._closing.callback(service.close)
         return service
 
@@ -235,7 +234,7 @@ class RuntimeServices:
         raise _missing("delegate_task")
 
     @lazy
-    def asker(self) -> AskerPort:
+    def asker(self) -> Asker:
         raise _missing("asker")
 
     @lazy

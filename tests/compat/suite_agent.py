@@ -10,7 +10,7 @@ from run_agent import AIAgent
 from tools.registry import registry
 
 from toolcrib.testing import calls, says
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ async def _wait_for_interrupt(args, **_):
 
 def test_failure_is_told(server):
     """A request that the model's server refuses is an error in the result, not an exception."""
-    server.add(Refusal(400, "bad request"))
+    server.add(ErrorResponse(400, "bad request"))
     one = agent(server, enabled_toolsets=[])
 
     result = one.run_conversation("hi")

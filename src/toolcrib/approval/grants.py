@@ -13,7 +13,7 @@ import msgspec
 
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, ProgramCall, Stack
 from toolcrib.approval.paths import PathScope, is_at_or_inside, is_inside
-from toolcrib.approval.shell.model import Finding
+from toolcrib.approval.shell.findings import Finding
 from toolcrib.config.edit import add_to_list, remove_from_list
 from toolcrib.config.paths import Home
 from toolcrib.config.redact import redact
@@ -53,7 +53,7 @@ CHOOSES = {
 STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--query", "-Q", "--eval"})
 
 
-class Scopes:
+class DangerScopes:
     """Computes the dangers of one command line; properties of the whole line are computed once."""
 
     def __init__(self, reading: CommandReading, command: str, folders: PathScope) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolcrib.agent.auxiliary import complete
 from toolcrib.api import default_runtime
 from toolcrib.compat.chat_messages import read_messages, write_messages
 from toolcrib.config.settings import Settings
@@ -14,6 +13,7 @@ from toolcrib.core.errors import UsageError
 from toolcrib.core.models import Delta, ModelRequest, ModelResponse, Provider
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects import render
+from toolcrib.providers.complete import complete
 from toolcrib.providers.create import create_auxiliary, create_provider
 
 TIMEOUT_SECONDS = 120.0

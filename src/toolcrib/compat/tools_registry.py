@@ -12,7 +12,7 @@ from pathlib import Path
 from toolcrib.core.attempt import attempt
 from toolcrib.core.types import CheckFn, Source, ToolEntry
 from toolcrib.registry import compat_imports, discovery
-from toolcrib.registry.availability import FAILURE_GRACE_SECONDS
+from toolcrib.registry.availability import FAILURE_GRACE_SECONDS, run
 from toolcrib.registry.collisions import set_override_consent
 from toolcrib.registry.default import registry
 from toolcrib.registry.registry import ToolRegistry
@@ -73,7 +73,7 @@ def _check_fn_cached(fn: CheckFn) -> bool:
         known = _check_fn_cache.get(fn)
     if known is not None and now - known[0] < _CHECK_FN_TTL_SECONDS:
         return known[1]
-    passed = attempt(lambda: bool(fn())).value is True
+    passed = run(fn) is True
     with _check_fn_cache_lock:
         if passed:
             _check_fn_last_good[fn] = now

@@ -268,7 +268,11 @@ class CallQueuePort(Protocol):
     def turn(self, name: str, arguments: Mapping[str, Any], ctx: ToolContext) -> AbstractAsyncContextManager[None]: ...
 
 
-class AskerPort(Protocol):
+NO_ANSWER = "(the user gave no answer)"
+"""What `ask` returns when the person closed the question."""
+
+
+class Asker(Protocol):
     """The part of a session's front end that can ask the user a question."""
 
     async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
@@ -333,7 +337,7 @@ class Services(Protocol):
     def delegation(self) -> ToolService: ...
 
     @property
-    def asker(self) -> AskerPort: ...
+    def asker(self) -> Asker: ...
 
     @property
     def llm(self) -> ModelPort: ...

@@ -131,12 +131,13 @@ def refusal(existing: ToolEntry, new: ToolEntry, override: bool) -> str:
         logger.info("tool %r from %s (toolset %r) is replaced by %s (toolset %r)",
                     new.name, existing.source, existing.toolset, new.source, new.toolset)  # fmt: skip
         return ""
-    if existing.is_ours and new.source.kind == "user" and new.name in AGENT_STATE_TOOLS:
+    same_toolset = existing.toolset == new.toolset
+    if same_toolset and existing.is_ours and new.source.kind == "user" and new.name in AGENT_STATE_TOOLS:
         return (
             f"tool {new.name!r} ({new.source}) was refused: the built-in tool works on the state of the running agent, "
             "which a tool file does not receive; delete it there, or pass override=True to replace it on purpose"
         )
-    if existing.toolset == new.toolset and not foreign_plugin:
+    if same_toolset and not foreign_plugin:
         return ""
     return (
         f"tool {new.name!r} (toolset {new.toolset!r}, {new.source}) was refused: "

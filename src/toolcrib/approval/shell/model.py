@@ -1,4 +1,4 @@
-"""The values that the shell analyser works with: words, data on pipes, findings, and limits."""
+"""The values that the shell analyser works with: words, data on pipes, and limits."""
 
 from __future__ import annotations
 
@@ -63,47 +63,26 @@ class ExpandedWord(msgspec.Struct, frozen=True):
         return ExpandedWord(text, self.glob, self.origin)
 
 
-class Data(msgspec.Struct, frozen=True):
+class StreamData(msgspec.Struct, frozen=True):
     """What flows through a pipe or out of a substitution: its text if known, and its origins."""
 
     text: str | None = None
     origin: int = 0
 
     @staticmethod
-    def join(parts: list[Data]) -> Data:
+    def join(parts: list[StreamData]) -> StreamData:
         if len(parts) == 1:
             return parts[0]
         origin = 0
         for part in parts:
             origin |= part.origin
         if any(part.text is None for part in parts) or sum(len(part.text or "") for part in parts) > MAX_DATA_CHARS:
-            return Data(None, origin)
-        return Data("".join(part.text or "" for part in parts), origin)
+            return StreamData(None, origin)
+        return StreamData("".join(part.text or "" for part in parts), origin)
 
 
-NOTHING = Data("")
-ANYTHING = Data(None)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One danger in a command line, tied to the sub-command that causes it."""
-
-    rule: str
-    description: str
-    severity: Severity
-    subcommand: str
-    span: tuple[int, int]
-    paths: tuple[str, ...]
-    scope: str
-    reason: str
-
-
-class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on a whole command line, the findings behind it, and what could not be understood."""
-
-    verdict: VerdictName
-    findings: tuple[Finding, ...] = ()
-    not_understood: tuple[str, ...] = ()
+NOTHING = StreamData("")
+ANYTHING = StreamData(None)
 
 
 class NotUnderstood(Exception):
