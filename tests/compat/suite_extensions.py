@@ -300,6 +300,33 @@ def test_suite_may_clear_what_was_approved():
     assert not approval.is_approved("s", "raw disk write")
 
 
+def test_suite_may_clear_what_waits_for_an_answer():
+    """Clearing the queues denies what waits; clearing the callbacks ends the sessions that answer elsewhere."""
+    from tools import approval
+
+    asked = threading.Event()
+    answers = []
+    approval.register_gateway_notify("g", lambda payload: asked.set())
+
+    def work():
+        token = approval.set_current_session_key("g")
+        answers.append(approval.check_dangerous_command("git push --force", "local")["approved"])
+        approval.reset_current_session_key(token)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert asked.wait(20)
+    assert list(approval._gateway_queues) == list(approval._gateway_notify_cbs) == ["g"]
+    approval._gateway_queues.clear()
+    thread.join()
+    approval._gateway_notify_cbs.clear()
+
+    assert answers == [False]
+    assert not approval.has_blocking_approval("g")
+    assert not approval._gateway_queues
+    assert not approval._gateway_notify_cbs
+
+
 # tools.mcp_tool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, MutableMapping, MutableSet
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSet
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
@@ -83,6 +83,10 @@ class Sessions:
 
     def is_notified(self, key: str) -> bool:
         return key in self._notified
+
+    def notified(self) -> list[str]:
+        with self._lock:
+            return list(self._notified)
 
     def ask_nothing(self, key: str, active: bool) -> None:
         """Switch the questions of a session off or on; blocks and deny rules never reach this point."""
@@ -349,6 +353,58 @@ class UnaskedSessions(MutableSet[str]):
 
     def discard(self, value: str) -> None:
         sessions.ask_nothing(value, False)
+
+
+class WaitingRequests(Mapping[str, list[ApprovalRequest]]):
+    """The requests that wait for an answer, by session; what is taken out is denied."""
+
+    def __getitem__(self, session_key: str) -> list[ApprovalRequest]:
+        found = sessions.gateway.pending(session_key)
+        if not found:
+            raise KeyError(session_key)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(request.session_key for request in sessions.gateway.pending()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def pop(self, session_key: str, default: Any = None) -> Any:
+        found = self.get(session_key, default)
+        sessions.gateway.resolve(session_key, "deny", resolve_all=True)
+        return found
+
+    def clear(self) -> None:
+        for session_key in list(self):
+            self.pop(session_key)
+
+
+class NotifiedSessions(MutableMapping[str, Callable[[JsonObject], None]]):
+    """The callbacks that are told about requests, by session; a change takes effect at once."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, Callable[[JsonObject], None]] = {}
+
+    def __getitem__(self, session_key: str) -> Callable[[JsonObject], None]:
+        if not sessions.is_notified(session_key):
+            raise KeyError(session_key)
+        return self._callbacks[session_key]
+
+    def __setitem__(self, session_key: str, callback: Callable[[JsonObject], None]) -> None:
+        self._callbacks[session_key] = callback
+        sessions.register(session_key, callback)
+
+    def __delitem__(self, session_key: str) -> None:
+        self[session_key]
+        self._callbacks.pop(session_key)
+        sessions.unregister(session_key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sessions.notified())
+
+    def __len__(self) -> int:
+        return len(sessions.notified())
 
 
 def _grants() -> Grants:

@@ -22,10 +22,12 @@ from toolcrib.approval.grants import Grant, may_be_permanent
 from toolcrib.approval.policy import Action, Decision, Policy, answer_dangers, decide
 from toolcrib.compat.approval_sessions import (
     ApprovalCallback,
+    NotifiedSessions,
     Observed,
     PatternSet,
     SessionPatterns,
     UnaskedSessions,
+    WaitingRequests,
     base_gate,
     call_context,
     current_session,
@@ -244,11 +246,11 @@ def is_approval_bypass_active() -> bool:
 
 def register_gateway_notify(session_key: str, cb: Callable[[JsonObject], None]) -> None:
     """Tell `cb` about the questions of a session; `resolve_gateway_approval` answers them."""
-    sessions.register(session_key, cb)
+    _gateway_notify_cbs[session_key] = cb
 
 
 def unregister_gateway_notify(session_key: str) -> None:
-    sessions.unregister(session_key)
+    _gateway_notify_cbs.pop(session_key, None)
 
 
 def resolve_gateway_approval(
@@ -398,3 +400,5 @@ def _put(request: ApprovalRequest, approver: Approver, timeout_seconds: float | 
 _session_approved = SessionPatterns()
 _permanent_approved = PatternSet(None)
 _session_yolo = UnaskedSessions()
+_gateway_queues = WaitingRequests()
+_gateway_notify_cbs = NotifiedSessions()

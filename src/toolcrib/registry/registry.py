@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, cast
@@ -58,6 +58,7 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
 
 logger = logging.getLogger(__name__)
 
+_lookup: Callable[[ToolTable, str], ToolEntry | None] = dict.get
 DEFAULT_EMOJI = "⚡"
 DEFAULT_MAX_RESULT_CHARS = 100_000
 
@@ -214,7 +215,8 @@ class ToolRegistry:
         return own if self.parent is None else own + self.parent.generation
 
     def get_entry(self, name: str) -> ToolEntry | None:
-        entry = self._table.read(name)
+        # On the path of every call: without a Python frame for the lookup.
+        entry = _lookup(self._table, name)
         if entry is None and self.parent is not None and name not in self._hidden:
             return self.parent.get_entry(name)
         return entry
