@@ -131,7 +131,8 @@ def test_internals_of_the_reference_are_never_installed(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("yaml", "`pip install PyYAML`"),
+        ("yaml", "`pip install 'toolcrib[hermes]'`"),
+        ("sklearn.svm", "`pip install scikit-learn`"),
         ("PIL.Image", "`pip install pillow`"),
         ("requests", "`pip install requests`"),
         ("nobody_knows_this", "install the package that provides it"),

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +26,7 @@ from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.install_guard import refusing_installs
 from toolcrib.registry.reference_internals import explain_missing_module, explain_missing_name, missing_internals
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
@@ -93,9 +94,15 @@ def declares_tools(path: Path) -> bool:
     if path.exists() and not path.is_file():
         return False
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return _declares_tools(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+# Further runtimes of a process with other homes, and other scan caches, find the same files.
+@lru_cache(maxsize=64)
+def _declares_tools(source: bytes) -> bool:
+    tree = ast.parse(source)
     names = _names_of_the_decorator(tree)
     return any(_is_register_call(node) or _is_decorated(node, names) for node in tree.body)
 
@@ -205,20 +212,23 @@ def _load(
     path: Path, name: str, source: Source, registry: ToolRegistry, import_module: Callable[[], object]
 ) -> LoadedFile:
     problem = ""
-    with registry.loading(source) as loading:
+    with registry.loading(source) as loading, refusing_installs() as installs:
         _, error = attempt_everything(import_module)
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
             # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
-            problem = explain_import_error(error)
+            refused = installs.attempts[-1].sentence() if installs.attempts else ""
+            problem = refused or explain_import_error(error)
         elif loading.replaced_builtins:
             problem = _why_set_aside(path, loading.replaced_builtins)
             if problem:
                 registry.take_back(loading)
         if problem:
             logger.warning("skipped tool file %s: %s", path, problem)
+        elif installs.attempts:
+            logger.warning("tool file %s: %s", path, installs.attempts[-1].sentence())
     return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
 
 

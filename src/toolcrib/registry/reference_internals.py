@@ -45,17 +45,25 @@ xai_video_tools yuanbao_tools
 _REFERENCE_TOOL_MODULES = frozenset(_TOOL_MODULE_NAMES.split())
 """The modules of its package `tools`, where users keep files of their own too."""
 
+HERMES_PACKAGES = {
+    "croniter": "croniter",
+    "jinja2": "jinja2",
+    "psutil": "psutil",
+    "tenacity": "tenacity",
+    "websockets": "websockets",
+    "yaml": "PyYAML",
+}
+"""What the extra `hermes` installs, by import name: packages that files written for Hermes Agent take for granted."""
 # Only modules whose package is beyond doubt, by import name.
 _PACKAGES = {
-    **{name: name for name in ("aiohttp", "croniter", "httpx", "jinja2", "numpy", "openai", "anthropic", "pandas")},
-    **{name: name for name in ("psutil", "pydantic", "requests", "rich", "tenacity", "tqdm", "websockets")},
+    **{name: name for name in ("aiohttp", "anthropic", "httpx", "numpy", "openai", "pandas", "pydantic", "requests")},
+    **{name: name for name in ("rich", "tqdm")},
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python",
     "dateutil": "python-dateutil",
     "dotenv": "python-dotenv",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
-    "yaml": "PyYAML",
 }
 _MISSING_NAME = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 
@@ -70,6 +78,11 @@ def explain_missing_module(name: str) -> str:
         return f"it imports {name!r}, which does not exist; put {stem}.py beside it"
     if package in REFERENCE_PACKAGES:
         return f"it imports {name!r}, an internal module of Hermes Agent that toolcrib does not provide"
+    if package in HERMES_PACKAGES:
+        return (
+            f"it needs the package {HERMES_PACKAGES[package]!r}, which Hermes Agent brings with it; "
+            "run `pip install 'toolcrib[hermes]'` and start again"
+        )
     if package in _PACKAGES:
         command = f"pip install {_PACKAGES[package]}"
         return f"it imports {package!r}, which is not installed; install it (`{command}`) and start again"
