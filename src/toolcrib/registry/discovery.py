@@ -22,6 +22,7 @@ from types import ModuleType
 import msgspec
 
 import toolcrib.registry.compat_imports as compat_imports
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
@@ -165,7 +166,11 @@ def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
 
 def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | None = None) -> list[LoadedFile]:
     """Imports a user's tool files; their tools go to `registry`."""
-    return [load_tool_file(path, registry) for path in tool_files(folder, cache or ScanCache())]
+    try:
+        files = tool_files(folder, cache or ScanCache())
+    except OSError as error:
+        return [LoadedFile(folder, folder.name, [], explain_os_error(error, "read", otherwise=ANOTHER_HOME))]
+    return [load_tool_file(path, registry) for path in files]
 
 
 def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
