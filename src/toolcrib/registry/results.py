@@ -28,9 +28,9 @@ MAX_PASSES = 5
 _NO_FRAMING_CHARS = str.maketrans("", "", "<>[]`~")
 
 
-def tool_result(data: Any = None, **fields: Any) -> str:
+def tool_result(data: Any = None, **kwargs: Any) -> str:
     """The JSON text of a result: `data` unchanged, or an object of the keyword arguments."""
-    return json.dumps(fields if data is None else data, ensure_ascii=False)
+    return json.dumps(kwargs if data is None else data, ensure_ascii=False)
 
 
 def tool_error(message: Any, **extra: Any) -> str:
