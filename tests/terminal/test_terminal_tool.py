@@ -139,6 +139,28 @@ def test_control_characters_do_not_blow_up_the_answer(run: Run) -> None:
     assert run("head -c 3 /dev/zero | tr '\\0' '\\1'; echo end")["output"] == "\ufffd\ufffd\ufffdend"
 
 
+@pytest.mark.parametrize("pty", [False, True])
+def test_output_keeps_its_indentation(run: Run, pty: bool) -> None:
+    """Blanks and empty lines before the first word are output; only the newlines at the end are not."""
+    Path(run("pwd")["output"], "file.py").write_text("class A:\n\n    def f(self):\n\treturn 1  \n\n")
+
+    assert run("sed -n 3,9p file.py", pty=pty)["output"] == "    def f(self):\n\treturn 1  "
+    assert run("sed -n 2,3p file.py", pty=pty)["output"] == "\n    def f(self):"
+    assert run("printf '  \\t x \\n\\n'; exit 3", pty=pty)["output"] == "  \t x "
+
+
+def test_output_of_a_background_command_keeps_its_indentation(run: Run, runtime: Runtime) -> None:
+    """The same for what the process tool shows."""
+    session = run("printf '\\n    indented\\n\\tend \\n'", background=True)["session_id"]
+
+    def ask(action: str) -> str:
+        answer = json.loads(str(runtime.call_sync("process", {"action": action, "session_id": session}).content))
+        return str(answer["output"])
+
+    assert ask("wait") == "\n    indented\n\tend \n"
+    assert ask("log") == "\n    indented\n\tend "
+
+
 def test_a_program_that_asks_is_given_back(run: Run, runtime: Runtime) -> None:
     """On a terminal a question does not hang: the command goes on in the background and can be answered."""
     answer = run("read -p 'name? ' name; echo hello $name", pty=True, timeout=60)
