@@ -19,8 +19,18 @@ __tc_wait_for_fork() {
     # With job control, a suspended fork would count as ended.
     builtin set +m
     builtin wait "$!"
-    builtin printf '\0%s\0done\0%d\0' "$__tc_marker" "$?"
+    __tc_code=$?
+    [[ ! -e $__tc_folder/report.$! ]] || __tc_pass_on_report "$__tc_folder/report.$!"
+    builtin printf '\0%s\0done\0%d\0' "$__tc_marker" "$__tc_code"
     builtin set -m
+}
+
+# The fork could not report itself, and left its message in a file.
+__tc_pass_on_report() {
+    builtin local IFS=' ' fields
+    builtin mapfile -d '' -t fields <"$1"
+    builtin printf '%s\0' "${fields[@]}"
+    builtin command -p rm -f -- "$1"
 }
 
 __tc_take_command() {
@@ -45,7 +55,8 @@ __tc_take_command() {
     # The jobs of the shell are not jobs of its command.
     [[ -z $__tc_serves ]] || builtin disown -a
     # With `builtin` the redirection would end with the line.
-    exec {__tc_out}>&1 2>&1
+    [[ -z $__tc_marker ]] || exec {__tc_out}>&1
+    exec 2>&1
     [[ $__tc_input == open ]] || exec </dev/null
     __tc_enter_folder
     # A trace (`set -x`) must not show our own commands.
@@ -93,7 +104,7 @@ __tc_make_folder_again() {
 __tc_write_back() {
     builtin unset -v TOOLCRIB_COMMAND_ID
     [[ -d $__tc_folder ]] || __tc_make_folder_again
-    builtin unset -f __tc_wait_for_fork __tc_take_command __tc_leave __tc_enter_folder \
+    builtin unset -f __tc_wait_for_fork __tc_pass_on_report __tc_take_command __tc_leave __tc_enter_folder \
         __tc_find_orphans __tc_make_folder_again __tc_write_back __tc_end_without_shell __tc_finish
     {
         builtin printf 'builtin cd -- %q 2>/dev/null || __tc_gone=%q\n' "$PWD" "$PWD"
@@ -129,14 +140,20 @@ __tc_finish() {
     builtin trap - EXIT DEBUG ERR RETURN
     [[ -z $__tc_serves ]] || __tc_end_without_shell
     [[ $__tc_scan == 0 ]] || __tc_find_orphans
-    [[ $__tc_keep == 1 ]] && __tc_write_back && __tc_changed=1
+    [[ $__tc_keep == 1 ]] && __tc_write_back 2>/dev/null && __tc_changed=1
     if [[ -n ${__tc_at_exit-} ]]; then
         (builtin exit "$__tc_code")
         builtin eval "$__tc_at_exit"
     fi
-    builtin printf '%s\n' "$__tc_id ended" 2>/dev/null >>"$__tc_folder/sessions"
+    # From here on messages of this shell are not the command's.
+    builtin unset -f exec
+    exec 2>/dev/null
+    builtin printf '%s\n' "$__tc_id ended" >>"$__tc_folder/sessions"
     [[ -z $__tc_exit_file ]] || builtin printf '%d\n' "$__tc_code" >|"$__tc_exit_file"
-    [[ -z $__tc_marker ]] || builtin printf '\0%s\0%d\0%d\0%d\0%s\0%s\0%s\0' \
+    [[ -n $__tc_marker ]] || builtin exit "$__tc_code"
+    # The command may have closed our descriptor, or opened a file of its own under that number.
+    [[ /proc/self/fd/$__tc_out -ef /proc/$$/fd/1 ]] || exec {__tc_out}>|"$__tc_folder/report.$BASHPID"
+    builtin printf '\0%s\0%d\0%d\0%d\0%s\0%s\0%s\0' \
         "$__tc_marker" "$__tc_code" "$BASHPID" "$__tc_changed" "$PWD" "${__tc_gone-}" "$__tc_left" >&"$__tc_out"
     builtin exit "$__tc_code"
 }
