@@ -116,6 +116,11 @@ class CheckContext:
     def __init__(self, subject: Subject, environment: Environment) -> None:
         self.subject = subject
         self.environment = environment
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the report something that breaks no rule."""
+        self.notes.append(text)
 
     async def run(
         self, command: str, *, stdin: bytes | None = None, cwd: str | None = None, seconds: float = COMMAND_SECONDS

@@ -166,13 +166,13 @@ async def own_streams(ctx: CheckContext) -> None:
 @check("own-descriptors")
 async def own_descriptors(ctx: CheckContext) -> None:
     """A command may use and close every descriptor: nothing is added to its output, and its state is preserved."""
-    closing = "for ((i = {}; i < 260; i++)); do eval \"exec $i>&-\"; done; "
+    closing = 'for ((i = {}; i < 260; i++)); do eval "exec $i>&-"; done; '
     await ctx.expect_output(closing.format(3) + "cd /usr; export CLOSED=1; echo on; (exit 7)", "on\n", exit_code=7)
     await ctx.expect_output("pwd; echo $CLOSED", "/usr\n1\n")
     await ctx.expect_output(closing.format(0) + "cd /; export CLOSED=2; (exit 8)", "", exit_code=8)
     await ctx.expect_output("pwd; echo $CLOSED", "/\n2\n")
     async with ctx.folder() as folder:
-        opening = "for i in {10..20}; do eval \"exec $i>>F; echo $i >&$i\"; done; echo on".replace("F", f"{folder}/own")
+        opening = 'for i in {10..20}; do eval "exec $i>>F; echo $i >&$i"; done; echo on'.replace("F", f"{folder}/own")
         await ctx.expect_output(opening, "on\n")
         await ctx.expect_output(f"cat {folder}/own", "".join(f"{number}\n" for number in range(10, 21)))
     equal("the folder of the session", ctx.environment.cwd, "/")
