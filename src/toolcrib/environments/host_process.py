@@ -187,42 +187,55 @@ async def spawn_on_host(
     terminal: TerminalSize | None = None,
     cwd: Path | None = None,
     log: Path | None = None,
+    on_error: OnOutput | None = None,
 ) -> HostProcess:
     """Start a program in a session of its own; raises EnvironmentFailed if it cannot be started.
 
-    With `log` its output is appended to that file, and `on_output` gets nothing.
+    With `log` its output is appended to that file, and `on_output` gets nothing. With `on_error` its standard error,
+    on pipes, is kept apart from its output.
     """
     try:
         if log is not None:
             return _into_file(argv, on_output, environ, log)
         if terminal is None:
-            return _with_pipes(argv, on_output, environ, cwd)
+            return _with_pipes(argv, on_output, environ, cwd, on_error)
         return _on_terminal(argv, on_output, environ, cwd, terminal)
     except OSError as error:
         raise EnvironmentFailed(f"{argv[0]!r} could not be started: {error.strerror or error}") from error
 
 
-def _with_pipes(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], cwd: Path | None) -> HostProcess:
+def _with_pipes(
+    argv: Sequence[str],
+    on_output: OnOutput,
+    environ: Mapping[str, str],
+    cwd: Path | None,
+    on_error: OnOutput | None,
+) -> HostProcess:
     read_end, stdin = os.pipe()
     output, write_end = os.pipe()
+    errors, errors_end = (None, write_end) if on_error is None else os.pipe()
     try:
         child = subprocess.Popen(
             argv,
             stdin=read_end,
             stdout=write_end,
-            stderr=write_end,
+            stderr=errors_end,
             env=environ,
             cwd=cwd,
             start_new_session=True,
         )
     except OSError:
-        os.close(stdin)
-        os.close(output)
+        for descriptor in (stdin, output, errors):
+            if descriptor is not None:
+                os.close(descriptor)
         raise
     finally:
-        os.close(read_end)
-        os.close(write_end)
-    return HostProcess(child, stdin=stdin, output=output, on_output=on_output)
+        for descriptor in {read_end, write_end, errors_end}:
+            os.close(descriptor)
+    process = HostProcess(child, stdin=stdin, output=output, on_output=on_output)
+    if errors is not None and on_error is not None:
+        process.follow_errors(errors, on_error)
+    return process
 
 
 def _into_file(argv: Sequence[str], on_output: OnOutput, environ: Mapping[str, str], log: Path) -> HostProcess:
@@ -281,7 +294,9 @@ class HostProcess:
         self._on_terminal = on_terminal
         self._stdin: int | None = stdin
         self._output = PipeReader(output, on_output, is_pipe=not on_terminal) if output is not None else None
+        self._errors: PipeReader | None = None
         self._writing = asyncio.Lock()
+        self._may_write = asyncio.Event()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         os.set_blocking(stdin, False)
         self._stop_watching = on_exit(child.pid, self._reap)
@@ -293,6 +308,10 @@ class HostProcess:
     @property
     def has_ended(self) -> bool:
         return self._exited.done()
+
+    def follow_errors(self, descriptor: int, on_error: OnOutput) -> None:
+        """Pass on what arrives in this pipe, too, until the program has ended."""
+        self._errors = PipeReader(descriptor, on_error)
 
     async def write(self, data: bytes) -> None:
         async with self._writing:
@@ -315,7 +334,7 @@ class HostProcess:
         if self._on_terminal and not self.has_ended:
             await self.write(END_OF_TRANSMISSION)
             return
-        self._close_stdin()
+        self.end_input()
 
     async def resize(self, size: TerminalSize) -> None:
         if self._on_terminal and self._output is not None and self._output.descriptor is not None:
@@ -325,9 +344,10 @@ class HostProcess:
         return await asyncio.shield(self._exited)
 
     async def abandon(self) -> None:
-        self._close_stdin()
-        if self._output is not None:
-            self._output.close()
+        self.end_input()
+        for reader in (self._output, self._errors):
+            if reader is not None:
+                reader.close()
 
     def signal_session(self, number: signal.Signals) -> None:
         """Signal the process group that it leads, if it still exists."""
@@ -337,30 +357,32 @@ class HostProcess:
             return
 
     async def _writable(self, descriptor: int) -> None:
-        ready = asyncio.Event()
-        self._loop.add_writer(descriptor, ready.set)
-        waiting: asyncio.Future[object] = asyncio.ensure_future(ready.wait())
+        """Return when its input takes more, or is closed."""
+        self._may_write.clear()
+        self._loop.add_writer(descriptor, self._may_write.set)
         try:
-            await asyncio.wait((waiting, asyncio.ensure_future(self.wait())), return_when=asyncio.FIRST_COMPLETED)
+            await self._may_write.wait()
         finally:
-            self._loop.remove_writer(descriptor)
-            waiting.cancel()
-        if self.has_ended:
-            raise BrokenPipeError(errno.EPIPE, "it has ended")
+            # Once closed, the number may belong to something else.
+            if self._stdin is not None:
+                self._loop.remove_writer(descriptor)
 
     def _reap(self) -> None:
         code = self._child.poll()
         if code is None:
             # The pidfd became ready an instant before the process could be reaped.
             code = self._child.wait()
-        if self._output is not None:
-            self._output.drain()
-        self._close_stdin()
+        for reader in (self._output, self._errors):
+            if reader is not None:
+                reader.drain()
+        self.end_input()
         if not self._exited.done():
             self._exited.set_result(code if code >= 0 else 128 - code)
 
-    def _close_stdin(self) -> None:
+    def end_input(self) -> None:
+        """Close its standard input at once; whoever writes to it gets BrokenPipeError."""
         if self._stdin is not None:
             self._loop.remove_writer(self._stdin)
             os.close(self._stdin)
             self._stdin = None
+            self._may_write.set()

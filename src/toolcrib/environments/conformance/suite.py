@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
     *EDITING_CHECKS,
     *HYGIENE_CHECKS,
 )
-CLOSE_SECONDS = 15.0
+CLOSE_SECONDS = 60.0
 """An environment that takes longer to close hangs."""
 
 

@@ -3,7 +3,8 @@
 #     eval "$1"; builtin eval "$__tc_before"; __tc_take_command; builtin eval "$__tc_command"
 #
 # The shell is started before its first command: it loads the session (folder, exported variables, functions, aliases)
-# and waits. A command arrives on standard input as `LENGTH newline BLOB`, or in a file; a blob is a list of assignments.
+# and waits. A command arrives on standard input as `MARKER LENGTH newline BLOB` (the marker is `-` for a single command),
+# or in a file; a blob is a list of assignments. Other input is what the last command left unread, and never run.
 # A serving shell forks before each command: that costs a third of a new shell, and the session is already loaded.
 # When the command ends, the session is saved if it changed, and a sentinel message reports the exit code, so that the
 # end is known exactly even while children hold the output open.
@@ -34,14 +35,14 @@ __tc_pass_on_report() {
 }
 
 __tc_take_command() {
-    builtin local IFS=' ' __tc_stat __tc_blob __tc_length
+    builtin local IFS=' ' __tc_stat __tc_blob __tc_word __tc_length
     builtin read -r __tc_stat 2>/dev/null </proc/$BASHPID/stat
     builtin set -- ${__tc_stat##*) }
     if [[ -n $__tc_file ]]; then
         builtin mapfile -d '' -t __tc_blob <"$__tc_file"
     else
         # The length is in bytes. Bash warns about a missing locale once; do not repeat that here.
-        builtin read -r __tc_length &&
+        builtin read -r -n 64 __tc_word __tc_length && [[ $__tc_word == "${__tc_marker:--}" ]] &&
             { LC_ALL=C IFS= builtin read -r -d '' -N "$__tc_length" __tc_blob; } 2>/dev/null ||
             __tc_leave "${2-}"
     fi
