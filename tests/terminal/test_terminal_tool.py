@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,65 @@ def test_a_program_that_edits_its_input_line_is_given_back_too(approved: Runtime
     answer = call(approved, "bash --norc --noprofile -i", pty=True, timeout=60)
 
     assert answer["status"] == "waiting_for_input"
+
+
+INTERACTIVE = {
+    "less": "less numbers",
+    "a pager behind a pipe": "seq 500 | less",
+    "git": "git -c core.pager=less -p help -a",
+    "more": "more numbers",
+    "vim": "vim -u NONE numbers",
+    "top": "top",
+    "python3": "python3 -q",
+    "a password": "python3 -c 'import getpass; getpass.getpass()'",
+}
+
+
+@pytest.mark.parametrize("name", INTERACTIVE)
+def test_pagers_editors_and_interpreters_are_given_back(approved: Runtime, name: str) -> None:
+    """A program that waits for keys returns long before its time limit, with its screen and how to go on."""
+    command = INTERACTIVE[name]
+    if shutil.which(command.split()[0]) is None or shutil.which("less") is None:
+        pytest.skip("not installed")
+    call(approved, "seq 500 >numbers")
+
+    answer = call(approved, command, pty=True, timeout=300)
+
+    assert (answer.get("status"), answer["exit_code"], answer["error"]) == ("waiting_for_input", None, None)
+    assert answer["output"].strip()
+    assert f"process(action='submit', session_id='{answer['session_id']}'" in answer["hint"]
+    assert "action='kill'" in answer["hint"]
+
+
+def test_a_pager_ends_by_its_key(approved: Runtime) -> None:
+    """A key that is written as it is reaches the program."""
+    call(approved, "seq 500 >numbers")
+    session = call(approved, "less numbers", pty=True, timeout=300)["session_id"]
+
+    approved.call_sync("process", {"action": "write", "session_id": session, "data": "q"})
+    ended = json.loads(str(approved.call_sync("process", {"action": "wait", "session_id": session}).content))
+
+    assert (ended["status"], ended["exit_code"]) == ("exited", 0)
+
+
+STALLED = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+print("Downloading 45%", end=" ", flush=True)
+{}
+"""
+
+
+@pytest.mark.parametrize("blocks", ["client.recv(1)", "import select; select.select([client], [], [], 600)"])
+def test_a_program_that_waits_for_the_network_does_not_wait_for_input(approved: Runtime, blocks: str) -> None:
+    """What is on its way is not typed: an unfinished line alone is no prompt."""
+    (Path(approved.workspace) / "stalled.py").write_text(STALLED.format(blocks))
+
+    answer = call(approved, "python3 stalled.py", pty=True, timeout=4)
+
+    assert answer["exit_code"] == 124
+    assert "hint" not in answer
 
 
 @pytest.mark.parametrize(

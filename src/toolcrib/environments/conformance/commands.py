@@ -297,6 +297,36 @@ async def waits_for_input_in_a_child(ctx: CheckContext) -> None:
         await _becomes_waiting(execution, True)
 
 
+@check("waits-for-keys", "pty")
+async def waits_for_keys(ctx: CheckContext) -> None:
+    """Line editors, pagers and full-screen programs are recognised as waiting; one that works quietly is not."""
+    waiting = (
+        "read -e -p 'shown: ' line",
+        "exec 3</dev/tty; printf 'shown: '; head -c 1 <&3",
+        "stty -icanon -echo; printf 'shown: '; head -c 1",
+        "stty -echo; printf 'shown: '; bash -c 'read -r secret </dev/tty'",
+        "seq 9 | { printf 'shown: '; head -c 1 </dev/tty; }",
+    )
+    for command in waiting:
+        await _shown_and_waiting(ctx, command, True)
+    for command in (
+        "printf 'shown: '; sleep 600",
+        "printf 'shown: '; sleep 600 | cat",
+        "echo 'shown: '; x=$(sleep 600)",
+    ):
+        await _shown_and_waiting(ctx, command, False)
+
+
+async def _shown_and_waiting(ctx: CheckContext, command: str, wanted: bool) -> None:
+    printed = OutputRecorder()
+    async with ctx.started(CommandRequest(command=command, terminal=TerminalSize()), printed) as execution:
+        await printed.wait_for(b"shown: ")
+        if wanted:
+            await _becomes_waiting(execution, True)
+        else:
+            expect(not await execution.waits_for_input(), f"{command!r} not to wait for input", "it seems to")
+
+
 @check("terminal", "pty")
 async def terminal(ctx: CheckContext) -> None:
     """On a terminal all streams are the terminal, with the requested size, and the exit code is the command's."""
@@ -360,6 +390,7 @@ STREAM_CHECKS = (
     split_characters,
     waits_for_input,
     waits_for_input_in_a_child,
+    waits_for_keys,
     terminal,
     terminal_resize,
     terminal_keys,
