@@ -316,3 +316,65 @@ def test_a_forked_child_has_a_terminal_of_its_own(run: Run, runtime: Runtime) ->
 def test_a_command_that_ends_by_a_signal_says_which(approved: Runtime, signal: str, code: int) -> None:
     """The exit code is 128 and the number of the signal."""
     assert call(approved, f"kill -{signal} $BASHPID; sleep 1")["exit_code"] == code
+
+
+def of_task(runtime: Runtime, task_id: str, command: str, session_id: str = "s", **arguments: Any) -> dict[str, Any]:
+    context = runtime.context(tool_name="terminal", task_id=task_id, session_id=session_id)
+    result = runtime.call_sync("terminal", {"command": command, **arguments}, context)
+    answer: dict[str, Any] = json.loads(str(result.content))
+    return answer
+
+
+def test_tasks_of_a_session_have_shells_of_their_own(runtime: Runtime) -> None:
+    """Neither folder nor variables nor functions of one task are seen by another, or by the session itself."""
+    of_task(runtime, "a", "mkdir a; cd a; export WHO=a; greet() { echo hi; }")
+    of_task(runtime, "b", "export WHO=b")
+    of_task(runtime, "", "export WHO=session")
+    look = "basename $PWD; echo ${WHO-nobody}; type -t greet"
+
+    assert of_task(runtime, "a", look)["output"] == "a\na\nfunction"
+    assert of_task(runtime, "b", look)["output"] == "work\nb"
+    assert of_task(runtime, "c", look)["output"] == "work\nnobody"
+    assert of_task(runtime, "", look)["output"] == "work\nsession"
+
+
+def test_a_task_named_like_its_session_is_the_session(runtime: Runtime) -> None:
+    """So is the default task: agents that name their session twice share its shell with everybody who names it once."""
+    of_task(runtime, "", "export WHO=session")
+
+    assert of_task(runtime, "s", "echo $WHO")["output"] == "session"
+    assert of_task(runtime, "default", "echo $WHO")["output"] == "session"
+    assert of_task(runtime, "s", "echo $WHO", session_id="")["output"] == "session"
+
+
+def test_relative_paths_of_a_task_start_in_its_own_folder(runtime: Runtime) -> None:
+    """File tools work where the task's commands do."""
+    of_task(runtime, "a", "mkdir a; cd a")
+    context = runtime.context(tool_name="write_file", task_id="a", session_id="s")
+    runtime.call_sync("write_file", {"path": "note.txt", "content": "mine\n"}, context)
+
+    assert of_task(runtime, "a", "cat note.txt; pwd")["output"].startswith("mine\n")
+    assert "No such file" in of_task(runtime, "b", "cat note.txt")["output"]
+
+
+def test_an_override_of_a_task_is_its_own(runtime: Runtime, tmp_path: Path) -> None:
+    """It starts in the folder that it wants; the other tasks of the session do not."""
+    runtime.terminal.set_override("a", {"cwd": str(tmp_path)})
+
+    assert of_task(runtime, "a", "pwd")["output"] == str(tmp_path)
+    assert of_task(runtime, "b", "basename $PWD")["output"] == "work"
+
+
+def test_closing_a_session_closes_the_environments_of_its_tasks(runtime: Runtime) -> None:
+    """What they left running ends with them; closing one task leaves the others alone."""
+    terminal = runtime.terminal
+    pids = {}
+    for task in ("a", "b"):
+        pids[task] = of_task(runtime, task, "sleep 300", background=True)["pid"]
+    of_task(runtime, "a", "true", session_id="other")
+
+    terminal.run(terminal.environments.close_session("b"))
+    assert (is_running(pids["a"]), is_running(pids["b"])) == (True, False)
+    terminal.run(terminal.environments.close_session("s"))
+    assert not is_running(pids["a"])
+    assert [entry.spec.session for entry in terminal.environments.entries()] == ["other"]

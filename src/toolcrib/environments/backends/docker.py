@@ -545,7 +545,7 @@ def options_from(request: EnvironmentRequest) -> DockerOptions:
         pids_limit=section.pids,
         run_as_host_user=section.run_as_host_user == "on" or (section.run_as_host_user == "auto" and is_mounted),
         extra_args=tuple(section.extra_args),
-        session=request.spec.session,
+        session="/".join(filter(None, (request.spec.session, request.spec.task))),
         persistent=section.persistent,
         container=address.get("container", ""),
     )
