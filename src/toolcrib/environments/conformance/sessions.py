@@ -164,7 +164,7 @@ async def exec_keeps_the_state_before(ctx: CheckContext) -> None:
 async def kills_its_shell(ctx: CheckContext) -> None:
     """A command that kills its own shell ends at once with that signal; the session continues as before."""
     await ctx.run_ok("export BEFORE=here")
-    for signal, code in (("KILL", 137), ("TERM", 143), ("HUP", 129)):
+    for signal, code in (("KILL", 137), ("TERM", 143), ("USR1", 138)):
         outcome = await ctx.run(f"export BEFORE=lost; echo dying; kill -{signal} $$; sleep 600; echo survived")
         equal(f"exit code after kill -{signal} $$", outcome.ended.exit_code, code)
         equal("output", outcome.text, "dying\n")
