@@ -28,7 +28,7 @@ from toolcrib.providers.openai_request import OpenAIOptions, OpenAIRequests
 from toolcrib.providers.scripted import ScriptedProvider, calls
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.runtime import Runtime
-from toolcrib.testing.model_server import ScriptedModelServer, SeenRequest
+from toolcrib.testing.model_server import ReceivedRequest, ScriptedModelServer
 
 TOOLS = 60
 HISTORY = 200
@@ -163,7 +163,7 @@ def until_request(home: Path) -> float:
     spent: list[float] = []
     started: list[subprocess.Popen[bytes]] = []
 
-    def answer(_: SeenRequest) -> str:
+    def answer(_: ReceivedRequest) -> str:
         spent.append(cpu_seconds(started[0].pid))
         return "Hello."
 

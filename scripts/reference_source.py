@@ -21,7 +21,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("toolcrib", "core/context.py", ("ToolContext",)),
     ("toolcrib", "core/types.py", ("ToolResult", "Effect")),
     ("toolcrib.agent.agent", "agent/agent.py", ("run_sync",)),
-    ("toolcrib.agent.host", "agent/host.py", ("Asker",)),
+    ("toolcrib.core.context", "core/context.py", ("Asker",)),
     (
         "toolcrib.agent.events",
         "agent/events.py",
@@ -69,7 +69,7 @@ PUBLIC_API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "toolcrib.testing.model_server",
         "testing/model_server.py",
-        ("ScriptedModelServer", "SeenRequest", "Refusal", "Stream", "Recorded"),
+        ("ScriptedModelServer", "ReceivedRequest", "ErrorResponse", "Stream", "RawResponse"),
     ),
     ("toolcrib.toolsets.catalog", "toolsets/catalog.py", ("create_custom_toolset",)),
     (

@@ -282,16 +282,16 @@ class Runtime:
     def _uses_mcp(self) -> bool:
         return RuntimeServices.mcp.is_built(self.services)
 
-    def keep_records(self, recorder: Recorder) -> None:
+    def set_recorder(self, recorder: Recorder) -> None:
         """Record the calls of this runtime from now on, unless something records them already."""
         if isinstance(self._pipeline.recorder, NullRecorder):
             self._pipeline.recorder = recorder
 
-    def serve(self, name: str, service: Any) -> None:
+    def provide_service(self, name: str, service: Any) -> None:
         """Provide a service (`todo`, `memory`, `asker` …) to the tools of this runtime."""
         self.services.provide(name, service)
 
-    def can_have_changed_things(self, result: ToolResult) -> bool:
+    def may_have_side_effects(self, result: ToolResult) -> bool:
         """Whether the call behind a result could have an effect: one was approved, or its effects are undeclared."""
         effects = result.effects
         if effects is None:

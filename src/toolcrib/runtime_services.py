@@ -32,7 +32,7 @@ from toolcrib.registry.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from toolcrib.code_execution.service import CodeExecutionService
-    from toolcrib.core.context import AskerPort, ConversationPort, ModelPort, ToolService
+    from toolcrib.core.context import Asker, ConversationPort, ModelPort, ToolService
     from toolcrib.core.ports import FileSnapshots
     from toolcrib.cron.service import CronService
     from toolcrib.files.service import FileService
@@ -46,7 +46,7 @@ RENAMED = {"code": "code_execution", "delegate_task": "delegation", "call_turns"
 """Names that plugins and programs may still use."""
 
 
-class ServedRuntime(Protocol):
+class RuntimePort(Protocol):
     """The part of a Runtime that its services need."""
 
     settings: Settings
@@ -88,7 +88,7 @@ class RuntimeServices:
     Services that only an agent has are missing until `provide` adds them.
     """
 
-    def __init__(self, runtime: ServedRuntime, provided: Mapping[str, Any], closing: ExitStack) -> None:
+    def __init__(self, runtime: RuntimePort, provided: Mapping[str, Any], closing: ExitStack) -> None:
         """Services that need closing are pushed on `closing`, so they close in reverse order."""
         self._runtime = runtime
         self._closing = closing
@@ -235,7 +235,7 @@ class RuntimeServices:
         raise _missing("delegate_task")
 
     @lazy
-    def asker(self) -> AskerPort:
+    def asker(self) -> Asker:
         raise _missing("asker")
 
     @lazy

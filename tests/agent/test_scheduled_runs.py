@@ -15,7 +15,7 @@ import pytest
 from toolcrib.agent.agent import Agent
 from toolcrib.agent.events import AnyEvent, TurnStarted
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.scheduled import JobRunner
+from toolcrib.agent.job_runner import JobRunner
 from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.core.context import CancelToken

@@ -12,7 +12,7 @@ from typing import Any
 from tests.cli.cli_program import SOURCE, Program
 from toolcrib.core.messages import user_message
 from toolcrib.sessions.store import SessionStore
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
 
 DYING_CALL = """
 import os, sys
@@ -93,7 +93,7 @@ def test_an_auxiliary_model_of_nobody_is_broken(toolcrib: Program):
 
 def test_only_online_sends_a_request(toolcrib: Program):
     """Without --online no server hears of it; with it the answer is part of the state, or the refusal a problem."""
-    with ScriptedModelServer(["ready", Refusal(401, "bad key")]) as server:
+    with ScriptedModelServer(["ready", ErrorResponse(401, "bad key")]) as server:
         toolcrib.write(
             "config.yaml",
             f"model: {{provider: mine, default: m}}\nproviders: {{mine: {{base_url: '{server.base_url}'}}}}\n",

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.cli_program import Program
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import calls, says
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
 
 KEY = "sk-0123456789abcdef"
 CONFIG = "# my own words\nmodel:  # who answers\n  default: old-model\n  provider: openai\nlogging: {level: debug}\n"
@@ -224,7 +224,7 @@ def test_test_fails_for_a_model_that_calls_no_tool(toolcrib: Program, server: Sc
 @pytest.mark.parametrize("as_json", [False, True])
 def test_test_fails_with_the_sentence_of_the_provider(toolcrib: Program, server: ScriptedModelServer, as_json: bool):
     """A refused key is one sentence and exit code 1; the request is not repeated."""
-    server.add(Refusal(401, "bad key"))
+    server.add(ErrorResponse(401, "bad key"))
     own_server(toolcrib, server, ", key_env: MINE_KEY")
 
     outcome = toolcrib("model", "test", *["--json"] * as_json, MINE_KEY=KEY)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.cli_program import KEYED_TOOL, Program
 from toolcrib.config.env_file import read_env_file
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer, Stream
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer, Stream
 
 # Every test is a conversation with a program at a terminal.
 pytestmark = pytest.mark.services
@@ -98,7 +98,7 @@ def test_a_key_of_the_environment_counts_before_the_file(toolcrib: Program, serv
 
 def test_a_failed_trial_can_be_tried_again(toolcrib: Program, server: ScriptedModelServer):
     """After a refused key the sentence is shown, and another key can be entered."""
-    server.add(Refusal(401, "bad key"), "ready")
+    server.add(ErrorResponse(401, "bad key"), "ready")
     with_server(toolcrib, server)
     first = (("Provider (", "mine"), ("Address [", ""), ("you type):", "wrong-0123456789"), ("Model [", ""))
     second = (("What now?", "again"), ("Address [", ""), ("you type):", KEY), ("Model [", ""))
@@ -112,7 +112,7 @@ def test_a_failed_trial_can_be_tried_again(toolcrib: Program, server: ScriptedMo
 
 def test_what_does_not_work_can_be_kept_anyway(toolcrib: Program, server: ScriptedModelServer):
     """Enter after a failed trial keeps what was entered, and the next step follows."""
-    server.add(Refusal(401, "bad key"))
+    server.add(ErrorResponse(401, "bad key"))
     with_server(toolcrib, server)
     answers = (("Provider (", "mine"), ("Address [", ""), ("you type):", KEY), ("Model [", ""), ("What now?", ""))
 
@@ -247,7 +247,7 @@ def test_a_key_from_stdin_and_an_address_are_kept(toolcrib: Program, server: Scr
 
 def test_a_model_that_does_not_answer_is_exit_code_one(toolcrib: Program, server: ScriptedModelServer):
     """All is saved, the sentence says what is wrong; --no-test asks nobody."""
-    server.add(Refusal(404, "model 'm1' does not exist"))
+    server.add(ErrorResponse(404, "model 'm1' does not exist"))
     with_server(toolcrib, server)
 
     failed = toolcrib("setup", "--provider", "mine", "--model", "m1", "--key-stdin", stdin=KEY)

@@ -46,7 +46,7 @@ async def test_the_effects_of_a_single_call_are_computed_once(make_runtime: Make
 
     assert len(effects.contexts) == 1
     assert result.effects == (Effect("read", "/x"),)
-    assert not runtime.can_have_changed_things(result)
+    assert not runtime.may_have_side_effects(result)
 
 
 async def test_planning_shares_nothing_with_admission(make_runtime: Make, add_tool: Any) -> None:

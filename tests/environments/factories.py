@@ -19,14 +19,14 @@ from toolcrib.environments.backends.docker import DockerEngine, DockerOptions
 from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.backends.sandbox import SandboxEngine, SandboxOptions
 from toolcrib.environments.backends.singularity import SingularityEngine, SingularityOptions
-from toolcrib.environments.conformance import Capability, Subject
+from toolcrib.environments.conformance import BackendUnderTest, Capability
 from toolcrib.environments.shell import SessionOptions, ShellEnvironment
 
 SECRET = ("OPENAI_API_KEY", "sk-conformance-4f1b7c2a9d")
 """Stands in the environment that toolcrib was started with; no backend may hand it on."""
 
 Leftovers = Callable[[], Awaitable[Sequence[str]]]
-Make = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Subject]]
+Make = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[BackendUnderTest]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def _names(found: Sequence[Leftover]) -> list[str]:
 
 
 @asynccontextmanager
-async def local(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def local(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     temporary: Path = request.getfixturevalue("tmp_path")
     folders = _new_folder(temporary / "folders")
     made = iter(range(1_000))
@@ -71,7 +71,7 @@ async def local(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     async def leftovers() -> list[str]:
         return [*(str(path) for path in folders.iterdir()), *open_files()]
 
-    yield Subject(
+    yield BackendUnderTest(
         name="local", make=make, can=frozenset({"pty", "secrets"}), secrets=dict([SECRET]), leftovers=leftovers
     )
 
@@ -91,7 +91,7 @@ def open_files() -> list[str]:
 
 def sandbox(use: Literal["auto", "landlock"]) -> Make:
     @asynccontextmanager
-    async def make(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    async def make(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
         temporary: Path = request.getfixturevalue("tmp_path")
         workspace, own = _new_folder(temporary / "workspace"), _new_folder(temporary / "sandboxes")
         options = SandboxOptions(workspace=workspace, environ=host_environ(), temporary=own, use=use)
@@ -106,7 +106,7 @@ def sandbox(use: Literal["auto", "landlock"]) -> Make:
 
 def containers(name: str) -> Make:
     @asynccontextmanager
-    async def make(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    async def make(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
         environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
         binary = "docker"
         if name == "docker":
@@ -124,7 +124,7 @@ def containers(name: str) -> Make:
 
 
 @asynccontextmanager
-async def ssh(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def ssh(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     pytest.importorskip("asyncssh", reason="asyncssh is not installed: pip install 'toolcrib[ssh]'")
     from toolcrib.environments.backends.ssh import SshEngine, SshOptions
 
@@ -146,7 +146,7 @@ async def ssh(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def apptainer(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def apptainer(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     found: engines.Apptainer = request.getfixturevalue("apptainer")
     client = _new_folder(request.getfixturevalue("tmp_path") / "client")
     environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "HOME": str(client)}
@@ -161,8 +161,8 @@ async def apptainer(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 def _subject(
     name: str, engine: Callable[[], Engine], leftovers: Leftovers, *, cwd: str = "", pty: bool = True
-) -> Subject:
-    return Subject(
+) -> BackendUnderTest:
+    return BackendUnderTest(
         name=name,
         make=_over(engine, cwd),
         can=frozenset({"pty", "secrets"} if pty else {"secrets"}),
@@ -171,7 +171,7 @@ def _subject(
     )
 
 
-def _hosted(backend: ModuleType, options: object, engine: Callable[[], Engine]) -> Subject:
+def _hosted(backend: ModuleType, options: object, engine: Callable[[], Engine]) -> BackendUnderTest:
     """A service that answers what is left over there itself; it has no terminals."""
 
     async def leftovers() -> list[str]:
@@ -181,7 +181,7 @@ def _hosted(backend: ModuleType, options: object, engine: Callable[[], Engine]) 
 
 
 @asynccontextmanager
-async def modal(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def modal(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     pytest.importorskip("modal", reason="the SDK of Modal is not installed: pip install 'toolcrib[modal]'")
     from tests.environments.fakes.modal_service import TOKEN, modal_service
     from toolcrib.environments.backends import modal as backend
@@ -195,7 +195,7 @@ async def modal(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def daytona(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def daytona(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     pytest.importorskip("daytona", reason="the SDK of Daytona is not installed: pip install 'toolcrib[daytona]'")
     from tests.environments.fakes.daytona_service import KEY, daytona_service
     from toolcrib.environments.backends import daytona as backend
@@ -207,7 +207,7 @@ async def daytona(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def vercel(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+async def vercel(request: pytest.FixtureRequest) -> AsyncIterator[BackendUnderTest]:
     pytest.importorskip("vercel.sandbox", reason="the SDK of Vercel is not installed: pip install 'toolcrib[vercel]'")
     from tests.environments.fakes.vercel_service import PROJECT, TEAM, TOKEN, vercel_service
     from toolcrib.environments.backends import vercel_sandbox as backend

@@ -16,11 +16,19 @@ from tests.environments.factories import FACTORIES, SECRET, Factory, host_enviro
 from toolcrib.core.environments import CommandRequest, Execution, OnOutput
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
 from toolcrib.environments.backends.local import LocalShellEnvironment
-from toolcrib.environments.conformance import CHECKS, Capability, Check, CheckContext, Subject, run_check, run_suite
+from toolcrib.environments.conformance import (
+    CHECKS,
+    BackendUnderTest,
+    Capability,
+    Check,
+    CheckContext,
+    run_check,
+    run_suite,
+)
 
 
 @pytest.fixture(params=[pytest.param(row, id=row.name, marks=row.marks) for row in FACTORIES])
-async def subject(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Subject]:
+async def subject(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BackendUnderTest]:
     """One backend; a key is in our own environment, as it is on a user's machine."""
     factory: Factory = request.param
     monkeypatch.setenv(*SECRET)
@@ -29,7 +37,7 @@ async def subject(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("check", [pytest.param(each, id=each.name) for each in CHECKS])
-async def test_the_backend_keeps_the_promise(subject: Subject, check: Check) -> None:
+async def test_the_backend_keeps_the_promise(subject: BackendUnderTest, check: Check) -> None:
     """What a check's rule says holds in an environment of its own."""
     result = await run_check(check, subject)
     if result.state == "failed" and "EnvironmentFailed" in result.detail:
@@ -55,8 +63,8 @@ class Closed(LocalShellEnvironment):
         raise EnvironmentFailed("the moon is not full; wait")
 
 
-def of(kind: type[LocalShellEnvironment], can: frozenset[Capability] = frozenset()) -> Subject:
-    return Subject(name=kind.__name__, make=lambda: kind(host_environ()), can=can)
+def of(kind: type[LocalShellEnvironment], can: frozenset[Capability] = frozenset()) -> BackendUnderTest:
+    return BackendUnderTest(name=kind.__name__, make=lambda: kind(host_environ()), can=can)
 
 
 async def test_a_broken_promise_is_reported_and_the_others_go_on() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.files.near_matches import MAX_PROPOSALS, Effort, near_matches
+from toolcrib.files.near_matches import MAX_PROPOSALS, WorkBudget, near_matches
 
 PROGRAM = """\
 import os
@@ -92,7 +92,7 @@ BIG = "".join(f"line {number} foo bar baz qux\n" for number in range(40_000))
 )
 def test_the_work_grows_only_with_the_size(text: str, wanted: str) -> None:
     """A megabyte against a long text costs a fixed number of looks at each character, and a little more."""
-    effort = Effort(limit=100 * (len(text) + len(wanted)))
+    effort = WorkBudget(limit=100 * (len(text) + len(wanted)))
 
     near_matches(text, wanted, effort)
 
@@ -101,7 +101,7 @@ def test_the_work_grows_only_with_the_size(text: str, wanted: str) -> None:
 
 def test_a_search_without_means_gives_nothing() -> None:
     """Where the limit does not even allow to read the file, there is no proposal."""
-    assert near_matches(PROGRAM, "import  os", Effort(limit=10)) == ()
+    assert near_matches(PROGRAM, "import  os", WorkBudget(limit=10)) == ()
 
 
 def test_line_numbers_of_read_file_are_named_as_what_differs() -> None:

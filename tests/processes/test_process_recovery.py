@@ -17,7 +17,7 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.environments.shell import SessionOptions
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
-from toolcrib.processes.host_tree import end_tree, processes_of
+from toolcrib.processes.orphan_cleanup import end_tree, processes_of
 from toolcrib.processes.recovery import recover
 from toolcrib.processes.registry import ProcessRegistry
 from toolcrib.testing.environments import FakeEnvironment, ScriptedReply

@@ -14,7 +14,7 @@ from toolcrib.core.errors import EnvironmentFailed
 from toolcrib.environments.backends.local import LocalShellEnvironment
 from toolcrib.process_identity import is_alive
 from toolcrib.processes.events import ProcessEvent
-from toolcrib.processes.host_tree import processes_of
+from toolcrib.processes.orphan_cleanup import processes_of
 from toolcrib.processes.output import WatchLimits
 from toolcrib.processes.process import AdoptedCommand, InputRefused, ProcessLimits, TrackedProcess, UnknownProcess
 from toolcrib.processes.registry import ProcessRegistry

@@ -27,7 +27,7 @@ from toolcrib.core.models import (
 )
 from toolcrib.providers.anthropic import AnthropicMessages
 from toolcrib.providers.retrying import RetryingProvider, ToolRejectionFilter
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
 
 MODEL = "claude-sonnet-5-5"
 LIMIT_SECONDS = 20
@@ -404,8 +404,8 @@ async def test_a_request_gets_through_an_overload_and_a_refused_tool(
         waits.append(seconds)
 
     server = serve(
-        Refusal(529, "Overloaded", "overloaded_error", retry_after=2),
-        Refusal(400, "tools.0.custom.input_schema: JSON schema is invalid", "invalid_request_error"),
+        ErrorResponse(529, "Overloaded", "overloaded_error", retry_after=2),
+        ErrorResponse(400, "tools.0.custom.input_schema: JSON schema is invalid", "invalid_request_error"),
         "Hello.",
     )
     inner = AnthropicMessages(base_url=server.origin, api_key="k", profile=lambda model: ModelProfile())

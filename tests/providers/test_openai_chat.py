@@ -17,7 +17,7 @@ from toolcrib.core.messages import user_message
 from toolcrib.core.models import Delta, ModelError, ModelProfile, ModelRequest, TextDelta, Usage
 from toolcrib.providers.openai import OpenAIChat
 from toolcrib.providers.scripted import call, says
-from toolcrib.testing.model_server import Recorded, Refusal, ScriptedModelServer, Stream
+from toolcrib.testing.model_server import ErrorResponse, RawResponse, ScriptedModelServer, Stream
 
 Serve = Callable[..., ScriptedModelServer]
 Chat = Callable[..., OpenAIChat]
@@ -75,7 +75,7 @@ async def test_calls_in_parallel(serve: Serve, chat: Chat) -> None:
 async def test_a_server_that_does_not_stream_is_understood(serve: Serve, chat: Chat) -> None:
     """Some servers answer a streaming request with one JSON object."""
     whole = {"model": "m1", "choices": [{"message": {"role": "assistant", "content": "All."}, "finish_reason": "stop"}]}
-    server = serve(Recorded(json.dumps(whole).encode(), "application/json"))
+    server = serve(RawResponse(json.dumps(whole).encode(), "application/json"))
 
     response = await chat(server.base_url).complete(ask(), lambda _: None)
 
@@ -85,19 +85,19 @@ async def test_a_server_that_does_not_stream_is_understood(serve: Serve, chat: C
 @pytest.mark.parametrize(
     ("step", "kind", "may_retry"),
     [
-        (Refusal(401, "Incorrect API key provided"), "key", False),
-        (Refusal(404, "The model `m` does not exist", "model_not_found"), "unknown_model", False),
-        (Refusal(429, "Rate limit reached"), "rate_limit", True),
-        (Refusal(429, "You exceeded your current quota", "insufficient_quota"), "quota", False),
-        (Refusal(500, "oops"), "server", True),
-        (Refusal(503, body="<html>down</html>"), "server", True),
-        (Refusal(400, "This model's maximum context length is 4096 tokens"), "too_long", False),
-        (Recorded(b"data: {broken\n\n"), "server", True),
-        (Recorded(b"data: [DONE]\n\n"), "server", True),
-        (Recorded(b""), "server", True),
-        (Recorded(b'data: {"error": {"message": "overloaded", "code": 503}}\n\n'), "server", True),
-        (Recorded(b'{"error": {"message": "no"}}', "application/json"), "server", True),
-        (Recorded(b"<html>Welcome</html>", "text/html"), "bad_request", False),
+        (ErrorResponse(401, "Incorrect API key provided"), "key", False),
+        (ErrorResponse(404, "The model `m` does not exist", "model_not_found"), "unknown_model", False),
+        (ErrorResponse(429, "Rate limit reached"), "rate_limit", True),
+        (ErrorResponse(429, "You exceeded your current quota", "insufficient_quota"), "quota", False),
+        (ErrorResponse(500, "oops"), "server", True),
+        (ErrorResponse(503, body="<html>down</html>"), "server", True),
+        (ErrorResponse(400, "This model's maximum context length is 4096 tokens"), "too_long", False),
+        (RawResponse(b"data: {broken\n\n"), "server", True),
+        (RawResponse(b"data: [DONE]\n\n"), "server", True),
+        (RawResponse(b""), "server", True),
+        (RawResponse(b'data: {"error": {"message": "overloaded", "code": 503}}\n\n'), "server", True),
+        (RawResponse(b'{"error": {"message": "no"}}', "application/json"), "server", True),
+        (RawResponse(b"<html>Welcome</html>", "text/html"), "bad_request", False),
         (Stream("a b c", drop_after=0), "network", True),
         (Stream("a b c", drop_after=2), "network", True),
     ],
@@ -116,14 +116,14 @@ async def test_failures_become_one_sentence(serve: Serve, chat: Chat, step: Any,
 
 async def test_the_server_says_how_long_to_wait(serve: Serve, chat: Chat) -> None:
     """`Retry-After` reaches the caller that retries."""
-    server = serve(Refusal(429, "slow down", retry_after=7))
+    server = serve(ErrorResponse(429, "slow down", retry_after=7))
 
     assert (await failure(chat(server.base_url))).retry_after_seconds == 7
 
 
 async def test_a_refused_tool_is_named(serve: Serve, chat: Chat) -> None:
     """A request rejected because of one tool says which."""
-    server = serve(Refusal(400, "Invalid schema for function 'bad_tool': None is not of type 'object'"))
+    server = serve(ErrorResponse(400, "Invalid schema for function 'bad_tool': None is not of type 'object'"))
 
     error = await failure(chat(server.base_url), tools=TOOLS)
 

@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.core.models import Usage
 from toolcrib.providers.scripted import call, says
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer, Stream
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer, Stream
 
 Serve = Callable[..., ScriptedModelServer]
 
@@ -63,13 +63,13 @@ async def test_the_sdk_of_anthropic_understands_it(stream: bool) -> None:
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (Refusal(401, "no"), openai.AuthenticationError),
-        (Refusal(429, "slow", retry_after=3), openai.RateLimitError),
-        (Refusal(500, "oops"), openai.InternalServerError),
+        (ErrorResponse(401, "no"), openai.AuthenticationError),
+        (ErrorResponse(429, "slow", retry_after=3), openai.RateLimitError),
+        (ErrorResponse(500, "oops"), openai.InternalServerError),
         (Stream("x", drop_after=0), openai.APIConnectionError),
     ],
 )
-def test_it_fails_as_told(serve: Serve, step: Refusal | Stream, expected: type[Exception]) -> None:
+def test_it_fails_as_told(serve: Serve, step: ErrorResponse | Stream, expected: type[Exception]) -> None:
     """Errors arrive as the SDK's own, and a refusal carries its `Retry-After`."""
     with pytest.raises(expected) as caught:
         ask_openai(serve(step), stream=True)

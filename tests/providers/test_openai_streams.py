@@ -15,7 +15,7 @@ from toolcrib.core.models import (
     Usage,
 )
 from toolcrib.providers.openai import OpenAIChat
-from toolcrib.testing.model_server import Recorded, ScriptedModelServer
+from toolcrib.testing.model_server import RawResponse, ScriptedModelServer
 
 Serve = Callable[..., ScriptedModelServer]
 Chat = Callable[..., OpenAIChat]
@@ -23,7 +23,7 @@ Bytes = Callable[[str], bytes]
 
 
 async def play(serve: Serve, chat: Chat, stream: bytes, **options: object) -> tuple[ModelResponse, list[Delta]]:
-    server = serve(Recorded(stream))
+    server = serve(RawResponse(stream))
     deltas: list[Delta] = []
     request = ModelRequest(model="any", messages=[user_message("Hello")])
     return await chat(server.base_url, **options).complete(request, deltas.append), deltas

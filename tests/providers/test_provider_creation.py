@@ -25,7 +25,7 @@ from toolcrib.providers.choose import ConfiguredModels
 from toolcrib.providers.create import create_auxiliary, create_provider, explain_choice, with_cost
 from toolcrib.providers.presets import ALIASES, PRESETS, known_profile
 from toolcrib.providers.scripted import read_script, says
-from toolcrib.testing.model_server import Refusal, ScriptedModelServer
+from toolcrib.testing.model_server import ErrorResponse, ScriptedModelServer
 
 Serve = Callable[..., ScriptedModelServer]
 
@@ -284,7 +284,7 @@ async def test_failures_are_tried_again_and_fallbacks_follow(
     settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failing server is retried as often as configured, then the next model answers."""
-    failing, working = serve(otherwise=Refusal(500, "oops", retry_after=0)), serve("From the other.")
+    failing, working = serve(otherwise=ErrorResponse(500, "oops", retry_after=0)), serve("From the other.")
     entries = {
         "first": ProviderEntry(base_url=failing.base_url, model="a"),
         "second": ProviderEntry(base_url=working.base_url, model="b"),
@@ -306,7 +306,7 @@ async def test_failures_are_tried_again_and_fallbacks_follow(
 
 async def test_a_refused_tool_is_left_out(settings: Settings, serve: Serve) -> None:
     """One bad tool does not cost the request."""
-    server = serve(Refusal(400, "Invalid schema for function 'bad': oops"), "Done.")
+    server = serve(ErrorResponse(400, "Invalid schema for function 'bad': oops"), "Done.")
     configured = replace(settings, providers={"mine": ProviderEntry(base_url=server.base_url, model="m")})
     tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("bad", "good")]
 

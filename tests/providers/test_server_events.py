@@ -16,7 +16,7 @@ from toolcrib.core.models import ModelError, ModelProfile, ModelRequest
 from toolcrib.providers.anthropic import AnthropicMessages
 from toolcrib.providers.openai import OpenAIChat
 from toolcrib.providers.streaming import EventReader, ServerEvent, read_events
-from toolcrib.testing.model_server import Recorded, ScriptedModelServer, Stream
+from toolcrib.testing.model_server import RawResponse, ScriptedModelServer, Stream
 
 Serve = Callable[..., ScriptedModelServer]
 Chat = Callable[..., OpenAIChat]
@@ -99,17 +99,17 @@ ANSWER = chunk({"content": SAID}) + chunk({}, "stop", usage={"prompt_tokens": 3,
 @pytest.mark.parametrize(
     "recorded",
     [
-        Recorded(b"event: ping\n\n" + ANSWER + b"data: [DONE]\n\n"),
-        Recorded(b"data: \n\n" + ANSWER),
-        Recorded(b"\xef\xbb\xbf" + ANSWER),
-        Recorded(ANSWER[:-2]),
-        Recorded(ANSWER, "application/json"),
-        Recorded(ANSWER, "text/plain"),
+        RawResponse(b"event: ping\n\n" + ANSWER + b"data: [DONE]\n\n"),
+        RawResponse(b"data: \n\n" + ANSWER),
+        RawResponse(b"\xef\xbb\xbf" + ANSWER),
+        RawResponse(ANSWER[:-2]),
+        RawResponse(ANSWER, "application/json"),
+        RawResponse(ANSWER, "text/plain"),
     ],
     ids=["ping", "blank data", "byte order mark", "no blank line", "called json", "called text"],
 )
 async def test_chat_completions_survive_what_servers_put_around_them(
-    serve: Serve, chat: Chat, recorded: Recorded
+    serve: Serve, chat: Chat, recorded: RawResponse
 ) -> None:
     """The text and the usage are there, whatever surrounds the chunks."""
     server = serve(recorded)
@@ -127,18 +127,18 @@ def asking() -> ModelRequest:
 @pytest.mark.parametrize(
     ("recorded", "kind", "words"),
     [
-        (Recorded(b'data: {"object": "error", "message": "maximum context length is 9 tokens", "code": 400}\n\n'),
+        (RawResponse(b'data: {"object": "error", "message": "maximum context length is 9 tokens", "code": 400}\n\n'),
          "too_long", "9 tokens"),
-        (Recorded(b'event: error\ndata: {"message": "the engine died", "code": 500}\n\n'), "server", "engine died"),
-        (Recorded(b"event: error\ndata: upstream is gone\n\n"), "server", "upstream is gone"),
-        (Recorded(b'{"error": {"message": "Rate limit reached", "code": 429}}', "text/event-stream"),
+        (RawResponse(b'event: error\ndata: {"message": "the engine died", "code": 500}\n\n'), "server", "engine died"),
+        (RawResponse(b"event: error\ndata: upstream is gone\n\n"), "server", "upstream is gone"),
+        (RawResponse(b'{"error": {"message": "Rate limit reached", "code": 429}}', "text/event-stream"),
          "rate_limit", "Rate limit"),
-        (Recorded(b'{"error": {"message": "Incorrect API key provided: sk-0123456789abcdefghij"}}',
+        (RawResponse(b'{"error": {"message": "Incorrect API key provided: sk-0123456789abcdefghij"}}',
                   "application/json"), "key", "[secret]"),
     ],
 )  # fmt: skip
 async def test_an_error_in_place_of_an_answer_keeps_its_words(
-    serve: Serve, chat: Chat, recorded: Recorded, kind: str, words: str
+    serve: Serve, chat: Chat, recorded: RawResponse, kind: str, words: str
 ) -> None:
     """An error with status 200 is recognised, and its text reaches the person without secrets."""
     server = serve(recorded)
@@ -188,7 +188,7 @@ async def test_messages_without_event_names_and_with_arguments_twice_are_underst
          "content_block": {"type": "tool_use", "id": "t2", "name": "look", "input": {"at": 2}}},
         {"type": "message_stop"},
     ]  # fmt: skip
-    server = serve(Recorded(b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)))
+    server = serve(RawResponse(b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)))
     provider = AnthropicMessages(base_url=server.origin, api_key="", profile=lambda _: ModelProfile())
 
     response = await provider.complete(asking(), lambda _: None)
@@ -201,11 +201,11 @@ async def test_messages_without_event_names_and_with_arguments_twice_are_underst
 @pytest.mark.parametrize(
     ("recorded", "kind"),
     [
-        (Recorded(b"<html>Welcome</html>", "text/html"), "bad_request"),
-        (Recorded(b'{"error": {"message": "The model `m` does not exist"}}', "application/json"), "unknown_model"),
+        (RawResponse(b"<html>Welcome</html>", "text/html"), "bad_request"),
+        (RawResponse(b'{"error": {"message": "The model `m` does not exist"}}', "application/json"), "unknown_model"),
     ],
 )
-async def test_a_server_without_messages_is_told(serve: Serve, recorded: Recorded, kind: str) -> None:
+async def test_a_server_without_messages_is_told(serve: Serve, recorded: RawResponse, kind: str) -> None:
     """A web page, or another protocol's error, at the address of an Anthropic server gives one sentence."""
     server = serve(recorded)
     provider = AnthropicMessages(base_url=server.origin, api_key="", profile=lambda _: ModelProfile())

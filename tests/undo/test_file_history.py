@@ -14,9 +14,9 @@ from tests.undo.undo_work import SESSION, Work, working_in
 from toolcrib.core.types import Effect
 from toolcrib.runtime import Runtime
 from toolcrib.undo import journal
+from toolcrib.undo.file_snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.files import LocalFiles
 from toolcrib.undo.history import FileHistory, UnknownCall
-from toolcrib.undo.snapshot import GUESSED_FILES, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import MAX_SESSIONS
 
 

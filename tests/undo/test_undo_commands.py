@@ -11,8 +11,8 @@ import pytest
 
 from tests.undo.undo_work import SESSION, Work
 from toolcrib.undo.commands import may_change_files, targets_of_command
+from toolcrib.undo.file_snapshot import UndoScope
 from toolcrib.undo.files import LocalFiles
-from toolcrib.undo.snapshot import UndoScope
 
 
 def fill(folder: Path) -> None:

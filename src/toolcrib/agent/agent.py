@@ -16,13 +16,13 @@ from toolcrib.agent.conversation import Conversation
 from toolcrib.agent.delegate import DelegatedTask
 from toolcrib.agent.events import AnyEvent, Compressed, OnEvent, RunResult, stream_events
 from toolcrib.agent.hooks import fire
-from toolcrib.agent.host import AgentHost, Asker
+from toolcrib.agent.host import AgentHost
 from toolcrib.agent.loop import run_question
 from toolcrib.agent.prompt import PromptSources, build_prompt
 from toolcrib.agent.tool_selection import ToolSelection
 from toolcrib.core.approvals import EntryPoint
 from toolcrib.core.attempt import notify
-from toolcrib.core.context import CancelToken
+from toolcrib.core.context import Asker, CancelToken
 from toolcrib.core.errors import UsageError
 from toolcrib.core.messages import Message, user_message
 from toolcrib.core.models import ModelProfile, Provider, Usage

@@ -20,7 +20,7 @@ from toolcrib.config.load import load_settings
 from toolcrib.config.paths import Home
 from toolcrib.config.settings import Settings
 from toolcrib.core.approvals import ApprovalAnswer, ApprovalRequest, EntryPoint
-from toolcrib.core.context import ToolContext, current_context
+from toolcrib.core.context import Asker, current_context
 from toolcrib.core.errors import SessionError, ToolcribError, UsageError
 from toolcrib.core.lazy import lazy
 from toolcrib.core.models import Provider, Usage
@@ -40,12 +40,6 @@ from toolcrib.sessions.todo import TodoService
 
 if TYPE_CHECKING:
     from toolcrib.undo.history import FileHistory
-
-
-class Asker(Protocol):
-    """The part of a session's front end that can ask the user a question."""
-
-    async def ask(self, ctx: ToolContext, question: str, choices: tuple[str, ...]) -> str: ...
 
 
 class HostedAgent(SubagentRunner, Protocol):
@@ -112,7 +106,7 @@ class AgentHost:
             recorder=recorder,
         )
         if runtime is not None:
-            runtime.keep_records(recorder)
+            runtime.set_recorder(recorder)
         self.servers = McpServerWatcher(self.runtime)
         self.todo = TodoService()
         memory = self.settings.memory

@@ -28,7 +28,7 @@ from toolcrib.agent.events import (
 )
 from toolcrib.agent.hooks import RunHooks
 from toolcrib.agent.host import AgentHost
-from toolcrib.agent.model_request import Interrupted, ModelQuery, RequestIds
+from toolcrib.agent.model_request import Interrupted, ModelRequestSender, RequestIds
 from toolcrib.agent.tool_calls import BatchRequest, CallBatch, Guardrails
 from toolcrib.agent.tool_selection import SelectedTools, ToolSelection
 from toolcrib.core.context import CancelToken
@@ -182,7 +182,7 @@ class AgentRun:
             api_request_id=self._request_id,
             api_call_count=self._turns,
         )
-        query = ModelQuery(self._agent.provider, self._host.runtime.hooks, ids, self.emit, self._cancel)
+        query = ModelRequestSender(self._agent.provider, self._host.runtime.hooks, ids, self.emit, self._cancel)
         response = await query.send(request)
         message = self._conversation.with_fresh_call_ids(response.message)
         self._usage += response.usage
@@ -347,7 +347,7 @@ class AgentRun:
             self.add(Message(role="assistant", content=text))
 
     async def _stoppable(self, work: Coroutine[Any, Any, T]) -> T:
-        return await ModelQuery.stoppable(work, self._cancel)
+        return await ModelRequestSender.stoppable(work, self._cancel)
 
     async def _open(self) -> None:
         session_id, provider = self._conversation.session_id, self._agent.provider.name

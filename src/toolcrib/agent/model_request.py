@@ -50,7 +50,7 @@ class RequestIds(Struct, frozen=True, kw_only=True):
     api_call_count: int
 
 
-class ModelQuery:
+class ModelRequestSender:
     """Sends one request."""
 
     def __init__(

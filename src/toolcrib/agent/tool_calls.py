@@ -113,7 +113,7 @@ class CallBatch:
     def _finished(self, result: ToolResult) -> None:
         self._results[result.call_id] = result
         call = next(one for one in self._calls if one.id == result.call_id)
-        warning = self._guardrails.note(call, result, can_change_things=self._runtime.can_have_changed_things(result))
+        warning = self._guardrails.note(call, result, can_change_things=self._runtime.may_have_side_effects(result))
         if warning:
             self._warnings[call.id] = warning
         self._log.emit(

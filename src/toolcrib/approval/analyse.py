@@ -13,7 +13,7 @@ from toolcrib.approval.shell.model import Assessment, Finding, NotUnderstood, Ve
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.source_text import Continuations
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Script
 
 __all__ = [
@@ -66,7 +66,7 @@ def assess(
     script = parse(command) if isinstance(command, str) else command
     source = script.source
     cwd = cwd.rstrip("/") or ("/" if cwd == "/" else "")
-    state = State(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
+    state = ShellState(home=home.rstrip("/") or UNKNOWN_HOME, cwd=cwd, own=own)
     if state.cwd not in ("", "/", state.home):
         evaluator.workspace = state.cwd + "/"
     deceiving = deceiving_characters(source)
@@ -83,7 +83,7 @@ def assess(
     )
 
 
-def _evaluate(evaluator: Evaluator, script: Script, state: State) -> None:
+def _evaluate(evaluator: Evaluator, script: Script, state: ShellState) -> None:
     try:
         evaluator.run(script, state)
     except NotUnderstood as reason:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.calls import UNKNOWN_TEXT, CommandReading, FindingKey, ProgramCall, Stack
 from toolcrib.approval.shell.evaluate import Evaluator
-from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, Severity
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.parser import parse
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Script
 
 MAX_CALLS = 2_000
@@ -40,7 +40,9 @@ class RecordingEvaluator(Evaluator):
         self.standing: dict[FindingKey, list[Stack]] = {}
         self._stack: list[ProgramCall] = []
 
-    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         call = _seen(words, state, site)
         if len(self.seen) <= MAX_CALLS:
             self.seen.append(call)
@@ -51,7 +53,7 @@ class RecordingEvaluator(Evaluator):
             self._stack.pop()
 
     def report(
-        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+        self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
         super().report(key, reason, site, severity=severity, paths=paths)
         shown = tuple(path.replace(UNKNOWN, UNKNOWN_TEXT) for path in paths)
@@ -61,7 +63,7 @@ class RecordingEvaluator(Evaluator):
             stacks.append(tuple(self._stack))
 
 
-def _seen(words: list[ExpandedWord], state: State, site: Site) -> ProgramCall:
+def _seen(words: list[ExpandedWord], state: ShellState, site: CommandLocation) -> ProgramCall:
     program = words[0].text.rpartition("/")[2].removesuffix(".exe")
     call = CommandCall(program, words[1:], state, None, site.text, site.span)
     given = call.arguments
@@ -75,7 +77,7 @@ def _seen(words: list[ExpandedWord], state: State, site: Site) -> ProgramCall:
     )
 
 
-def _home_path(word: ExpandedWord, state: State) -> ExpandedWord:
+def _home_path(word: ExpandedWord, state: ShellState) -> ExpandedWord:
     """`--file=~/x` and the like keep their tilde; in a path it means the home folder."""
     return word.with_text(state.home + word.text[1:]) if word.text.startswith("~/") else word
 

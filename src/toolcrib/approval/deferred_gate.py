@@ -54,5 +54,5 @@ class DeferredGate:
     ) -> Verdict:
         return self.made.judge(entry, arguments, effects, ctx)
 
-    async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
-        return await self.made.settle(entry, arguments, verdict, ctx)
+    async def resolve(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+        return await self.made.resolve(entry, arguments, verdict, ctx)

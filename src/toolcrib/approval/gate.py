@@ -87,7 +87,7 @@ class ApprovalGate:
         read = self._read if ctx.memo is None else _remembered(self._read, ctx.memo)
         return decide(self.policy, action, self.grants.in_force(session_key(ctx)), read).verdict()
 
-    async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+    async def resolve(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
         dangers = _dangers_of(verdict)
         request = self._request(entry, arguments, verdict, dangers, ctx)
         if verdict.decision != "ask":

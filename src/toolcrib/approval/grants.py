@@ -53,7 +53,7 @@ CHOOSES = {
 STATEMENT_OPTIONS = frozenset({"-c", "--command", "-e", "--execute", "-q", "--query", "-Q", "--eval"})
 
 
-class Scopes:
+class DangerScopes:
     """Computes the dangers of one command line; properties of the whole line are computed once."""
 
     def __init__(self, reading: CommandReading, command: str, folders: PathScope) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolcrib.approval.calls import CommandReading, ReadCommand
-from toolcrib.approval.grants import Grant, Scopes, path_scope
+from toolcrib.approval.grants import DangerScopes, Grant, path_scope
 from toolcrib.approval.paths import PathScope, SensitivePaths, follow_links
 from toolcrib.approval.user_rules import UserRule, find_command_rule, find_denied_pattern, has_tool_rule, is_allowed_by
 from toolcrib.core.approvals import Danger, EntryPoint
@@ -247,7 +247,7 @@ def _examine_command(policy: Policy, effect: Effect, risks: _Risks, folders: Pat
     command, stays_inside = effect.target, _stays_inside(policy, effect)
     own = () if effect.backend else policy.sensitive.protected_paths(folders)
     reading = read(command, cwd=folders.cwd, home=policy.home, own=own)
-    findings, scopes = reading.assessment.findings, Scopes(reading, command, folders)
+    findings, scopes = reading.assessment.findings, DangerScopes(reading, command, folders)
     for finding in findings:
         if finding.severity == "block":
             risks.refusals += [("block", one) for one in scopes.dangers_of(finding)]

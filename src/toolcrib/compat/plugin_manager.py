@@ -247,7 +247,7 @@ def refusal(tool_name: str, args: JsonObject, why: str | None, rule_key: str) ->
         return f"{reason}; a tool that does not exist cannot be approved"
     rule = f"plugin_rule:{rule_key or f'{tool_name}:{reason}'}"
     ctx = runtime.context(tool_name=tool_name)
-    asking = runtime._pipeline.gate.settle(entry, args, Verdict("ask", (reason,), rule), ctx)
+    asking = runtime._pipeline.gate.resolve(entry, args, Verdict("ask", (reason,), rule), ctx)
     verdict = runtime.bridge.run(asking)
     return None if verdict.decision == "allow" else "This call was not allowed: " + "; ".join(verdict.reasons)
 

@@ -546,7 +546,7 @@ def settle(
         fire=runtime.hooks.invoke,
     )
     entry = ToolEntry(tool, "terminal", {}, _never_called)
-    settling = gate.settle(entry, {"command": text}, verdict, call_context(tool))
+    settling = gate.resolve(entry, {"command": text}, verdict, call_context(tool))
     return runtime.bridge.run(settling), heard.answer if heard else None
 
 

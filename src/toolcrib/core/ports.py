@@ -44,7 +44,7 @@ class Gate(Protocol):
         """Apply policy and grants only: allow, ask or deny. Quick; does not ask for approval or write anything."""
         ...
 
-    async def settle(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
+    async def resolve(self, entry: ToolEntry, arguments: JsonObject, verdict: Verdict, ctx: ToolContext) -> Verdict:
         """Turn an ask into allow or deny, and record the decision about the call's dangers."""
         ...
 

@@ -295,7 +295,7 @@ class Pipeline:
     async def _settle(self, call: CallState, verdict: Verdict, executor: Executor) -> Verdict:
         """Asks for approval if the verdict is to ask, and has the gate record the decision."""
         ctx = call.ctx
-        settling = self.gate.settle(call.entry, call.args, verdict, ctx)
+        settling = self.gate.resolve(call.entry, call.args, verdict, ctx)
         if verdict.decision != "ask":
             return await executor.wait(settling)
         if ctx.memo is not None:

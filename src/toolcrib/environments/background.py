@@ -302,7 +302,7 @@ class BackendLogWatcher:
 
 
 class BackendInput:
-    """Writes through the FIFO that the command's keeper holds open; see `scripts/keeper.sh`."""
+    """Writes through the FIFO that the command's supervisor holds open; see `scripts/supervisor.sh`."""
 
     def __init__(self, engine: Engine, folder: BackendPath, command_id: str) -> None:
         self._engine = engine
@@ -315,7 +315,7 @@ class BackendInput:
             raise BrokenPipeError("its input is closed")
 
     async def close(self) -> None:
-        await self._run('read -r keeper <"$1.keeper" && kill -USR1 "$keeper" && rm -f "$1.in"', b"")
+        await self._run('read -r supervisor <"$1.supervisor" && kill -USR1 "$supervisor" && rm -f "$1.in"', b"")
 
     async def _run(self, text: str, data: bytes) -> int:
         argv = [self._engine.shell, "--norc", "--noprofile", "-c", text, "toolcrib", self._stem]

@@ -109,7 +109,9 @@ class BashRunnerEngine:
         if not self._folder:
             raise EnvironmentFailed(f"the {self.kind!r} environment is not open")
         fifo = f"{self._folder}/{secrets.token_hex(6)}"
-        process = await self._start(shlex.join(["bash", "-c", script("fed"), "toolcrib", fifo, *argv]), on_output)
+        process = await self._start(
+            shlex.join(["bash", "-c", script("late_input"), "toolcrib", fifo, *argv]), on_output
+        )
         process.feed = partial(self._feed, fifo)
         return process
 

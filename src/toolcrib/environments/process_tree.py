@@ -69,7 +69,7 @@ class BackendTree:
             raise EnvironmentFailed(f"processes {answer[1:]} in the {self._engine.kind} environment did not end")
 
     async def remaining(self, ids: Sequence[str]) -> list[OrphanedProcess]:
-        answer = await self._answer("look", *ids, seconds=4 * KILL_SECONDS)
+        answer = await self._answer("list_processes", *ids, seconds=4 * KILL_SECONDS)
         return parse_orphans(answer[1]) if len(answer) > 1 else []
 
     async def _answer(self, name: str, *arguments: str, seconds: float) -> list[str]:

@@ -337,7 +337,7 @@ class ShellEnvironment:
         self, command_id: str, request: CommandRequest, on_output: OnOutput
     ) -> BackgroundExecution:
         blob = self._blob(command_id, request, input="open", exit_file=f"{self.folder}/{command_id}.exit")
-        argv = self._bash("keeper", self.folder, command_id, ENTRY, runner_text(RUNNER))
+        argv = self._bash("supervisor", self.folder, command_id, ENTRY, runner_text(RUNNER))
         stdin = b"%d\n%b" % (len(blob), blob)
         answer = await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS, stdin=stdin)
         if answer != ["started"]:
@@ -347,7 +347,7 @@ class ShellEnvironment:
         return execution
 
     async def reattach(self, command_id: str, on_output: OnOutput, *, offset: int = 0) -> Execution | None:
-        argv = self._bash("found", self.folder, command_id)
+        argv = self._bash("command_status", self.folder, command_id)
         (state,) = await run_program(self.engine, argv, timeout_seconds=ANSWER_SECONDS)
         if state in ("none", "left"):
             return OrphanExecution(command_id, self.parts.tree) if state == "left" else None

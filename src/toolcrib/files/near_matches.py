@@ -45,7 +45,7 @@ _NUMBERED = re.compile(r"^ *\d+\|", re.MULTILINE)
 NUMBERS = "no line numbers and bars in the file; read_file puts them before the lines"
 
 
-class Effort:
+class WorkBudget:
     """Counts the work of one search in characters; `spend` says whether any is left."""
 
     def __init__(self, limit: int) -> None:
@@ -78,7 +78,7 @@ class NearMatch:
         return {"lines": lines, "differs": self.why, "text": shown}
 
 
-def near_matches(text: str, wanted: str, effort: Effort | None = None) -> tuple[NearMatch, ...]:
+def near_matches(text: str, wanted: str, effort: WorkBudget | None = None) -> tuple[NearMatch, ...]:
     """Up to three places in a text with LF line ends, best first."""
     wanted = as_lf(wanted).strip("\n")
     numberless = _NUMBERED.sub("", wanted)
@@ -86,7 +86,7 @@ def near_matches(text: str, wanted: str, effort: Effort | None = None) -> tuple[
         start = text.count("\n", 0, text.index(numberless))
         lines = text.split("\n")[start : start + numberless.count("\n") + 1]
         return (NearMatch(start + 1, tuple(lines), NUMBERS),)
-    effort = effort or Effort(MAX_EFFORT)
+    effort = effort or WorkBudget(MAX_EFFORT)
     if not wanted.strip() or not text or not effort.spend(8 * (len(text) + len(wanted))):
         return ()
     lines, wanted_lines = text.split("\n"), wanted.split("\n")
@@ -128,7 +128,7 @@ def _in_other_words(spoken: Sequence[str], wanted: Sequence[str]) -> Iterator[tu
         found = text.find(sought, end + 1) if end >= 0 else -1
 
 
-def _with_most_lines(spoken: Sequence[str], wanted: Sequence[str], effort: Effort) -> Iterator[int]:
+def _with_most_lines(spoken: Sequence[str], wanted: Sequence[str], effort: WorkBudget) -> Iterator[int]:
     """Where most of the wanted lines match at the right distance from each other."""
     telling = {line for line in wanted if len(line) > 2}
     if len(telling) < 2:
@@ -151,7 +151,7 @@ def _with_most_lines(spoken: Sequence[str], wanted: Sequence[str], effort: Effor
             yield start
 
 
-def _likest_lines(lines: Sequence[str], wanted: Sequence[str], effort: Effort) -> Iterator[int]:
+def _likest_lines(lines: Sequence[str], wanted: Sequence[str], effort: WorkBudget) -> Iterator[int]:
     """The lines most similar to the most distinctive wanted one: by shared words first, then letter by letter."""
     sought = max(wanted, key=lambda line: len(line.strip())).strip()[:MAX_COMPARED_CHARS]
     words = set(_WORD.findall(sought.lower()))

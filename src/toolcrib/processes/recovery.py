@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from toolcrib.core.attempt import attempt_async
 from toolcrib.core.environments import CommandExit, Environment, Execution
-from toolcrib.processes.host_tree import end_tree
+from toolcrib.processes.orphan_cleanup import end_tree
 from toolcrib.processes.output import ProcessOutput
 from toolcrib.processes.process import ProcessRecord, TrackedProcess
 from toolcrib.processes.registry import FAILURES, HOST_KIND, ProcessRegistry

@@ -30,7 +30,7 @@ _MAX_TOKENS: tuple[tuple[tuple[int, int], int], ...] = (
 )
 
 
-class Family(NamedTuple):
+class ModelFamily(NamedTuple):
     """What a model's name tells about it."""
 
     version: tuple[int, int] | None
@@ -61,21 +61,23 @@ class Family(NamedTuple):
         return self.version is not None and self.version >= (4, 5)
 
 
-def family_of(model: str) -> Family:
+def family_of(model: str) -> ModelFamily:
     """The family of a model name, including the spellings of cloud services. A name without a number is the newest."""
     name = model.lower()
     found = _VERSION.search(name)
     if found is None:
-        return Family(_NEWEST, always_thinks=_is_always_on(name, _NEWEST)) if "claude" in name else Family(None)
+        return (
+            ModelFamily(_NEWEST, always_thinks=_is_always_on(name, _NEWEST)) if "claude" in name else ModelFamily(None)
+        )
     version = (int(found[1]), int(found[2] or 0))
-    return Family(version, always_thinks=_is_always_on(name, version))
+    return ModelFamily(version, always_thinks=_is_always_on(name, version))
 
 
 def _is_always_on(name: str, version: tuple[int, int]) -> bool:
     return "fable" in name or "mythos" in name or ("opus" in name and version >= (5, 5))
 
 
-def thinking_fields(request: ModelRequest, family: Family, max_tokens: int) -> JsonObject:
+def thinking_fields(request: ModelRequest, family: ModelFamily, max_tokens: int) -> JsonObject:
     """The request fields that control thinking; none if the provider decides."""
     effort = request.reasoning_effort
     if not effort or not family.can_think:

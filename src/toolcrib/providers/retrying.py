@@ -43,7 +43,7 @@ _OTHERS_MAY_HELP = frozenset(
 )
 
 
-class Streamed:
+class AnswerEmitter:
     """An `emit` that records whether it passed on any part of the answer since the last restart."""
 
     def __init__(self, emit: Emit) -> None:
@@ -85,7 +85,7 @@ class RetryingProvider:
         return self.inner.profile(model)
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        streamed = Streamed(emit)
+        streamed = AnswerEmitter(emit)
         retries = 0
         while True:
             try:
@@ -152,7 +152,7 @@ class FallbackProvider:
         return provider.profile(other_model)
 
     async def complete(self, request: ModelRequest, emit: Emit) -> ModelResponse:
-        streamed = Streamed(emit)
+        streamed = AnswerEmitter(emit)
         failures: list[ModelError] = []
         too_small = 0
         for number in self._order():

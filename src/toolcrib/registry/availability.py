@@ -25,11 +25,11 @@ from toolcrib.registry.results import message_of
 MAX_REASON_CHARS = 300
 
 
-class Raised(msgspec.Struct, frozen=True):
+class CheckFailure(msgspec.Struct, frozen=True):
     text: str
 
 
-class Round:
+class CheckRound:
     """The checks of one build: which thread claimed each of them, and their answers."""
 
     def __init__(self, checks: list[CheckFn]) -> None:
@@ -44,15 +44,15 @@ class Round:
 
 
 def run(check: CheckFn) -> Any:
-    """True, False, an Unavailable or a Raised."""
+    """True, False, an Unavailable or a CheckFailure."""
     answer, error = attempt(_answer, check)
-    return answer if error is None else Raised(_describe(error))
+    return answer if error is None else CheckFailure(_describe(error))
 
 
 def run_safely(check: CheckFn) -> Any:
     """Like `run`, but on the check's own thread, where only the check itself can cause an exit or interrupt."""
     answer, error = attempt_everything(_answer, check)
-    return answer if error is None else Raised(_describe(error))
+    return answer if error is None else CheckFailure(_describe(error))
 
 
 def _answer(check: CheckFn) -> Any:
@@ -71,14 +71,14 @@ def _describe(error: BaseException) -> str:
 class CheckThread(threading.Thread):
     """Marks the threads that run checks, to recognise a check that runs other checks."""
 
-    round: Round | None = None
+    round: CheckRound | None = None
 
 
 class CheckWorker:
     """A daemon thread that runs checks; two plain locks hand over the work, which is the cheapest way."""
 
     def __init__(self) -> None:
-        self._job: tuple[Round, list[CheckFn], object] | None = None
+        self._job: tuple[CheckRound, list[CheckFn], object] | None = None
         self._stopped = False
         self._work = threading.Lock()
         self._done = threading.Lock()
@@ -90,7 +90,7 @@ class CheckWorker:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def begin(self, asked: Round, checks: list[CheckFn], taker: object) -> None:
+    def begin(self, asked: CheckRound, checks: list[CheckFn], taker: object) -> None:
         """Run the checks that `taker` may run, one after the other."""
         self._job = (asked, checks, taker)
         self._work.release()
@@ -118,7 +118,7 @@ class CheckWorker:
             if self._stopped:
                 return
 
-    def _run_all(self, asked: Round, checks: list[CheckFn], taker: object) -> None:
+    def _run_all(self, asked: CheckRound, checks: list[CheckFn], taker: object) -> None:
         self._thread.round = asked
         for check in checks:
             if asked.take(check, taker):
@@ -181,7 +181,7 @@ class AvailabilityChecker:
         self._clock = clock
         self._passed_at: dict[CheckFn, float] = {}
         self._instant: dict[CheckFn, bool] = {}
-        self._hanging: dict[CheckFn, Round] = {}
+        self._hanging: dict[CheckFn, CheckRound] = {}
         self._worker: CheckWorker | None = None
         self._lock = threading.Lock()
 
@@ -228,7 +228,7 @@ class AvailabilityChecker:
         return False
 
     def _ask_within_bounds(self, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
-        asked = Round(checks)
+        asked = CheckRound(checks)
         with self._lock:
             worker, self._worker = self._worker, None
         # A worker does not survive a fork.
@@ -252,7 +252,7 @@ class AvailabilityChecker:
                 self._hanging[check] = asked
         return {check: self._outcome(check, asked) for check in checks}
 
-    def _ask_the_rest(self, asked: Round) -> None:
+    def _ask_the_rest(self, asked: CheckRound) -> None:
         """One check blocks the others: give each check that has not started its own thread."""
         deadline = time.monotonic() + self.timeout_seconds
         workers = []
@@ -265,7 +265,7 @@ class AvailabilityChecker:
             worker.wait(max(0.0, deadline - time.monotonic()))
             worker.stop()
 
-    def _ask_inside(self, asked: Round, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
+    def _ask_inside(self, asked: CheckRound, checks: list[CheckFn]) -> dict[CheckFn, Availability]:
         """For a check that asks about other tools: it runs within the time limit of its build."""
         outcomes = {}
         for check in checks:
@@ -277,14 +277,14 @@ class AvailabilityChecker:
                 outcomes[check] = self._forgive(check, "its availability check is already running")
         return outcomes
 
-    def _outcome(self, check: CheckFn, asked: Round) -> Availability:
+    def _outcome(self, check: CheckFn, asked: CheckRound) -> Availability:
         if check in asked.answers:
             return self._judge(check, asked.answers[check])
         reason = f"its availability check took longer than {self.timeout_seconds:g} s"
         return self._forgive(check, reason, TOO_SLOW)
 
     def _judge(self, check: CheckFn, answer: Any) -> Availability:
-        if isinstance(answer, Raised):
+        if isinstance(answer, CheckFailure):
             return self._forgive(check, f"its availability check raised {answer.text}")
         if answer is True:
             self._passed_at[check] = self._clock()

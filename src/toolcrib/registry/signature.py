@@ -42,7 +42,7 @@ _GOOGLE_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?:\(.*?\))?\
 _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 
-class Docs(msgspec.Struct, frozen=True):
+class ParsedDocstring(msgspec.Struct, frozen=True):
     """The text of a docstring before its sections, and a description of each parameter it names."""
 
     summary: str = ""
@@ -52,7 +52,7 @@ class Docs(msgspec.Struct, frozen=True):
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def parse_docstring(docstring: str | None) -> Docs:
+def parse_docstring(docstring: str | None) -> ParsedDocstring:
     """The summary and the parameter descriptions of a docstring; styles may be mixed."""
     lines = _dedented(docstring or "")
     parameters: dict[str, str] = {}
@@ -62,7 +62,7 @@ def parse_docstring(docstring: str | None) -> Docs:
             if text and name not in parameters:
                 parameters[name] = text
     summary = _summary(lines)
-    return Docs(summary, f"{summary}\n\n{_further(lines)}".strip(), parameters)
+    return ParsedDocstring(summary, f"{summary}\n\n{_further(lines)}".strip(), parameters)
 
 
 def _dedented(docstring: str) -> list[str]:
@@ -184,13 +184,13 @@ class TypeDetails(msgspec.Struct):
     """What the author wrote about types that a generated schema omits."""
 
     choices: dict[frozenset[tuple[type, Any]], list[Any]] = msgspec.field(default_factory=dict)
-    classes: dict[str, tuple[Docs, dict[str, str]]] = msgspec.field(default_factory=dict)
+    classes: dict[str, tuple[ParsedDocstring, dict[str, str]]] = msgspec.field(default_factory=dict)
 
     def add_choices(self, values: Iterable[Any]) -> None:
         ordered = list(dict.fromkeys(value.value if hasattr(value, "value") else value for value in values))
         self.choices.setdefault(_key(ordered), ordered)
 
-    def add_class(self, name: str, docs: Docs, texts: dict[str, str]) -> None:
+    def add_class(self, name: str, docs: ParsedDocstring, texts: dict[str, str]) -> None:
         self.classes.setdefault(name, (docs, texts))
 
 
@@ -215,7 +215,7 @@ def _key(values: Iterable[Any]) -> frozenset[tuple[type, Any]]:
     return frozenset((type(value), value) for value in values)
 
 
-def _describe_fields(definition: JsonObject, known: tuple[Docs, dict[str, str]] | None) -> None:
+def _describe_fields(definition: JsonObject, known: tuple[ParsedDocstring, dict[str, str]] | None) -> None:
     if known is None:
         return
     docs, texts = known
@@ -355,7 +355,7 @@ def _raw_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _read_parameter(
-    function: Callable[..., Any], parameter: inspect.Parameter, docs: Docs, local_names: Mapping[str, Any]
+    function: Callable[..., Any], parameter: inspect.Parameter, docs: ParsedDocstring, local_names: Mapping[str, Any]
 ) -> Parameter:
     hint = _resolved(function, parameter, local_names)
     if hint is ToolContext:

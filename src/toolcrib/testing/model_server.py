@@ -1,6 +1,6 @@
 """A local server that answers like OpenAI's and Anthropic's APIs, from a script.
 
-    with ScriptedModelServer(["Hello.", Refusal(429, retry_after=1)]) as server:
+    with ScriptedModelServer(["Hello.", ErrorResponse(429, retry_after=1)]) as server:
         client = OpenAI(base_url=server.base_url, api_key="any")
         ...
         assert server.requests[0].body["model"] == "test"
@@ -29,13 +29,13 @@ from toolcrib.core.models import ModelResponse
 from toolcrib.core.types import JsonObject
 from toolcrib.providers.scripted import says
 
-__all__ = ["Recorded", "Refusal", "ScriptedModelServer", "SeenRequest", "ServerStep", "Stream"]
+__all__ = ["ErrorResponse", "RawResponse", "ReceivedRequest", "ScriptedModelServer", "ServerStep", "Stream"]
 
 POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ErrorResponse:
     """An error: a status, and a body in the format of the request's protocol."""
 
     status: int = 500
@@ -60,7 +60,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RawResponse:
     """A body that is sent unchanged: a recorded stream, or garbage."""
 
     body: bytes
@@ -68,12 +68,14 @@ class Recorded:
     status: int = 200
 
 
-ServerStep = str | ModelResponse | Stream | Refusal | Recorded | Callable[["SeenRequest"], "str | ModelResponse"]
+ServerStep = (
+    str | ModelResponse | Stream | ErrorResponse | RawResponse | Callable[["ReceivedRequest"], "str | ModelResponse"]
+)
 """What happens to one request."""
 
 
 @dataclass(frozen=True)
-class SeenRequest:
+class ReceivedRequest:
     """A received request."""
 
     path: str
@@ -90,7 +92,7 @@ class SeenRequest:
 class _State:
     steps: list[ServerStep]
     otherwise: ServerStep | None
-    requests: list[SeenRequest] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     closing: threading.Event = field(default_factory=threading.Event)
     hang_ups: int = 0
@@ -107,7 +109,7 @@ class ScriptedModelServer:
         self._thread: threading.Thread | None = None
 
     @property
-    def requests(self) -> list[SeenRequest]:
+    def requests(self) -> list[ReceivedRequest]:
         """Every request so far, in order."""
         return self._state.requests
 
@@ -208,7 +210,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        seen = SeenRequest(
+        seen = ReceivedRequest(
             path=self.path,
             headers={name.lower(): value for name, value in self.headers.items()},
             body=json.loads(body or b"{}"),
@@ -216,14 +218,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             connection=self._number,
         )
         step, number = self._next(seen)
-        if isinstance(step, Recorded):
+        if isinstance(step, RawResponse):
             self._send(step.status, step.body, step.content_type)
-        elif isinstance(step, Refusal):
+        elif isinstance(step, ErrorResponse):
             self._refuse(step)
         else:
             self._play(step if isinstance(step, Stream) else Stream(step), seen, number)
 
-    def _next(self, seen: SeenRequest) -> tuple[str | ModelResponse | Stream | Refusal | Recorded, int]:
+    def _next(self, seen: ReceivedRequest) -> tuple[str | ModelResponse | Stream | ErrorResponse | RawResponse, int]:
         state = self.server.state
         with state.changed:
             state.requests.append(seen)
@@ -231,14 +233,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             number = len(state.requests)
             step = state.steps.pop(0) if state.steps else state.otherwise
         if step is None:
-            step = Refusal(500, f"the script is over: request {number} has no step")
+            step = ErrorResponse(500, f"the script is over: request {number} has no step")
         return (step(seen) if callable(step) else step), number
 
     @property
     def _is_anthropic(self) -> bool:
         return self.path.partition("?")[0].endswith("/messages")
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: ErrorResponse) -> None:
         error: JsonObject = {"message": refusal.message, "type": refusal.kind}
         body = {"type": "error", "error": error} if self._is_anthropic else {"error": error}
         headers = {} if refusal.retry_after is None else {"retry-after": f"{refusal.retry_after:g}"}
@@ -254,7 +256,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _play(self, step: Stream, seen: SeenRequest, number: int) -> None:
+    def _play(self, step: Stream, seen: ReceivedRequest, number: int) -> None:
         response = says(step.answer) if isinstance(step.answer, str) else step.answer
         if step.drop_after == 0:
             self._cut()

@@ -11,15 +11,15 @@ from pathlib import Path
 from toolcrib.approval.analyse import assess
 from toolcrib.approval.shell.evaluate import Evaluator
 from toolcrib.approval.shell.expansion import Expander
-from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord, NotUnderstood, name_set
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, NotUnderstood, StreamData, name_set
 from toolcrib.approval.shell.paths import mounted, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LoopCommand, Redirection, Script, Substitution, Word
+from toolcrib.undo.file_snapshot import DEVICES, CallTargets, How, TargetPath, UndoScope
 from toolcrib.undo.files import SnapshotFiles
 from toolcrib.undo.program_targets import CHANGING, PROGRAMS, TargetProgram
-from toolcrib.undo.snapshot import DEVICES, CallTargets, How, TargetPath, UndoScope
 
 MAGIC = re.compile(r"[*?\[]")
 MAX_MATCHES = 20_000
@@ -220,15 +220,15 @@ class GlobExpander(Expander):
     """Folds words and expands patterns to the files that match them now."""
 
     def __init__(
-        self, run: Callable[[Substitution, State], Data], spend: Callable[[int], None], scope: UndoScope
+        self, run: Callable[[Substitution, ShellState], StreamData], spend: Callable[[int], None], scope: UndoScope
     ) -> None:
         super().__init__(run, spend)
         self._scope = scope
 
-    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
+    def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
         return [one for given in super().fields(words, state) for one in self._expanded(given, state)]
 
-    def _expanded(self, given: ExpandedWord, state: State) -> list[ExpandedWord]:
+    def _expanded(self, given: ExpandedWord, state: ShellState) -> list[ExpandedWord]:
         if not given.glob or not given.known or not state.cwd_known or not is_pattern(given.text):
             return [given]
         path = resolve(given, state)
@@ -269,7 +269,7 @@ class TargetCollector(Evaluator):
         """Collect an absolute path."""
         self.found[TargetPath(path, how)] = None
 
-    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None:
+    def add_word(self, word: ExpandedWord, state: ShellState, how: How = "path") -> None:
         """Collect the path that a word names, or everything that a pattern matches."""
         if not word.text:
             return
@@ -279,7 +279,7 @@ class TargetCollector(Evaluator):
             # With a trailing slash, a link means the folder that it points to.
             self.add_path(f"{path}/.", state, how)
 
-    def add_path(self, path: str, state: State, how: How = "path") -> None:
+    def add_path(self, path: str, state: ShellState, how: How = "path") -> None:
         if state.remote or (state.container and not mounted(path, state)) or path.startswith(DEVICES):
             return
         if UNKNOWN in path or not path.startswith("/"):
@@ -299,7 +299,7 @@ class TargetCollector(Evaluator):
 
     # Called by the evaluator
 
-    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         """A loop that reads its input runs once for each line."""
         text = stdin.text if stdin is not None and node.condition is not None else None
         separator = "\0" if text and "\0" in text else "\n"
@@ -309,11 +309,11 @@ class TargetCollector(Evaluator):
         if len(lines) > MAX_LINES:
             self.note(HIDDEN)
             self.add(state.cwd or self.undo_scope.workspace, "guess")
-        return Data.join(
-            [super(TargetCollector, self).loop(node, state, Data(f"{line}\n")) for line in lines[:MAX_LINES]]
+        return StreamData.join(
+            [super(TargetCollector, self).loop(node, state, StreamData(f"{line}\n")) for line in lines[:MAX_LINES]]
         )
 
-    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
+    def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
         targets = super().targets(redirections, state)
         for redirection, target in targets:
             operator = redirection.operator
@@ -325,7 +325,9 @@ class TargetCollector(Evaluator):
                 self.add_word(target, state)
         return targets
 
-    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         program = words[0].text.rpartition("/")[2].removesuffix(".exe")
         call = CommandCall(program, words[1:], state, stdin, site.text, site.span)
         if program in ("find", "gfind"):
@@ -339,10 +341,10 @@ class TargetCollector(Evaluator):
             self._run_script(words, state, site)
         return super().invoke(words, state, stdin, site)
 
-    def judge_flow(self, call: CommandCall, site: Site) -> None:
+    def judge_flow(self, call: CommandCall, site: CommandLocation) -> None:
         """Undo asks which files change; where secrets go is for the gate to judge."""
 
-    def _find(self, call: CommandCall, site: Site) -> Data | None:
+    def _find(self, call: CommandCall, site: CommandLocation) -> StreamData | None:
         """Evaluate what find would run on the files that it would find; None when that is unknown."""
         if not call.known or not call.state.cwd_known:
             return None
@@ -360,9 +362,9 @@ class TargetCollector(Evaluator):
                 if inner:
                     self.invoke(inner, call.state.copy(), None, site)
         separator = "\0" if search.zero else "\n"
-        return Data("".join(path + separator for path in shown))
+        return StreamData("".join(path + separator for path in shown))
 
-    def _run_script(self, words: list[ExpandedWord], state: State, site: Site) -> None:
+    def _run_script(self, words: list[ExpandedWord], state: ShellState, site: CommandLocation) -> None:
         """Follow a script of the workspace that the command runs."""
         is_shell = words[0].text.rpartition("/")[2] in SHELLS
         operands = [word for word in words[1:] if not word.text.startswith("-")] if is_shell else words

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from toolcrib.config.files import OWNER_FOLDER
 from toolcrib.config.settings import UndoSettings
 from toolcrib.core.errors import UnknownName
+from toolcrib.undo.file_snapshot import FileSnapshot, UndoScope
 from toolcrib.undo.files import SPECIAL, FileState, LocalFiles, SnapshotFiles
 from toolcrib.undo.journal import (
     REDO,
@@ -41,7 +42,6 @@ from toolcrib.undo.records import (
     without_implied,
 )
 from toolcrib.undo.remote_files import Terminal, reopen_environment
-from toolcrib.undo.snapshot import FileSnapshot, UndoScope
 from toolcrib.undo.store import DROPPED, UndoStore
 
 What = Literal["restored", "removed", "refused"]

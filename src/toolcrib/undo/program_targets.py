@@ -15,10 +15,10 @@ from toolcrib.approval.shell.judge import targets
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.config.environment import child_environment, environment
+from toolcrib.undo.file_snapshot import How, UndoScope
 from toolcrib.undo.python_files import CHANGES, files_of_code
-from toolcrib.undo.snapshot import How, UndoScope
 
 HEADER = re.compile(r"^(?:---|\+\+\+) (?P<name>\"(?:[^\"\\]|\\.)*\"|[^\t\n]+)", re.MULTILINE)
 MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (?P<name>.+)$", re.MULTILINE)
@@ -59,9 +59,9 @@ class TargetSink(Protocol):
 
     def add(self, path: str, how: How = "path") -> None: ...
 
-    def add_word(self, word: ExpandedWord, state: State, how: How = "path") -> None: ...
+    def add_word(self, word: ExpandedWord, state: ShellState, how: How = "path") -> None: ...
 
-    def add_path(self, path: str, state: State, how: How = "path") -> None: ...
+    def add_path(self, path: str, state: ShellState, how: How = "path") -> None: ...
 
     def note(self, text: str) -> None: ...
 

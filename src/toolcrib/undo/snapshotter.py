@@ -18,10 +18,10 @@ from toolcrib.core.context import CallMemo, ToolContext
 from toolcrib.core.errors import ToolcribError
 from toolcrib.core.types import Effect, ToolEntry
 from toolcrib.undo.commands import may_change_files, targets_of_command
+from toolcrib.undo.file_snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.files import LocalFiles, SnapshotFiles
 from toolcrib.undo.journal import CallDetached, SnapshotBefore
 from toolcrib.undo.remote_files import AssumedFiles, RemoteFiles, environment_as_json
-from toolcrib.undo.snapshot import CallTargets, FileSnapshot, SnapshotLimits, TargetPath, UndoScope
 from toolcrib.undo.store import UndoStore
 
 if TYPE_CHECKING:

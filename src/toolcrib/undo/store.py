@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from toolcrib.config.files import make_folder
 from toolcrib.config.settings import UndoSettings
 from toolcrib.undo import journal
+from toolcrib.undo.file_snapshot import FileSnapshot, SnapshotLimits, StoredContents
 from toolcrib.undo.files import FileState
 from toolcrib.undo.journal import (
     INDEX,
@@ -31,7 +32,6 @@ from toolcrib.undo.journal import (
     read_content,
     size_of,
 )
-from toolcrib.undo.snapshot import FileSnapshot, SnapshotLimits, StoredContents
 
 DIRECT = "direct"
 """The session of calls that have no other."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from toolcrib.approval.shell.expansion import ASSIGNMENT, Expander, prompt_code
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
-from toolcrib.approval.shell.runner import Runner, Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import ArrayLiteral, Assignment, LiteralText, Word
 
 DECLARING = name_set("declare typeset export local readonly")
@@ -59,7 +59,7 @@ RUN_BY_PROGRAMS = frozenset(
 )
 
 
-def assign(expander: Expander, given: Sequence[Assignment], state: State) -> dict[str, list[ExpandedWord]]:
+def assign(expander: Expander, given: Sequence[Assignment], state: ShellState) -> dict[str, list[ExpandedWord]]:
     """The variables assigned before a command, with their values; leaves `state` unchanged."""
     assigned: dict[str, list[ExpandedWord]] = {}
     for assignment in given:
@@ -79,7 +79,7 @@ def assign(expander: Expander, given: Sequence[Assignment], state: State) -> dic
     return assigned
 
 
-def assigned_value(expander: Expander, word: Word, state: State) -> list[ExpandedWord]:
+def assigned_value(expander: Expander, word: Word, state: ShellState) -> list[ExpandedWord]:
     first = word.parts[0] if word.parts else None
     if isinstance(first, ArrayLiteral):
         return [each.with_text(ELEMENT.sub("", each.text)) for each in expander.fields(first.words, state)]
@@ -109,7 +109,7 @@ def as_assignment(word: Word) -> Assignment | None:
     )
 
 
-def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str, list[ExpandedWord]] | None:
+def declare(expander: Expander, words: Sequence[Word], state: ShellState) -> dict[str, list[ExpandedWord]] | None:
     """The variables that `declare`, `export` or `local` assigns, after assigning them; None for other commands."""
     if not words or words[0].literal not in DECLARING or len(words) < 2:
         return None
@@ -131,7 +131,9 @@ def declare(expander: Expander, words: Sequence[Word], state: State) -> dict[str
     return declared
 
 
-def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]], state: State, site: Site) -> None:
+def judge_environment(
+    runner: Runner, assigned: Mapping[str, list[ExpandedWord]], state: ShellState, site: CommandLocation
+) -> None:
     """Judge variables that the shell or some programs run as commands."""
     for name, value in assigned.items():
         if name in LASTING_HOOKS:
@@ -147,7 +149,7 @@ def judge_environment(runner: Runner, assigned: Mapping[str, list[ExpandedWord]]
             runner.report("unknown_code", "runs programs from a world-writable directory", site)
 
 
-def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: State, site: Site) -> None:
+def judge_hook(runner: Runner, name: str, value: ExpandedWord, state: ShellState, site: CommandLocation) -> None:
     """Judge what the shell runs on its own: before each prompt, in a prompt, or when the next shell starts."""
     if name == "PROMPT_COMMAND":
         code = value.text.strip("; \t\n")

@@ -26,12 +26,12 @@ from toolcrib.approval.shell.model import (
     MAX_STEPS,
     NOTHING,
     UNKNOWN,
-    Data,
     ExpandedWord,
     Finding,
     NotUnderstood,
     Origin,
     Severity,
+    StreamData,
     name_set,
 )
 from toolcrib.approval.shell.outputs import output_of
@@ -39,8 +39,8 @@ from toolcrib.approval.shell.parser import parse, split_words
 from toolcrib.approval.shell.paths import MAX_PATH, resolve
 from toolcrib.approval.shell.rules import DANGERS
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import (
     AndOrList,
     ArithmeticCommand,
@@ -91,7 +91,7 @@ class Evaluator:
 
         self.source = ""
         """The text that the spans of the current nodes point into."""
-        self.site: Site | None = None
+        self.site: CommandLocation | None = None
         """Where findings belong while the evaluator judges a text other than the command line."""
         self.scripts: dict[str, Script] = {}
         """Nested scripts that are already parsed, by their text."""
@@ -101,16 +101,16 @@ class Evaluator:
         self.nested = 0
         self.wrapped = 0
 
-        self.defined: list[tuple[str, Command, str, Site | None]] = []
+        self.defined: list[tuple[str, Command, str, CommandLocation | None]] = []
         self.called: set[int] = set()
         """The bodies of functions that were called, by identity."""
         self.calls: list[str] = []
         """The functions and aliases that are being called now."""
         self.bombs: set[str] = set()
-        self.aliases: dict[str, tuple[str, Site]] = {}
+        self.aliases: dict[str, tuple[str, CommandLocation]] = {}
         self.called_aliases: set[str] = set()
 
-    def run(self, script: Script, state: State) -> None:
+    def run(self, script: Script, state: ShellState) -> None:
         """Judge a whole command line: what its commands do, and what it defines for later ones."""
         self.source = script.text
         if script.error:
@@ -118,7 +118,7 @@ class Evaluator:
         self.command(script.body, state, None)
         self.finish(state)
 
-    def run_substitution(self, node: Substitution, state: State, stdin: Data | None = None) -> Data:
+    def run_substitution(self, node: Substitution, state: ShellState, stdin: StreamData | None = None) -> StreamData:
         outer_source, outer_site = self.source, self.site
         if node.source is not outer_source:
             # Positions in a nested text mean nothing in the original one, so findings keep the outer position.
@@ -128,7 +128,7 @@ class Evaluator:
         finally:
             self.source, self.site = outer_source, outer_site
 
-    def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
+    def run_text(self, text: str, state: ShellState, stdin: StreamData | None, site: CommandLocation) -> StreamData:
         if UNKNOWN in text and text.strip() in (UNKNOWN, ""):
             self.report("unknown_code", "runs code that is only known at run time", site)
             return ANYTHING
@@ -150,14 +150,14 @@ class Evaluator:
             raise NotUnderstood(script.error)
         return output
 
-    def feed(self, path: str, data: Data, state: State) -> Data:
+    def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         inner = state.copy()
         # The script starts before the redirection to it.
         inner.sinks.pop(path)
         inner.outputs = {number: file for number, file in state.outputs.items() if file != path}
         return self.run_substitution(state.sinks[path], inner, data)
 
-    def command(self, node: Command, state: State, stdin: Data | None) -> Data:
+    def command(self, node: Command, state: ShellState, stdin: StreamData | None) -> StreamData:
         self.spend(1)
         if self.depth >= MAX_COMMAND_DEPTH:
             raise NotUnderstood("the command is nested too deeply")
@@ -167,7 +167,7 @@ class Evaluator:
         finally:
             self.depth -= 1
 
-    def judge_command(self, node: Command, state: State, stdin: Data | None) -> Data:
+    def judge_command(self, node: Command, state: ShellState, stdin: StreamData | None) -> StreamData:
         match node:
             case SimpleCommand():
                 return self.simple(node, state, stdin)
@@ -194,10 +194,10 @@ class Evaluator:
                 self.expander.arithmetic(node.arithmetic, state)
                 return self.invoke([ExpandedWord("((")], state, stdin, self.site_of(node))
 
-    def site_of(self, node: SimpleCommand | ConditionalCommand | ArithmeticCommand) -> Site:
-        return self.site or Site(self.source[node.start : node.end], (node.start, node.end))
+    def site_of(self, node: SimpleCommand | ConditionalCommand | ArithmeticCommand) -> CommandLocation:
+        return self.site or CommandLocation(self.source[node.start : node.end], (node.start, node.end))
 
-    def pipeline(self, node: PipelineCommand, state: State, stdin: Data | None) -> Data:
+    def pipeline(self, node: PipelineCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         data = stdin
         self.look_for_self_spawning(node)
         for command in node.commands:
@@ -206,25 +206,25 @@ class Evaluator:
             state.files.update(inner.files)
         return data or NOTHING
 
-    def and_or(self, node: AndOrList, state: State, stdin: Data | None) -> Data:
+    def and_or(self, node: AndOrList, state: ShellState, stdin: StreamData | None) -> StreamData:
         outputs = [self.command(node.commands[0], state, stdin)]
         inner = state.copy()
         inner.input = state.input
         outputs += [self.command(command, inner, inner.input or stdin) for command in node.commands[1:]]
         state.merge(inner)
-        return Data.join(outputs)
+        return StreamData.join(outputs)
 
-    def sequence(self, node: CommandList, state: State, stdin: Data | None) -> Data:
+    def sequence(self, node: CommandList, state: ShellState, stdin: StreamData | None) -> StreamData:
         if node.background:
             self.look_for_self_spawning(node)
         outputs = [self.command(command, state, state.input or stdin) for command in node.commands]
-        return Data.join(outputs) if outputs else NOTHING
+        return StreamData.join(outputs) if outputs else NOTHING
 
     def look_for_self_spawning(self, node: Command) -> None:
         if spawns_itself(node):
             self.report("fork_bomb", "starts copies of itself", self.whole_site())
 
-    def group(self, node: GroupCommand, state: State, stdin: Data | None) -> Data:
+    def group(self, node: GroupCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         inner = state.copy() if node.subshell else state
         site = self.whole_site()
         targets = self.targets(node.redirections, inner)
@@ -238,7 +238,7 @@ class Evaluator:
             inner.descriptors, inner.outputs = before, outputs
         return output
 
-    def conditional(self, node: IfCommand, state: State, stdin: Data | None) -> Data:
+    def conditional(self, node: IfCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         outputs = [self.command(node.clauses[0].condition, state, stdin)]
         before = state.copy()
         for number, clause in enumerate(node.clauses):
@@ -255,10 +255,10 @@ class Evaluator:
             inner = before.copy()
             outputs.append(self.command(node.otherwise, inner, stdin))
             state.merge(inner)
-        return Data.join(outputs)
+        return StreamData.join(outputs)
 
-    def case(self, node: CaseCommand, state: State, stdin: Data | None) -> Data:
-        outputs: list[Data] = []
+    def case(self, node: CaseCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
+        outputs: list[StreamData] = []
         self.expander.text(node.subject, state)
         before = state.copy()
         for item in node.items:
@@ -267,9 +267,9 @@ class Evaluator:
                 self.expander.text(pattern, inner)
             outputs.append(self.command(item.body, inner, stdin))
             state.merge(inner)
-        return Data.join(outputs) if outputs else NOTHING
+        return StreamData.join(outputs) if outputs else NOTHING
 
-    def loop(self, node: LoopCommand, state: State, stdin: Data | None) -> Data:
+    def loop(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         if spawns_without_end(node):
             self.report("fork_bomb", "starts processes in an endless loop", self.whole_site())
         self.condition(node, state, stdin)
@@ -277,7 +277,7 @@ class Evaluator:
             self.expander.arithmetic(node.counter, state)
         values = [None] if node.values is None else loop_values(self.expander.fields(node.values, state))
         name = node.variable.literal if node.variable is not None else None
-        outputs: list[Data] = []
+        outputs: list[StreamData] = []
         inner = state.copy()
         for value in values:
             if name is not None:
@@ -287,18 +287,18 @@ class Evaluator:
             self.condition(node, inner, given)
             outputs.append(self.command(node.body, inner, given))
         state.merge(inner)
-        return Data.join(outputs) if outputs else NOTHING
+        return StreamData.join(outputs) if outputs else NOTHING
 
-    def condition(self, node: LoopCommand, state: State, stdin: Data | None) -> None:
+    def condition(self, node: LoopCommand, state: ShellState, stdin: StreamData | None) -> None:
         if node.condition is not None:
             state.listing, listing = True, state.listing
             self.command(node.condition, state, stdin)
             state.listing = listing
 
-    def targets(self, redirections: Sequence[Redirection], state: State) -> list[tuple[Redirection, ExpandedWord]]:
+    def targets(self, redirections: Sequence[Redirection], state: ShellState) -> list[tuple[Redirection, ExpandedWord]]:
         return [(each, self.expander.text(each.target, state)) for each in redirections]
 
-    def simple(self, node: SimpleCommand, state: State, stdin: Data | None) -> Data:
+    def simple(self, node: SimpleCommand, state: ShellState, stdin: StreamData | None) -> StreamData:
         site = self.site_of(node)
         assigned = assign(self.expander, node.assignments, state) if node.assignments else {}
         declared = declare(self.expander, node.words, state)
@@ -314,10 +314,10 @@ class Evaluator:
         redirections: Sequence[Redirection],
         assigned: dict[str, list[ExpandedWord]],
         words: list[ExpandedWord],
-        state: State,
-        stdin: Data | None,
-        site: Site,
-    ) -> Data:
+        state: ShellState,
+        stdin: StreamData | None,
+        site: CommandLocation,
+    ) -> StreamData:
         """Judge a command with redirections; only those of a bare `exec` outlive it."""
         before, outputs = state.descriptors, state.outputs
         state.descriptors, state.outputs = dict(before), dict(outputs)
@@ -339,10 +339,10 @@ class Evaluator:
         self,
         assigned: dict[str, list[ExpandedWord]],
         words: list[ExpandedWord],
-        state: State,
-        stdin: Data | None,
-        site: Site,
-    ) -> Data:
+        state: ShellState,
+        stdin: StreamData | None,
+        site: CommandLocation,
+    ) -> StreamData:
         """Judge a command with the variables that are set before it."""
         if words:
             inner = state
@@ -361,7 +361,9 @@ class Evaluator:
         judge_environment(self, assigned, state, site)
         return NOTHING
 
-    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         self.spend(effort(words, state, stdin))
         if len(words) > MAX_WORDS:
             raise NotUnderstood("a command has too many arguments to analyse")
@@ -373,7 +375,9 @@ class Evaluator:
         finally:
             self.wrapped -= 1
 
-    def run_command(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def run_command(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         first = words[0]
         name = first.text.rpartition("/")[2]
         if UNKNOWN in name or not name or (first.glob and name not in ("[", "[[")):
@@ -403,28 +407,30 @@ class Evaluator:
             self.fill_sinks(call, output)
         return output
 
-    def judge_flow(self, call: CommandCall, site: Site) -> None:
+    def judge_flow(self, call: CommandCall, site: CommandLocation) -> None:
         judge_flow(self, call, site)
 
-    def fill_sinks(self, call: CommandCall, output: Data) -> None:
+    def fill_sinks(self, call: CommandCall, output: StreamData) -> None:
         """Judge the `>( … )` scripts among a command's words with what the command may write to them."""
         for word in call.words:
             # The name may follow an option, as in `of=>(sh)`.
             path = word.text[max(0, word.text.find("/dev/fd/")) :]
             if path in call.state.sinks:
                 copies = call.program in ("tee", "sponge") and call.stdin is not None
-                data = output if copies else Data(None, output.origin | Origin.PROGRAM)
+                data = output if copies else StreamData(None, output.origin | Origin.PROGRAM)
                 self.feed(path, data, call.state)
 
-    def in_cloned_directory(self, path: str, state: State) -> bool:
+    def in_cloned_directory(self, path: str, state: ShellState) -> bool:
         return bool(path) and any(path.startswith(directory + "/") for directory in state.fetched)
 
-    def output(self, call: CommandCall) -> Data:
+    def output(self, call: CommandCall) -> StreamData:
         data = output_of(call)
         self.spend(len(data.text or "") // CHARACTERS_PASSED_ON)
         return data
 
-    def unknown_command(self, first: ExpandedWord, words: list[ExpandedWord], stdin: Data | None, site: Site) -> Data:
+    def unknown_command(
+        self, first: ExpandedWord, words: list[ExpandedWord], stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         if not first.text:
             return NOTHING
         if first.origin & Origin.NETWORK:
@@ -433,7 +439,9 @@ class Evaluator:
             self.report("unknown_command", "which program runs is only known at run time", site)
         return ANYTHING
 
-    def run_file(self, data: Data, arguments: list[ExpandedWord], state: State, site: Site) -> None:
+    def run_file(
+        self, data: StreamData, arguments: list[ExpandedWord], state: ShellState, site: CommandLocation
+    ) -> None:
         """Judge running a file that the same command line wrote."""
         if data.text is not None:
             inner = state.copy()
@@ -444,7 +452,7 @@ class Evaluator:
 
     # Functions, aliases and hooks that this line or a later one runs
 
-    def define(self, node: FunctionDefinition, state: State) -> Data:
+    def define(self, node: FunctionDefinition, state: ShellState) -> StreamData:
         name = node.name.literal
         if name is None:
             raise NotUnderstood("a function has an unusual name")
@@ -454,10 +462,10 @@ class Evaluator:
             self.bombs.add(name)
         return NOTHING
 
-    def define_alias(self, name: str, text: str, site: Site) -> None:
+    def define_alias(self, name: str, text: str, site: CommandLocation) -> None:
         self.aliases[name] = (text, site)
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: ShellState) -> None:
         """Judge definitions that no command called yet: a later one may call them with any arguments."""
         source, site = self.source, self.site
         lasting = {id(body) for body, _ in state.functions.values()}
@@ -480,7 +488,9 @@ class Evaluator:
             with self.only_prepared():
                 judge_environment(self, hooks, state, self.whole_site())
 
-    def judge_function(self, name: str, body: Command, source: str, site: Site | None, state: State) -> None:
+    def judge_function(
+        self, name: str, body: Command, source: str, site: CommandLocation | None, state: ShellState
+    ) -> None:
         self.called.add(id(body))
         self.source, self.site = source, site
         if name in self.bombs:
@@ -505,7 +515,7 @@ class Evaluator:
         finally:
             self.soften(before)
 
-    def judge_alias(self, name: str, text: str, state: State, site: Site) -> None:
+    def judge_alias(self, name: str, text: str, state: ShellState, site: CommandLocation) -> None:
         self.calls.append(name)
         try:
             if text.strip() and name not in self.called_aliases:
@@ -517,8 +527,13 @@ class Evaluator:
             self.report("unknown_code", f"makes the name {name!r} run {program}", site)
 
     def call_function(
-        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
-    ) -> Data:
+        self,
+        name: str,
+        arguments: list[ExpandedWord],
+        state: ShellState,
+        stdin: StreamData | None,
+        site: CommandLocation,
+    ) -> StreamData:
         self.called.add(id(state.functions[name][0]))
         if name in self.bombs:
             self.report("fork_bomb", "calls a function that endlessly starts copies of itself", site, severity="block")
@@ -536,14 +551,19 @@ class Evaluator:
             self.calls.pop()
             self.source, self.site, state.positional = outer_source, outer_site, outer_arguments
 
-    def wrapped_program(self, words: list[ExpandedWord], state: State) -> list[ExpandedWord]:
+    def wrapped_program(self, words: list[ExpandedWord], state: ShellState) -> list[ExpandedWord]:
         """The words of the program that a function of the same name wraps, as in `ls() { command ls -F "$@"; }`."""
         # What a later command adds to a function that is only defined here is judged with that command.
         return words if state.positional is not None else [word for word in words if word.text != UNKNOWN]
 
     def call_alias(
-        self, name: str, arguments: list[ExpandedWord], state: State, stdin: Data | None, site: Site
-    ) -> Data:
+        self,
+        name: str,
+        arguments: list[ExpandedWord],
+        state: ShellState,
+        stdin: StreamData | None,
+        site: CommandLocation,
+    ) -> StreamData:
         self.called_aliases.add(name)
         self.calls.append(name)
         try:
@@ -558,7 +578,7 @@ class Evaluator:
     # Findings and work
 
     def report(
-        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+        self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
         danger = DANGERS[key]
         finding = Finding(
@@ -586,8 +606,8 @@ class Evaluator:
         )
         return usual if inside else "outside the workspace"
 
-    def whole_site(self) -> Site:
-        return self.site or Site(self.source.strip(), (0, len(self.source)))
+    def whole_site(self) -> CommandLocation:
+        return self.site or CommandLocation(self.source.strip(), (0, len(self.source)))
 
     def soften(self, first: int) -> None:
         """Turn blocks into questions for code that is only defined."""
@@ -603,7 +623,7 @@ class Evaluator:
             raise NotUnderstood("the command line has too many commands")
 
 
-def effort(words: list[ExpandedWord], state: State, stdin: Data | None) -> int:
+def effort(words: list[ExpandedWord], state: ShellState, stdin: StreamData | None) -> int:
     """The steps that judging one command takes: every word may be a path relative to its directory."""
     path_characters = len(words) * len(state.cwd) + sum(min(len(word.text), MAX_PATH) for word in words)
     letters = sum(len(word.text) for word in words if word.text.startswith("-"))

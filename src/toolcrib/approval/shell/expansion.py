@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin
+from toolcrib.approval.shell.model import MAX_BRACE_WORDS, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData
 from toolcrib.approval.shell.parser import parse
-from toolcrib.approval.shell.state import UNKNOWN_VALUE, State, Value
+from toolcrib.approval.shell.state import UNKNOWN_VALUE, ShellState, Value
 from toolcrib.approval.shell.syntax import (
     Arithmetic,
     ArrayLiteral,
@@ -21,7 +21,7 @@ from toolcrib.approval.shell.syntax import (
     WordPart,
 )
 
-RunSubstitution = Callable[[Substitution, State], Data]
+RunSubstitution = Callable[[Substitution, ShellState], StreamData]
 GLOB = re.compile(r"[*?]|\[[^\]]{1,64}\]")
 BLANKS = re.compile(r"[ \t\n]+")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,255})(\[[^\]]*\])?(\+?)=")
@@ -39,7 +39,7 @@ class Expander:
         self.run = run
         self.spend = spend
 
-    def fields(self, words: Sequence[Word], state: State) -> list[ExpandedWord]:
+    def fields(self, words: Sequence[Word], state: ShellState) -> list[ExpandedWord]:
         result: list[ExpandedWord] = []
         for word in words:
             literal = word.literal
@@ -52,7 +52,7 @@ class Expander:
                 raise NotUnderstood("a list of words is too long")
         return result
 
-    def text(self, word: Word, state: State) -> ExpandedWord:
+    def text(self, word: Word, state: ShellState) -> ExpandedWord:
         """The single field of a word that is not split, as in an assignment or a redirection."""
         literal = word.literal
         if literal is not None and literal[0] != "~":
@@ -65,7 +65,7 @@ class Expander:
             origin |= part.origin
         return ExpandedWord(" ".join(part.text for part in parts), any(part.glob for part in parts), origin)
 
-    def word(self, word: Word, state: State, split: bool = True) -> list[ExpandedWord]:
+    def word(self, word: Word, state: ShellState, split: bool = True) -> list[ExpandedWord]:
         builder = _WordBuilder(separator(state))
         for number, part in enumerate(word.parts):
             if isinstance(part, LiteralText):
@@ -88,7 +88,7 @@ class Expander:
                 builder.add("*", quoted=False, glob=True)
         return builder.finish()
 
-    def add_parameter(self, part: ParameterExpansion, builder: _WordBuilder, state: State, split: bool) -> None:
+    def add_parameter(self, part: ParameterExpansion, builder: _WordBuilder, state: ShellState, split: bool) -> None:
         index = part.index.literal if part.index is not None else None
         if not part.operation and part.name in ("@", "*"):
             self.spread(state.positional, part.quoted, part.name == "@", builder, split)
@@ -113,7 +113,7 @@ class Expander:
                     builder.add(" ", quoted=True, glob=False)
             builder.add_value(value, quoted)
 
-    def substitution(self, part: Substitution, state: State) -> ExpandedWord:
+    def substitution(self, part: Substitution, state: ShellState) -> ExpandedWord:
         data = self.run(part, state.copy())
         if part.kind == "command":
             if data.text is None:
@@ -127,12 +127,12 @@ class Expander:
         state.files[name] = data
         return ExpandedWord(name, origin=data.origin)
 
-    def arithmetic(self, part: Arithmetic, state: State) -> ExpandedWord:
+    def arithmetic(self, part: Arithmetic, state: ShellState) -> ExpandedWord:
         """The value of a single number; a calculation counts as zero after the commands in it are judged."""
         text = self.text(part.expression, state).text
         return ExpandedWord(str(int(text)) if text.isdecimal() else "0")
 
-    def parameter(self, part: ParameterExpansion, state: State) -> ExpandedWord:
+    def parameter(self, part: ParameterExpansion, state: ShellState) -> ExpandedWord:
         """The value of `$name` or `${name…}`."""
         values = lookup(state.target(part.name) if state.references else part.name, state)
         value = element(values, self.text(part.index, state).text if part.index is not None else "")
@@ -233,7 +233,7 @@ def prompt_code(text: str) -> str:
     return ': "' + PROMPT_ESCAPE.sub("", text).replace('"', '\\"') + '"'
 
 
-def separator(state: State) -> re.Pattern[str]:
+def separator(state: ShellState) -> re.Pattern[str]:
     """What splits an unquoted value: blanks, or the characters of IFS."""
     given = state.variables.get("IFS")
     if not given or not given[0].known or not given[0].text:
@@ -241,7 +241,7 @@ def separator(state: State) -> re.Pattern[str]:
     return re.compile("[" + re.escape(given[0].text[:16]) + "]+")
 
 
-def tilde(text: str, state: State) -> str:
+def tilde(text: str, state: ShellState) -> str:
     name, slash, rest = text[1:].partition("/")
     if not name:
         return state.home + slash + rest
@@ -252,12 +252,12 @@ def tilde(text: str, state: State) -> str:
     return ("/root" if name == "root" else "/home/" + name) + slash + rest
 
 
-def previous_directory(state: State) -> ExpandedWord:
+def previous_directory(state: ShellState) -> ExpandedWord:
     """Where `cd -` and `$OLDPWD` lead; UNKNOWN when this command line has not changed directories yet."""
     return (state.variables.get("OLDPWD") or UNKNOWN_VALUE)[0]
 
 
-def lookup(name: str, state: State) -> Value | None:
+def lookup(name: str, state: ShellState) -> Value | None:
     """The value of a variable; None when it is unset here, UNKNOWN when only the running shell knows it."""
     if name in state.variables:
         return state.variables[name]
@@ -434,7 +434,7 @@ def _sequence(first: str, last: str, step: str | None) -> list[str] | None:
     return [str(value) if numeric else chr(value) for value in values]
 
 
-def further_input(stdin: Data | None) -> Iterator[Data]:
+def further_input(stdin: StreamData | None) -> Iterator[StreamData]:
     """What is left to read in each further round of a loop that takes one line after another."""
     if stdin is None or stdin.text is None:
         return
@@ -444,10 +444,10 @@ def further_input(stdin: Data | None) -> Iterator[Data]:
         if line in seen or (not line and at == len(lines) - 1):
             continue
         if len(seen) >= MAX_LOOP_VALUES:
-            yield Data(None, stdin.origin)
+            yield StreamData(None, stdin.origin)
             return
         seen.add(line)
-        yield Data("\n".join(lines[at:]), stdin.origin)
+        yield StreamData("\n".join(lines[at:]), stdin.origin)
 
 
 def loop_values(values: list[ExpandedWord]) -> list[ExpandedWord | None]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from toolcrib.approval.shell.model import NOTHING, UNKNOWN, Data, ExpandedWord, NotUnderstood, Origin, name_set
+from toolcrib.approval.shell.model import NOTHING, UNKNOWN, ExpandedWord, NotUnderstood, Origin, StreamData, name_set
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM, TAKES_SUBCOMMAND
 from toolcrib.approval.shell.rules.base import CommandCall
 from toolcrib.approval.shell.rules.other_tools import ANY_UNLISTED
-from toolcrib.approval.shell.runner import Runner, Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation, Runner
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import Redirection
 
 MAX_WRITTEN = 400
@@ -24,7 +24,7 @@ def help_only(call: CommandCall) -> bool:
     )
 
 
-def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> None:
+def judge(runner: Runner, call: CommandCall, site: CommandLocation, *, handled: bool) -> None:
     """Report every rule that the command matches; judge a program without rules or a handler by its words."""
     rules = BY_PROGRAM.get(call.program) or BY_PROGRAM.get(call.program.partition(".")[0] + ".*")
     if rules is None:
@@ -47,7 +47,7 @@ def judge(runner: Runner, call: CommandCall, site: Site, *, handled: bool) -> No
         judge_write(runner, path, target, call.state, site)
 
 
-def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: Site) -> None:
+def judge_unknown_subcommand(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     operands = call.arguments.operands
     if operands and UNKNOWN in operands[0].text[:1]:
         runner.report("unknown_command", f"which sub-command of {call.program} runs is only known at run time", site)
@@ -89,17 +89,23 @@ QUIET = frozenset({"-l", "-c", "-q", "-L", "-lr", "-rl"})
 
 
 def read_redirections(
-    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, stdin: Data | None, site: Site
-) -> Data | None:
+    runner: Runner,
+    targets: list[tuple[Redirection, ExpandedWord]],
+    state: ShellState,
+    stdin: StreamData | None,
+    site: CommandLocation,
+) -> StreamData | None:
     """What a command reads: the text of a heredoc or here-string, a file, a descriptor, or its pipe."""
     for redirection, target in targets:
         operator = redirection.operator
         if operator in ("<<", "<<-", "<<<"):
             unknown = UNKNOWN in target.text and not target.text.strip(UNKNOWN + "\n")
-            data: Data | None = Data(None if unknown else target.text, target.origin)
+            data: StreamData | None = StreamData(None if unknown else target.text, target.origin)
         elif operator == "<&":
             number = target.text.removesuffix("-")
-            data = stdin if number == "0" else NOTHING if not number else state.descriptors.get(number, Data(None))
+            data = (
+                stdin if number == "0" else NOTHING if not number else state.descriptors.get(number, StreamData(None))
+            )
         elif operator in ("<", "<>"):
             data = opened(runner, target, state, stdin, site)
         else:
@@ -111,21 +117,23 @@ def read_redirections(
     return stdin
 
 
-def opened(runner: Runner, target: ExpandedWord, state: State, stdin: Data | None, site: Site) -> Data | None:
+def opened(
+    runner: Runner, target: ExpandedWord, state: ShellState, stdin: StreamData | None, site: CommandLocation
+) -> StreamData | None:
     """What can be read from a file that is opened for a command."""
     path = resolve(target, state)
     if NETWORK_DEVICE.match(path):
         runner.report("remote_code", "opens a network connection as a file", site, paths=(path,))
-        return Data(None, Origin.NETWORK)
+        return StreamData(None, Origin.NETWORK)
     if path in STANDARD_INPUT:
         return stdin
     secret = Origin.SECRET if is_secret(path) else Origin.PRIVATE if is_private(path) else 0
     if secret & Origin.SECRET:
         runner.report("credential", f"reads the secret {path.replace(UNKNOWN, '…')}", site, paths=(path,))
-    return state.written(path, target.text) or Data(None, Origin.FILE | secret | target.origin)
+    return state.written(path, target.text) or StreamData(None, Origin.FILE | secret | target.origin)
 
 
-def chosen_descriptor(redirection: Redirection, state: State) -> str:
+def chosen_descriptor(redirection: Redirection, state: ShellState) -> str:
     """The number of a descriptor; for `{name}<file` the shell picks one and sets the variable."""
     if redirection.descriptor.isdecimal():
         return redirection.descriptor
@@ -135,8 +143,12 @@ def chosen_descriptor(redirection: Redirection, state: State) -> str:
 
 
 def write_redirections(
-    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, output: Data, site: Site
-) -> Data:
+    runner: Runner,
+    targets: list[tuple[Redirection, ExpandedWord]],
+    state: ShellState,
+    output: StreamData,
+    site: CommandLocation,
+) -> StreamData:
     """What still goes to the pipe after redirections send a command's output to files."""
     for redirection, target in targets:
         operator = redirection.operator
@@ -145,7 +157,7 @@ def write_redirections(
         if operator == ">&" and re.fullmatch(r"\d+-?|-", target.text):
             path = state.outputs.get(target.text, "")
             if path and redirection.descriptor in ("", "1"):
-                state.files[path] = Data.join([state.files.get(path, NOTHING), output])
+                state.files[path] = StreamData.join([state.files.get(path, NOTHING), output])
                 output = runner.feed(path, output, state) if path in state.sinks else NOTHING
             continue
         path = resolve(target, state)
@@ -155,18 +167,24 @@ def write_redirections(
             runner.report(key, "sends data to a network connection", site, paths=(path,))
         if redirection.descriptor in ("", "1", "&") and target.known:
             if operator.endswith(">>"):
-                output = Data.join([state.files.get(path, NOTHING), output])
+                output = StreamData.join([state.files.get(path, NOTHING), output])
             state.files[path] = output
             output = runner.feed(path, output, state) if path in state.sinks else NOTHING
         elif target.known and operator != "<>":
             state.outputs[chosen_descriptor(redirection, state)] = path
             if path in state.sinks and redirection.descriptor == "2":
-                runner.feed(path, Data(None, Origin.PROGRAM), state)
+                runner.feed(path, StreamData(None, Origin.PROGRAM), state)
     return output
 
 
 def judge_write(
-    runner: Runner, path: str, target: ExpandedWord, state: State, site: Site, *, verb: str = "writes to"
+    runner: Runner,
+    path: str,
+    target: ExpandedWord,
+    state: ShellState,
+    site: CommandLocation,
+    *,
+    verb: str = "writes to",
 ) -> None:
     """Report a write to a system file, a disk, or a file that the user's programs run at start-up."""
     kind = place(path, state)
@@ -197,7 +215,9 @@ def prints_nothing(words: list[str]) -> bool:
     return not words or words in ([":"], ["true"], ["cat", "/dev/null"], ["echo", "-n"], ["printf", ""])
 
 
-def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: State, site: Site) -> None:
+def judge_emptied(
+    runner: Runner, targets: list[tuple[Redirection, ExpandedWord]], state: ShellState, site: CommandLocation
+) -> None:
     """Report a redirection that empties a file which this line did not write, or whose name suggests data."""
     for redirection, target in targets:
         if redirection.operator not in (">", ">|", "&>") or redirection.descriptor not in ("", "1", "&"):
@@ -208,7 +228,7 @@ def judge_emptied(runner: Runner, targets: list[tuple[Redirection, ExpandedWord]
             runner.report("recursive_delete", "discards the contents of a file", site, paths=(path,))
 
 
-def judge_flow(runner: Runner, call: CommandCall, site: Site) -> None:
+def judge_flow(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Report secrets that this command prints or sends."""
     origin = call.stdin.origin if call.stdin is not None else 0
     for word in call.words:

@@ -63,26 +63,26 @@ class ExpandedWord(msgspec.Struct, frozen=True):
         return ExpandedWord(text, self.glob, self.origin)
 
 
-class Data(msgspec.Struct, frozen=True):
+class StreamData(msgspec.Struct, frozen=True):
     """What flows through a pipe or out of a substitution: its text if known, and its origins."""
 
     text: str | None = None
     origin: int = 0
 
     @staticmethod
-    def join(parts: list[Data]) -> Data:
+    def join(parts: list[StreamData]) -> StreamData:
         if len(parts) == 1:
             return parts[0]
         origin = 0
         for part in parts:
             origin |= part.origin
         if any(part.text is None for part in parts) or sum(len(part.text or "") for part in parts) > MAX_DATA_CHARS:
-            return Data(None, origin)
-        return Data("".join(part.text or "" for part in parts), origin)
+            return StreamData(None, origin)
+        return StreamData("".join(part.text or "" for part in parts), origin)
 
 
-NOTHING = Data("")
-ANYTHING = Data(None)
+NOTHING = StreamData("")
+ANYTHING = StreamData(None)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

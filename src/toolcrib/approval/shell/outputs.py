@@ -11,10 +11,10 @@ from toolcrib.approval.shell.model import (
     MAX_DATA_CHARS,
     NOTHING,
     UNKNOWN,
-    Data,
     ExpandedWord,
     NotUnderstood,
     Origin,
+    StreamData,
     name_set,
 )
 from toolcrib.approval.shell.paths import is_private, is_secret, resolve
@@ -55,7 +55,7 @@ CODE_PRINTERS = name_set(
 MAX_FILTERED_CHARS = 100_000
 
 
-def literal_output(call: CommandCall) -> Data:
+def literal_output(call: CommandCall) -> StreamData:
     """What this command writes to standard output."""
     if call.program in ("echo", "printf"):
         return _printed(call)
@@ -65,35 +65,35 @@ def literal_output(call: CommandCall) -> Data:
     if call.program == "seq":
         return _counted(call)
     if call.program == "jobs":
-        return Data("$!\n")
+        return StreamData("$!\n")
     if call.program == "yes":
-        return Data(None, Origin.ENDLESS | Origin.PROGRAM)
+        return StreamData(None, Origin.ENDLESS | Origin.PROGRAM)
     if call.program == "history":
-        return Data(None, Origin.PRIVATE)
+        return StreamData(None, Origin.PRIVATE)
     if call.program in DUMPS:
-        return Data(None, Origin.PRIVATE | Origin.PROGRAM)
+        return StreamData(None, Origin.PRIVATE | Origin.PROGRAM)
     if call.program in FROM_NETWORK:
-        return Data(None, Origin.NETWORK)
+        return StreamData(None, Origin.NETWORK)
     if call.program == "command" or call.program in ("which", "type", "whereis"):
         names = [word for word in call.words if not word.text.startswith("-")]
-        return Data(names[0].text + "\n") if len(names) == 1 and names[0].known else Data(None)
+        return StreamData(names[0].text + "\n") if len(names) == 1 and names[0].known else StreamData(None)
     if call.program in ("basename", "realpath", "readlink") and len(call.words) == 1 and call.words[0].known:
         text = call.words[0].text
-        return Data((text.rstrip("/").rpartition("/")[2] if call.program == "basename" else text) + "\n")
+        return StreamData((text.rstrip("/").rpartition("/")[2] if call.program == "basename" else text) + "\n")
     if call.program == "pwd":
-        return Data((call.state.cwd or ".") + "\n") if call.state.cwd_known else Data(None)
+        return StreamData((call.state.cwd or ".") + "\n") if call.state.cwd_known else StreamData(None)
     if call.program in ("true", "false", ":", "cd", "export", "set", "sleep", "wait", "mkdir", "rm", "test", "["):
         return NOTHING
     if call.program in ("env", "printenv", "declare") and not call.words:
-        return Data(None, Origin.SECRET)
+        return StreamData(None, Origin.SECRET)
     if call.program in LISTERS or (call.program == "git" and call.words[:1] and call.words[0].text == "ls-files"):
-        return Data(None, Origin.PROGRAM | Origin.LISTED)
+        return StreamData(None, Origin.PROGRAM | Origin.LISTED)
     if call.program == "git" and len(call.words) > 0 and call.words[0].text in ("show", "log", "diff"):
-        return Data(None, Origin.PROGRAM | Origin.FILE)
+        return StreamData(None, Origin.PROGRAM | Origin.FILE)
     if call.program in CODE_PRINTERS and _prints_code(call):
-        return Data(None, Origin.SETUP)
+        return StreamData(None, Origin.SETUP)
     one = Origin.ONE if call.program in PRINTS_ONE or _answers_git(call) else 0
-    return Data(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
+    return StreamData(None, Origin.PROGRAM | one | (stdin.origin if call.program in FILTERS else 0))
 
 
 def _answers_git(call: CommandCall) -> bool:
@@ -103,13 +103,13 @@ def _answers_git(call: CommandCall) -> bool:
     )
 
 
-def _counted(call: CommandCall) -> Data:
+def _counted(call: CommandCall) -> StreamData:
     """The numbers that `seq` prints; they are never a command, so their origin does not matter."""
     bounds = [int(word.text) for word in call.words if re.fullmatch(r"-?\d{1,9}", word.text)]
     if not 1 <= len(bounds) <= 2 or len(bounds) != len(call.words):
-        return Data(UNKNOWN)
+        return StreamData(UNKNOWN)
     first, last = bounds if len(bounds) == 2 else (1, bounds[0])
-    return Data("".join(f"{number}\n" for number in range(first, min(last, first + MAX_COUNTED) + 1)))
+    return StreamData("".join(f"{number}\n" for number in range(first, min(last, first + MAX_COUNTED) + 1)))
 
 
 def _prints_code(call: CommandCall) -> bool:
@@ -134,7 +134,7 @@ def _files(call: CommandCall) -> list[ExpandedWord]:
     return [word for word in call.words if word.text and word.text[0] != "-"]
 
 
-def _printed(call: CommandCall) -> Data:
+def _printed(call: CommandCall) -> StreamData:
     words = call.words
     if call.program == "printf":
         return _formatted(call)
@@ -147,7 +147,7 @@ def _printed(call: CommandCall) -> Data:
     for word in words:
         origin |= word.origin
     text = " ".join(word.text for word in words) + ("" if newline else "\n")
-    return Data(_unescape(text) if escapes else text, origin)
+    return StreamData(_unescape(text) if escapes else text, origin)
 
 
 def _unescape(text: str) -> str:
@@ -157,7 +157,7 @@ def _unescape(text: str) -> str:
         return UNKNOWN
 
 
-def _formatted(call: CommandCall) -> Data:
+def _formatted(call: CommandCall) -> StreamData:
     words = [word for word in call.words if word.text != "--"]
     origin = 0
     for word in words:
@@ -166,18 +166,18 @@ def _formatted(call: CommandCall) -> Data:
         return NOTHING
     pattern, arguments = _unescape(words[0].text), [word.text for word in words[1:]]
     if not re.search(r"%[^%]", pattern):
-        return Data(pattern.replace("%%", "%"), origin)
+        return StreamData(pattern.replace("%%", "%"), origin)
     if not re.fullmatch(r"(?:[^%]|%%|%-?\d*[sbdcxoq])*", pattern) or len(arguments) > 1000:
-        return Data(None, origin)
+        return StreamData(None, origin)
     pieces: list[str] = []
     remaining = iter(arguments)
     per_round = max(1, len(re.findall(r"%-?\d*[sbdcxoq]", pattern)))
     rounds = max(1, -(-len(arguments) // per_round))
     if len(pattern) * rounds > MAX_DATA_CHARS:
-        return Data(None, origin)
+        return StreamData(None, origin)
     for _ in range(rounds):
         pieces.append(re.sub(r"%%|%-?\d*([sbdcxoq])", lambda match: _argument(match, remaining), pattern))
-    return Data("".join(pieces), origin)
+    return StreamData("".join(pieces), origin)
 
 
 def _argument(match: re.Match[str], remaining: object) -> str:
@@ -192,33 +192,33 @@ def _argument(match: re.Match[str], remaining: object) -> str:
     return _unescape(str(value)) if kind == "b" else str(value)
 
 
-def _filtered(call: CommandCall, stdin: Data) -> Data:
+def _filtered(call: CommandCall, stdin: StreamData) -> StreamData:
     """What a filter makes of its input; known text is actually decoded."""
     data = _read(call, stdin)
     if call.program in ("cat", "tee", "sponge"):
         return data
     if call.program in ("head", "tail"):
         # A few of many, as in `ls -t | head -1`.
-        data = Data(data.text, data.origin & ~Origin.LISTED | Origin.ONE)
+        data = StreamData(data.text, data.origin & ~Origin.LISTED | Origin.ONE)
     decoded = Origin.DECODED if call.program in DECODERS else 0
     # Encoding makes text longer, and a chain of encoders would grow it endlessly.
     if data.text is None or UNKNOWN in data.text or len(data.text) > MAX_FILTERED_CHARS:
-        return Data(None, data.origin | decoded | Origin.PROGRAM)
+        return StreamData(None, data.origin | decoded | Origin.PROGRAM)
     text = _decode(call, data.text)
-    return Data(text, data.origin | (decoded | Origin.PROGRAM if text is None else 0))
+    return StreamData(text, data.origin | (decoded | Origin.PROGRAM if text is None else 0))
 
 
-def _read(call: CommandCall, stdin: Data) -> Data:
+def _read(call: CommandCall, stdin: StreamData) -> StreamData:
     if call.program not in ("cat", "tac"):
         return stdin
     files = _files(call)
     if not files:
         return stdin
-    parts: list[Data] = []
+    parts: list[StreamData] = []
     for each in files:
         path = resolve(each, call.state)
-        parts.append(call.state.written(path, each.text) or Data(None, Origin.FILE))
-    return Data.join(parts)
+        parts.append(call.state.written(path, each.text) or StreamData(None, Origin.FILE))
+    return StreamData.join(parts)
 
 
 def _decode(call: CommandCall, text: str) -> str | None:
@@ -278,7 +278,7 @@ _SILENT = name_set(
 """Programs that look at a file without printing its contents."""
 
 
-def output_of(call: CommandCall) -> Data:
+def output_of(call: CommandCall) -> StreamData:
     """What a command prints, with the secrets that it may carry."""
     data = literal_output(call)
     origin = data.origin
@@ -293,4 +293,4 @@ def output_of(call: CommandCall) -> Data:
             origin |= call.state.files[path].origin & (Origin.SECRET | Origin.PRIVATE)
     if call.program in _SILENT:
         origin &= ~(Origin.SECRET | Origin.PRIVATE)
-    return Data(data.text, origin)
+    return StreamData(data.text, origin)

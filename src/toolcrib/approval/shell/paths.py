@@ -7,7 +7,7 @@ from posixpath import normpath
 from typing import Literal
 
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, name_set
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 
 Place = Literal[
     "root",
@@ -85,7 +85,7 @@ MAX_NAME = 256
 TEMPORARY = re.compile(r"/(?:var/)?tmp/|/dev/shm/|/private/tmp/|/var/folders/")
 
 
-def resolve(field: ExpandedWord | str, state: State) -> str:
+def resolve(field: ExpandedWord | str, state: ShellState) -> str:
     """The path that a word names, normalised and relative to the current directory; keeps globs and UNKNOWN."""
     text = field if isinstance(field, str) else field.text
     if not text:
@@ -114,7 +114,7 @@ def trimmed(path: str) -> str:
             return path
 
 
-def place(path: str, state: State) -> Place:
+def place(path: str, state: ShellState) -> Place:
     """The kind of a resolved path; the most sensitive kind wins."""
     path = path[:MAX_PATH]
     climbing = CLIMBS.match(path)
@@ -151,11 +151,11 @@ def place(path: str, state: State) -> Place:
     return "outside" if path.startswith("..") else "workspace"
 
 
-def mounted(path: str, state: State) -> bool:
+def mounted(path: str, state: ShellState) -> bool:
     return any(path == outside or path.startswith(outside.rstrip("/") + "/") for _, outside in state.mounts)
 
 
-def home_relative(path: str, state: State) -> str | None:
+def home_relative(path: str, state: ShellState) -> str | None:
     if path.startswith(state.home + "/"):
         return path[len(state.home) + 1 :]
     match = HOME_DIRECTORY.match(path)

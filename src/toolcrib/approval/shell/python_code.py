@@ -11,7 +11,7 @@ from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord
 from toolcrib.approval.shell.paths import ENV_FILE, is_secret, place, resolve
 from toolcrib.approval.shell.python_constants import ConstantReader
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Runner, Site
+from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
 
 MAX_CODE = 40_000
@@ -49,7 +49,7 @@ SENDS = re.compile(
 )
 
 
-def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
+def judge_python(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     """Report what Python code would do; code that does not parse is reported if it looks dangerous."""
     if code.strip() == UNKNOWN or len(code) > MAX_CODE:
         runner.report("unknown_code", "runs Python code that cannot be analysed", site)
@@ -72,7 +72,7 @@ def judge_python(runner: Runner, code: str, call: CommandCall, site: Site) -> No
 
 
 class _Reader(ConstantReader):
-    def __init__(self, runner: Runner, call: CommandCall, site: Site) -> None:
+    def __init__(self, runner: Runner, call: CommandCall, site: CommandLocation) -> None:
         super().__init__(call.state.home)
         self.runner = runner
         self.call = call

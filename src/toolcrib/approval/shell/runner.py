@@ -7,12 +7,12 @@ from typing import Protocol
 
 import msgspec
 
-from toolcrib.approval.shell.model import Data, ExpandedWord, Severity
+from toolcrib.approval.shell.model import ExpandedWord, Severity, StreamData
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 
 
-class Site(msgspec.Struct, frozen=True):
+class CommandLocation(msgspec.Struct, frozen=True):
     """The location of a command: its text and its span in the original command line."""
 
     text: str
@@ -23,16 +23,18 @@ class Runner(Protocol):
     hooks: set[tuple[str, str]]
     """The variables that are run as code, with the values already judged."""
 
-    def invoke(self, words: list[ExpandedWord], state: State, stdin: Data | None, site: Site) -> Data:
+    def invoke(
+        self, words: list[ExpandedWord], state: ShellState, stdin: StreamData | None, site: CommandLocation
+    ) -> StreamData:
         """Judge one command given as words; returns what it prints."""
 
-    def run_text(self, text: str, state: State, stdin: Data | None, site: Site) -> Data:
+    def run_text(self, text: str, state: ShellState, stdin: StreamData | None, site: CommandLocation) -> StreamData:
         """Judge a shell script given as text."""
 
-    def feed(self, path: str, data: Data, state: State) -> Data:
+    def feed(self, path: str, data: StreamData, state: ShellState) -> StreamData:
         """Judge the script in `>( … )` with what is written to it; returns what it prints."""
 
-    def define_alias(self, name: str, text: str, site: Site) -> None:
+    def define_alias(self, name: str, text: str, site: CommandLocation) -> None:
         """Remember an alias; it is judged at the end unless something calls it first."""
 
     def spend(self, steps: int) -> None:
@@ -42,10 +44,10 @@ class Runner(Protocol):
         """
 
     def report(
-        self, key: str, reason: str, site: Site, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
+        self, key: str, reason: str, site: CommandLocation, *, severity: Severity = "ask", paths: tuple[str, ...] = ()
     ) -> None:
         """Report a finding of one danger class."""
 
 
-Handler = Callable[[Runner, CommandCall, Site], Data | None]
+Handler = Callable[[Runner, CommandCall, CommandLocation], StreamData | None]
 """Judges one command; returns what it prints, or None if that is not known."""

@@ -9,7 +9,7 @@ from toolcrib.approval.shell.judge import judge_write
 from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, Severity
 from toolcrib.approval.shell.paths import is_secret, place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Runner, Site
+from toolcrib.approval.shell.runner import CommandLocation, Runner
 from toolcrib.approval.shell.sql import sql_danger
 
 MAX_CODE = 20_000
@@ -108,7 +108,7 @@ COMMAND_ENDINGS: Endings = {
 POWERSHELL_ENCODED = re.compile(r"[A-Za-z0-9+/=]{16,}$")
 
 
-def judge_script_code(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> None:
+def judge_script_code(runner: Runner, language: str, code: str, call: CommandCall, site: CommandLocation) -> None:
     """Report dangerous calls in a one-liner, and judge the shell commands inside it."""
     if len(code) > MAX_CODE:
         runner.report("unknown_code", f"runs more {language} code than can be analysed", site)
@@ -151,7 +151,7 @@ def judge_script_code(runner: Runner, language: str, code: str, call: CommandCal
     _judge_files(runner, code, call, site)
 
 
-def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, site: Site) -> bool:
+def _run_commands(runner: Runner, language: str, code: str, call: CommandCall, site: CommandLocation) -> bool:
     ran = False
     for match in ARGUMENT_LIST.finditer(code):
         words = [ExpandedWord(a or b) for a, b in re.findall(r"\"([^\"]*)\"|'([^']*)'", match.group(1))]
@@ -200,7 +200,7 @@ def _unquote(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 
-def _judge_files(runner: Runner, code: str, call: CommandCall, site: Site) -> None:
+def _judge_files(runner: Runner, code: str, call: CommandCall, site: CommandLocation) -> None:
     for match in WRITES.finditer(code):
         path = next((group for group in match.groups() if group), "").strip()
         if path:

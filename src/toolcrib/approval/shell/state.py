@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolcrib.approval.shell.model import UNKNOWN, Data, ExpandedWord
+from toolcrib.approval.shell.model import UNKNOWN, ExpandedWord, StreamData
 
 if TYPE_CHECKING:
     from toolcrib.approval.shell.syntax import Command, Substitution
@@ -19,7 +19,7 @@ UNKNOWN_VALUE: Value = [ExpandedWord(UNKNOWN)]
 DESCRIPTOR = re.compile(r"/(?:dev|proc/[^/]+)/fd/(.+)")
 
 
-class State(msgspec.Struct):
+class ShellState(msgspec.Struct):
     home: str
     cwd: str
     """The current directory: absolute, or relative to where the command line started."""
@@ -28,7 +28,7 @@ class State(msgspec.Struct):
     functions: dict[str, tuple[Command, str]] = msgspec.field(default_factory=dict)
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
     positional: list[ExpandedWord] | None = None
-    files: dict[str, Data] = msgspec.field(default_factory=dict)
+    files: dict[str, StreamData] = msgspec.field(default_factory=dict)
     mounts: tuple[tuple[str, str], ...] = ()
     """Paths inside a container and the host paths mounted there; empty outside containers."""
     container: bool = False
@@ -40,7 +40,7 @@ class State(msgspec.Struct):
     """Variables that refer to others (`declare -n`)."""
     sinks: dict[str, Substitution] = msgspec.field(default_factory=dict)
     """The `>( … )` processes, by the file names that the shell gives them."""
-    descriptors: dict[str, Data] = msgspec.field(default_factory=dict)
+    descriptors: dict[str, StreamData] = msgspec.field(default_factory=dict)
     """What can be read from open file descriptors."""
     outputs: dict[str, str] = msgspec.field(default_factory=dict)
     """The files that open file descriptors write to."""
@@ -48,7 +48,7 @@ class State(msgspec.Struct):
     """True for a command that runs once for each thing that another command found."""
     listing: bool = False
     """True in a loop condition, where `read` takes one thing after another."""
-    input: Data | None = None
+    input: StreamData | None = None
     """The standard input that `exec <file` set for the following commands; not copied to a new state."""
 
     own: tuple[str, ...] = ()
@@ -57,9 +57,9 @@ class State(msgspec.Struct):
     stack: tuple[str, ...] = ()
     """The directories that `pushd` left and `popd` goes back to."""
 
-    def copy(self) -> State:
+    def copy(self) -> ShellState:
         """An independent copy, as for a subshell."""
-        return State(
+        return ShellState(
             self.home,
             self.cwd,
             self.cwd_known,
@@ -94,16 +94,16 @@ class State(msgspec.Struct):
             name = self.references[name]
         return UNKNOWN
 
-    def written(self, path: str, given: str = "") -> Data | None:
+    def written(self, path: str, given: str = "") -> StreamData | None:
         """What is known about a file: written here, or an open descriptor; None for a file from elsewhere."""
         found = self.files.get(path) or self.files.get(given)
         if found is None and path.startswith(("/dev/fd/", "/proc/")):
             descriptor = DESCRIPTOR.fullmatch(path)
             if descriptor:
-                return self.descriptors.get(descriptor.group(1), Data(None))
+                return self.descriptors.get(descriptor.group(1), StreamData(None))
         return found
 
-    def merge(self, other: State) -> None:
+    def merge(self, other: ShellState) -> None:
         """Merge what may have happened in `other`: a variable that differs becomes unknown."""
         for name, value in other.variables.items():
             if self.variables.get(name) != value:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from toolcrib.agent.agent import Agent
-from toolcrib.agent.host import AgentHost, Asker
+from toolcrib.agent.host import AgentHost
 from toolcrib.api import adopt_runtime
 from toolcrib.cli.chat.options import ChatOptions
 from toolcrib.cli.output import stdout_reserved
 from toolcrib.cli.runtime import require_known_toolsets
 from toolcrib.config.settings import Settings
+from toolcrib.core.context import Asker
 from toolcrib.core.models import Provider
 from toolcrib.core.ports import Approver
 from toolcrib.registry.default import registry

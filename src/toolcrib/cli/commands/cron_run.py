@@ -11,7 +11,7 @@ import time
 
 import click
 
-from toolcrib.agent.scheduled import JobRunner
+from toolcrib.agent.job_runner import JobRunner
 from toolcrib.cli.chat.one_shot import ProgressPrinter
 from toolcrib.cli.commands.cron import job_argument, open_jobs
 from toolcrib.cli.output import clean, error_line, note, one_line, plural, stdout_reserved

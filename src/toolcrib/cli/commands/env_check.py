@@ -9,7 +9,14 @@ import click
 from toolcrib.cli.commands.env import BackendContext, backend_context, complete_backends
 from toolcrib.cli.output import note, plural, print_json, print_line, print_table
 from toolcrib.core.types import JsonObject
-from toolcrib.environments.conformance import CHECKS, Capability, CheckResult, ConformanceReport, Subject, run_suite
+from toolcrib.environments.conformance import (
+    CHECKS,
+    BackendUnderTest,
+    Capability,
+    CheckResult,
+    ConformanceReport,
+    run_suite,
+)
 
 
 @click.command(name="check")
@@ -63,7 +70,7 @@ async def _report(
     if not quiet:
         note(f"Checking {name!r}: {plural(len(only) or len(CHECKS), 'check')} …")
     return await run_suite(
-        Subject(name=name, make=make, can=frozenset(can), secrets=secrets),
+        BackendUnderTest(name=name, make=make, can=frozenset(can), secrets=secrets),
         only=only or None,
         on_result=(lambda _result: None) if quiet else _print_result,
     )

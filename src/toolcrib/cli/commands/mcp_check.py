@@ -450,7 +450,7 @@ def test_server(name: str, tool: str | None, arguments: str | None, yes: bool, n
     alone = replace(settings, mcp_servers={name: known})
     progress = None if as_json or not sys.stderr.isatty() else ProgressLines(note)
     runtime = Runtime(settings=alone, approver=approver, entry_point="interactive", on_progress=progress)
-    runtime.serve("asker", ConsoleAsker(console))
+    runtime.provide_service("asker", ConsoleAsker(console))
     try:
         with stdout_reserved():
             runtime.load()

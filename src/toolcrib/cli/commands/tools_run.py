@@ -40,7 +40,7 @@ def run_tool(name: str, arguments: str, yolo: bool) -> int:
     text = sys.stdin.read() if arguments == "-" else arguments
     approver = console_approver()
     runtime = open_runtime(approver, yolo=yolo or None, servers=True)
-    runtime.serve("asker", ConsoleAsker(approver))
+    runtime.provide_service("asker", ConsoleAsker(approver))
     entry = require_tool(runtime, name)
     try:
         given = read_json(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import add_notes, infer_types, keywords_for, note
-from toolcrib.definitions.dialects.normal import intersect
+from toolcrib.definitions.dialects.normalize import intersect
 
 MAX_ENUM_VALUES = 500
 MAX_INT64 = 2**63 - 1

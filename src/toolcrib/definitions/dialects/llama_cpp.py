@@ -6,7 +6,7 @@ from typing import Any
 
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import ANY_TYPE, add_notes, note
-from toolcrib.definitions.dialects.normal import intersect
+from toolcrib.definitions.dialects.normalize import intersect
 
 MAX_REPETITIONS = 1_000
 """The parser rejects grammars with longer counted repetitions."""

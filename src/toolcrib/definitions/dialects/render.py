@@ -14,7 +14,7 @@ from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.gemini import openapi
 from toolcrib.definitions.dialects.keywords import UnrenderableTool, short, with_notes
 from toolcrib.definitions.dialects.llama_cpp import loosen
-from toolcrib.definitions.dialects.normal import normalise
+from toolcrib.definitions.dialects.normalize import normalise
 from toolcrib.definitions.dialects.strict import strict_root
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

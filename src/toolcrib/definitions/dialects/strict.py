@@ -6,7 +6,7 @@ from typing import Any
 
 from toolcrib.core.types import JsonObject
 from toolcrib.definitions.dialects.keywords import UnrenderableTool, add_notes, infer_types, note, set_types, types_of
-from toolcrib.definitions.dialects.normal import intersect
+from toolcrib.definitions.dialects.normalize import intersect
 
 _KEPT = frozenset(
     {"type", "description", "title", "enum", "const", "properties", "items", "minItems", "maxItems", "$defs"}

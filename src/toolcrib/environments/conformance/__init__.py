@@ -1,25 +1,31 @@
 """The contract of an environment as checks that any backend can run, ours or a third party's.
 
-    from toolcrib.environments.conformance import Subject, run_suite
+    from toolcrib.environments.conformance import BackendUnderTest, run_suite
 
-    report = await run_suite(Subject(name="mine", make=lambda: MyEnvironment(...)))
+    report = await run_suite(BackendUnderTest(name="mine", make=lambda: MyEnvironment(...)))
     assert report.passed, [result for result in report.results if result.state == "failed"]
 
 `toolcrib env check BACKEND` does the same from the command line.
 """
 
-from toolcrib.environments.conformance.check import Capability, Check, CheckContext, ConformanceFailure, Subject
+from toolcrib.environments.conformance.check import (
+    BackendUnderTest,
+    Capability,
+    Check,
+    CheckContext,
+    ConformanceFailure,
+)
 from toolcrib.environments.conformance.suite import CHECKS, CheckResult, ConformanceReport, run_check, run_suite
 
 __all__ = [
     "CHECKS",
+    "BackendUnderTest",
     "Capability",
     "Check",
     "CheckContext",
     "CheckResult",
     "ConformanceFailure",
     "ConformanceReport",
-    "Subject",
     "run_check",
     "run_suite",
 ]

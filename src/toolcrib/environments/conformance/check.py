@@ -36,7 +36,7 @@ class ConformanceFailure(ToolcribError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class BackendUnderTest:
     """The backend under test, and what is known about it."""
 
     name: str
@@ -114,7 +114,7 @@ class OutputRecorder:
 class CheckContext:
     """What a check gets: one environment, and helpers to use it."""
 
-    def __init__(self, subject: Subject, environment: Environment) -> None:
+    def __init__(self, subject: BackendUnderTest, environment: Environment) -> None:
         self.subject = subject
         self.environment = environment
         self.notes: list[str] = []

@@ -10,7 +10,7 @@ from typing import Literal
 
 from toolcrib.core.environments import Environment
 from toolcrib.core.errors import EnvironmentFailed, UnknownName
-from toolcrib.environments.conformance.check import Check, CheckContext, ConformanceFailure, Subject
+from toolcrib.environments.conformance.check import BackendUnderTest, Check, CheckContext, ConformanceFailure
 from toolcrib.environments.conformance.commands import COMMAND_CHECKS, STREAM_CHECKS
 from toolcrib.environments.conformance.files import EDITING_CHECKS, TRANSFER_CHECKS
 from toolcrib.environments.conformance.processes import ENDING_CHECKS, OVERLAP_CHECKS
@@ -62,7 +62,7 @@ class ConformanceReport:
 
 
 async def run_suite(
-    subject: Subject,
+    subject: BackendUnderTest,
     *,
     only: Collection[str] | None = None,
     on_result: Callable[[CheckResult], None] = lambda _result: None,
@@ -89,7 +89,7 @@ async def run_suite(
     return ConformanceReport(subject=subject.name, results=tuple(results))
 
 
-async def run_check(each: Check, subject: Subject) -> CheckResult:
+async def run_check(each: Check, subject: BackendUnderTest) -> CheckResult:
     """Run one check in its own environment."""
     if missing := each.needs - subject.can:
         return CheckResult(check=each, state="skipped", detail=f"needs {', '.join(sorted(missing))}")
@@ -114,7 +114,7 @@ def chosen(only: Collection[str] | None) -> list[Check]:
 
 
 async def _run_shared(
-    each: Check, subject: Subject, environment: Environment | None
+    each: Check, subject: BackendUnderTest, environment: Environment | None
 ) -> tuple[CheckResult, Environment | None]:
     """The result, and the environment for the next check; None after a failure."""
     started = time.monotonic()

@@ -1,6 +1,6 @@
-# Finds the processes of commands. Prepended to `end.sh`, `look.sh` and `found.sh`, which set `folder` and `wanted`
-# (` ID ID `, or `*`). A process belongs to a command if it is in the group or session that the command's shell leads,
-# has the command's id in its environment, or is a descendant of such a process.
+# Finds the processes of commands. Prepended to `end.sh`, `list_processes.sh` and `command_status.sh`, which set
+# `folder` and `wanted` (` ID ID `, or `*`). A process belongs to a command if it is in the group or session that the
+# command's shell leads, has the command's id in its environment, or is a descendant of such a process.
 
 # The sessions of the commands. A session belongs to the command if its leader has ended (a session id is not reused
 # while the session has members) or is still the recorded one. `known` lists the commands that have begun.

@@ -266,7 +266,7 @@ class SamplingCallback:
         async def judge() -> bool:
             verdict = gate.judge(entry, preview, effects, ctx)
             if verdict.decision != "deny":
-                verdict = await gate.settle(entry, preview, verdict, ctx)
+                verdict = await gate.resolve(entry, preview, verdict, ctx)
             return verdict.decision == "allow"
 
         # Approvers are foreign code, and one that fails has not agreed.

@@ -28,7 +28,7 @@ from toolcrib.environments.host_process import on_exit
 from toolcrib.mcp.client.errors import ServerFailed
 from toolcrib.mcp.client.servers import Server
 from toolcrib.process_identity import Identity, identity_of, is_alive, own_identity
-from toolcrib.processes.host_tree import COMMAND_ID_VARIABLE, end_tree
+from toolcrib.processes.orphan_cleanup import COMMAND_ID_VARIABLE, end_tree
 
 MAX_LOG_BYTES = 1024 * 1024
 TAIL_BYTES = 2000

@@ -7,12 +7,12 @@ import re
 
 from toolcrib.approval.shell.handlers.interpreters import scripting_language
 from toolcrib.approval.shell.handlers.wrappers import run_project_command
-from toolcrib.approval.shell.model import Data, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.model import ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
-from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code
 
 MAKE = name_set("make gmake bmake")
@@ -45,7 +45,7 @@ MAKE_VARIABLE = re.compile(r"\$(?:\$|[({](\w+)[)}]|[@<^*?+%]|[({][@<^*?+%][DF]?[
 MAKE_VARIABLES = {"CC": "cc", "CXX": "c++", "AR": "ar", "LD": "ld", "MAKE": "make", "RM": "rm -f", "SHELL": "/bin/sh"}
 
 
-def build(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def build(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge recipes that a build tool reads from its input, from `--eval`, or from a file that was just written."""
     arguments = parse_arguments(call.words, frozenset((*FILE_OPTIONS, *DIRECTORY_OPTIONS, "--eval")))
     for value in arguments.values("--eval"):
@@ -64,7 +64,7 @@ def build(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -> None:
+def read_build_file(runner: Runner, data: StreamData, call: CommandCall, site: CommandLocation) -> None:
     if data.text is None:
         if data.origin & Origin.NETWORK:
             runner.report("remote_code", f"runs what {call.program} reads from a file that came from the network", site)
@@ -86,7 +86,7 @@ def read_build_file(runner: Runner, data: Data, call: CommandCall, site: Site) -
         runner.report("unknown_code", f"runs what {call.program} reads from a file that was just written", site)
 
 
-def run_recipes(runner: Runner, text: str, call: CommandCall, site: Site) -> None:
+def run_recipes(runner: Runner, text: str, call: CommandCall, site: CommandLocation) -> None:
     """Judge the recipe lines of a makefile or justfile, each of which a shell runs."""
     lines = text.replace("\\\n", " ").splitlines()
     if len(lines) > MAX_LINES:
@@ -120,7 +120,7 @@ def expand(text: str, variables: dict[str, str]) -> str:
     return MAKE_VARIABLE.sub(value, text)
 
 
-def packages(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def packages(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge scripts of a package.json that this command line wrote or changed, when npm and the like run them."""
     arguments = parse_arguments(call.words, SPECS["npm"].values | {"--cwd", "--dir"})
     operands = [each.text for each in arguments.operands]
@@ -139,7 +139,9 @@ def packages(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return (scripting_language if call.program == "bun" else run_project_command)(runner, call, site)
 
 
-def run_package_scripts(runner: Runner, operands: list[str], directory: str, call: CommandCall, site: Site) -> None:
+def run_package_scripts(
+    runner: Runner, operands: list[str], directory: str, call: CommandCall, site: CommandLocation
+) -> None:
     verb = operands[0] if operands else "install"
     name = operands[1] if verb in ("run", "run-script", "rum") and len(operands) > 1 else verb
     name = "test" if verb in ("t", "tst") else name

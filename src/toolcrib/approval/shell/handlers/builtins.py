@@ -7,16 +7,16 @@ import re
 from toolcrib.approval.shell.assignments import REFERENCE, REFERRING
 from toolcrib.approval.shell.expansion import ASSIGNMENT, previous_directory
 from toolcrib.approval.shell.judge import STANDARD_INPUT
-from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, Data, ExpandedWord, Origin
+from toolcrib.approval.shell.model import ANYTHING, NOTHING, UNKNOWN, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.outputs import literal_output
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Handler, Runner, Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.state import ShellState
 
 
-def change_directory(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def change_directory(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     operands = [word for word in call.words if not re.fullmatch(r"-[LPe@n]+|--", word.text)]
     if not operands and call.program == "pushd":
         go_to(call.state, ExpandedWord(call.state.stack[-1] if call.state.stack else UNKNOWN))
@@ -33,14 +33,14 @@ def change_directory(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     return NOTHING
 
 
-def pop_directory(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def pop_directory(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     stack = call.state.stack
     go_to(call.state, ExpandedWord(stack[-1] if stack and not call.words else UNKNOWN))
     call.state.stack = stack[:-1]
     return NOTHING
 
 
-def go_to(state: State, target: ExpandedWord) -> None:
+def go_to(state: ShellState, target: ExpandedWord) -> None:
     """Change the directory, and remember where `cd -` leads back to."""
     before = here(state)
     if target.known:
@@ -52,14 +52,14 @@ def go_to(state: State, target: ExpandedWord) -> None:
     state.variables["OLDPWD"] = [ExpandedWord(before)]
 
 
-def here(state: State) -> str:
+def here(state: ShellState) -> str:
     """The current directory as a path that does not depend on it; UNKNOWN if it is not known."""
     return state.cwd if state.cwd_known and state.cwd.startswith("/") else UNKNOWN
 
 
-def declare(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
+def declare(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     if not call.words:
-        return Data(None, Origin.SECRET)
+        return StreamData(None, Origin.SECRET)
     for word in call.words:
         match = ASSIGNMENT.match(word.text)
         if match and call.program in REFERRING and any(REFERENCE.match(each.text) for each in call.words):
@@ -69,14 +69,14 @@ def declare(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     return NOTHING
 
 
-def unset(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def unset(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     for word in call.words:
         call.state.variables.pop(word.text, None)
         call.state.functions.pop(word.text, None)
     return NOTHING
 
 
-def set_options(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def set_options(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     words = call.words
     names = [word.text for word in words]
     if "--" in names:
@@ -86,14 +86,14 @@ def set_options(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     return NOTHING
 
 
-def shift(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def shift(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     count = int(call.words[0].text) if call.words and call.words[0].text.isdecimal() else 1
     if call.state.positional is not None:
         call.state.positional = call.state.positional[count:]
     return NOTHING
 
 
-def read(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def read(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     """`read a b <<< 'x y'` assigns known text; anything else is unknown."""
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-N", "-p", "-t", "-u", "-i", "-a"}))
     names = [each.text for each in arguments.operands]
@@ -115,14 +115,14 @@ def read(_runner: Runner, call: CommandCall, _site: Site) -> Data:
     return NOTHING
 
 
-def source_of_lines(call: CommandCall, descriptor: ExpandedWord | None) -> Data | None:
+def source_of_lines(call: CommandCall, descriptor: ExpandedWord | None) -> StreamData | None:
     """What `read` and `mapfile` read: their input, or the descriptor after `-u`."""
     if descriptor is None or descriptor.text == "0":
         return call.stdin
-    return call.state.descriptors.get(descriptor.text, Data(None))
+    return call.state.descriptors.get(descriptor.text, StreamData(None))
 
 
-def map_file(runner: Runner, call: CommandCall, site: Site) -> Data:
+def map_file(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     arguments = parse_arguments(call.words, frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}))
     for hook in arguments.values("-C"):
         runner.run_text(hook.text, call.state.copy(), None, site)
@@ -135,7 +135,7 @@ def map_file(runner: Runner, call: CommandCall, site: Site) -> Data:
     return NOTHING
 
 
-def printf(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
+def printf(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     if call.words[:1] and call.words[0].text == "-v" and len(call.words) > 2:
         inner = CommandCall("printf", call.words[2:], call.state, None, call.text, call.span)
         data = literal_output(inner)
@@ -145,7 +145,7 @@ def printf(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     return None
 
 
-def alias(runner: Runner, call: CommandCall, site: Site) -> Data:
+def alias(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     for word in call.words:
         name, equals, value = word.text.partition("=")
         if equals:
@@ -154,18 +154,18 @@ def alias(runner: Runner, call: CommandCall, site: Site) -> Data:
     return NOTHING
 
 
-def unalias(_runner: Runner, call: CommandCall, _site: Site) -> Data:
+def unalias(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData:
     for word in call.words:
         call.state.aliases.pop(word.text, None)
     return NOTHING
 
 
-def evaluate(runner: Runner, call: CommandCall, site: Site) -> Data:
+def evaluate(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     words = call.words[1:] if call.words[:1] and call.words[0].text == "--" else call.words
     return run_code(runner, words, call, site)
 
 
-def run_code(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: Site) -> Data:
+def run_code(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge words that the shell joins and reads again as code."""
     text = " ".join(word.text for word in words)
     origin = 0
@@ -185,7 +185,7 @@ def run_code(runner: Runner, words: list[ExpandedWord], call: CommandCall, site:
     return runner.run_text(text, call.state, call.stdin, site)
 
 
-def source(runner: Runner, call: CommandCall, site: Site) -> Data:
+def source(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     if not call.words:
         return NOTHING
     word = call.words[0]
@@ -203,28 +203,28 @@ def source(runner: Runner, call: CommandCall, site: Site) -> Data:
     return ANYTHING
 
 
-def trap(runner: Runner, call: CommandCall, site: Site) -> Data:
+def trap(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     words = [word for word in call.words if word.text not in ("--", "-p", "-l")]
     if len(words) > 1 and words[0].text not in ("-", ""):
         runner.run_text(words[0].text, call.state.copy(), None, site)
     return NOTHING
 
 
-def execute(runner: Runner, call: CommandCall, site: Site) -> Data:
+def execute(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     arguments = parse_arguments(call.words, frozenset({"-a"}), stop_early=True)
     if not arguments.operands:
         return NOTHING
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 
-def command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def command(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     arguments = parse_arguments(call.words, frozenset(), stop_early=True)
     if arguments.has("-v", "-V") or not arguments.operands:
         return literal_output(call)
     return runner.invoke(arguments.operands, call.state, call.stdin, site)
 
 
-def complete(runner: Runner, call: CommandCall, site: Site) -> Data:
+def complete(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge what `compgen -C` and `complete -C` run to complete a word."""
     arguments = parse_arguments(call.words, frozenset({"-o", "-A", "-G", "-W", "-F", "-C", "-X", "-P", "-S", "-V"}))
     for value in arguments.values("-C"):
@@ -232,7 +232,7 @@ def complete(runner: Runner, call: CommandCall, site: Site) -> Data:
     return ANYTHING
 
 
-def bind(runner: Runner, call: CommandCall, site: Site) -> Data:
+def bind(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge what `bind -x '"key": command'` binds to a key."""
     for value in parse_arguments(call.words, frozenset({"-m", "-q", "-u", "-r", "-f", "-x"})).values("-x"):
         bound = re.match(r'\s*"(?:[^"\\]|\\.)*"\s*[:\s]\s*(.*)', value.text, re.DOTALL)
@@ -241,7 +241,7 @@ def bind(runner: Runner, call: CommandCall, site: Site) -> Data:
     return NOTHING
 
 
-def remember_program(runner: Runner, call: CommandCall, site: Site) -> Data:
+def remember_program(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """`hash -p file name` makes a name run another program."""
     arguments = parse_arguments(call.words, frozenset({"-p"}))
     program = arguments.value("-p")
@@ -251,7 +251,7 @@ def remember_program(runner: Runner, call: CommandCall, site: Site) -> Data:
     return NOTHING
 
 
-def enable(runner: Runner, call: CommandCall, site: Site) -> Data:
+def enable(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     if parse_arguments(call.words, frozenset({"-f"})).has("-f"):
         runner.report("unknown_code", "loads a library into the shell", site)
     return NOTHING

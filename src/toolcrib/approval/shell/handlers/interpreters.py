@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from toolcrib.approval.shell.judge import STANDARD_INPUT
-from toolcrib.approval.shell.model import ANYTHING, Data, ExpandedWord, Origin
+from toolcrib.approval.shell.model import ANYTHING, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.python_code import judge_python
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
-from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 
 SHELLS = [
     "sh",
@@ -87,7 +87,7 @@ SAME = {
 }
 
 
-def shell(runner: Runner, call: CommandCall, site: Site) -> Data:
+def shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge `sh -c 'code'`, `sh file` and `… | sh`."""
     words = call.words
     inner = call.state.copy()
@@ -125,35 +125,39 @@ def shell(runner: Runner, call: CommandCall, site: Site) -> Data:
     return piped_code(runner, inner, call, site)
 
 
-def inline_code(runner: Runner, code: ExpandedWord, state: State, call: CommandCall, site: Site) -> Data:
+def inline_code(
+    runner: Runner, code: ExpandedWord, state: ShellState, call: CommandCall, site: CommandLocation
+) -> StreamData:
     if not code.known and code.origin & (Origin.NETWORK | Origin.DECODED):
         runner.report("remote_code", "runs code that was fetched or decoded", site)
         return ANYTHING
     return runner.run_text(code.text, state, call.stdin, site)
 
 
-def script_file(runner: Runner, script: ExpandedWord, state: State, call: CommandCall, site: Site) -> Data:
+def script_file(
+    runner: Runner, script: ExpandedWord, state: ShellState, call: CommandCall, site: CommandLocation
+) -> StreamData:
     data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         return runner.run_text(data.text, state, call.stdin, site)
     if data is not None or script.origin:
-        report_foreign(runner, data or Data(None, script.origin), site)
+        report_foreign(runner, data or StreamData(None, script.origin), site)
     if data is None and re.match(r"/dev/(?:tcp|udp)/|https?://", script.text):
         runner.report("remote_code", "runs code from the network", site)
     return ANYTHING
 
 
-def piped_code(runner: Runner, state: State, call: CommandCall, site: Site) -> Data:
+def piped_code(runner: Runner, state: ShellState, call: CommandCall, site: CommandLocation) -> StreamData:
     stdin = call.stdin
     if stdin is None:
         return ANYTHING
     if stdin.text is not None:
         return runner.run_text(stdin.text, state, None, site)
     report_foreign(runner, stdin, site)
-    return Data(None, Origin.PROGRAM | Origin.SHELL)
+    return StreamData(None, Origin.PROGRAM | Origin.SHELL)
 
 
-def report_foreign(runner: Runner, data: Data, site: Site) -> None:
+def report_foreign(runner: Runner, data: StreamData, site: CommandLocation) -> None:
     """Report data that runs as code although the analyser cannot see it."""
     if data.origin & Origin.NETWORK:
         runner.report("remote_code", "runs code from the network", site)
@@ -163,7 +167,7 @@ def report_foreign(runner: Runner, data: Data, site: Site) -> None:
         runner.report("unknown_code", "runs the output of another program as code", site)
 
 
-def python(runner: Runner, call: CommandCall, site: Site) -> Data:
+def python(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge `python -c`, a heredoc or pipe into Python, and a module that is run."""
     arguments = parse_arguments(call.words, SPECS["python"].values, stop_early=True)
     code = arguments.value("-c")
@@ -178,14 +182,14 @@ def python(runner: Runner, call: CommandCall, site: Site) -> Data:
             runner.report("remote_code", "runs code that was fetched or decoded", site)
             return ANYTHING
         judge_python(runner, code.text, call, site)
-        return Data(None, Origin.PROGRAM)
+        return StreamData(None, Origin.PROGRAM)
     module = arguments.value("-m")
     if module is not None:
         at = next(i for i, word in enumerate(call.words) if word is module or word.text.endswith(module.text))
         inner = [module, *call.words[at + 1 :]]
         if module.text in ("pip", "pipx", "uv", "poetry"):
             runner.invoke(inner, call.state, call.stdin, site)
-        return Data(None, Origin.PROGRAM)
+        return StreamData(None, Origin.PROGRAM)
     if arguments.operands and arguments.operands[0].text not in ("-", *STANDARD_INPUT):
         return python_file(runner, arguments.operands[0], call, site)
     if call.stdin is None:
@@ -194,10 +198,10 @@ def python(runner: Runner, call: CommandCall, site: Site) -> Data:
         judge_python(runner, call.stdin.text, call, site)
     else:
         report_foreign(runner, call.stdin, site)
-    return Data(None, Origin.PROGRAM)
+    return StreamData(None, Origin.PROGRAM)
 
 
-def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: Site) -> Data:
+def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: CommandLocation) -> StreamData:
     data = call.state.written(resolve(script, call.state), script.text)
     if data is not None and data.text is not None:
         judge_python(runner, data.text, call, site)
@@ -207,10 +211,10 @@ def python_file(runner: Runner, script: ExpandedWord, call: CommandCall, site: S
     if "shell" in texts and "-c" in texts and texts.index("-c") + 1 < len(texts):
         # `manage.py shell -c code` runs code inside a web framework.
         judge_python(runner, texts[texts.index("-c") + 1], call, site)
-    return Data(None, Origin.PROGRAM)
+    return StreamData(None, Origin.PROGRAM)
 
 
-def scripting_language(runner: Runner, call: CommandCall, site: Site) -> Data:
+def scripting_language(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge one-liners of perl, ruby, node and the like."""
     language = SAME.get(call.program, call.program)
     codes = inline_values(call.words, INLINE[language])
@@ -221,14 +225,14 @@ def scripting_language(runner: Runner, call: CommandCall, site: Site) -> Data:
             runner.report("remote_code", "runs code that was fetched or decoded", site)
         judge_script_code(runner, language, code.text, call, site)
     if codes:
-        return Data(None, Origin.PROGRAM)
+        return StreamData(None, Origin.PROGRAM)
     operands = script_operands(language, call)
     if language == "deno" or (call.program == "bun"):
         if any(re.match(r"https?://", word.text) for word in operands):
             runner.report("remote_code", "runs code from the network", site)
-        return Data(None, Origin.PROGRAM)
+        return StreamData(None, Origin.PROGRAM)
     judge_source(runner, language, code_from(call, operands[0] if operands else ExpandedWord("-")), call, site)
-    return Data(None, Origin.PROGRAM)
+    return StreamData(None, Origin.PROGRAM)
 
 
 def script_operands(language: str, call: CommandCall) -> list[ExpandedWord]:
@@ -239,15 +243,17 @@ def script_operands(language: str, call: CommandCall) -> list[ExpandedWord]:
     return [] if language == "php" and [word.text for word in call.words[:1]] == ["--"] else operands
 
 
-def code_from(call: CommandCall, file: ExpandedWord) -> Data | None:
+def code_from(call: CommandCall, file: ExpandedWord) -> StreamData | None:
     """What is known about the code in a file (input, or written by this line); None for a file from elsewhere."""
     if file.text in ("-", *STANDARD_INPUT):
         return call.stdin
     data = call.state.written(resolve(file, call.state), file.text)
-    return Data(None, file.origin) if data is None and file.origin & Origin.NETWORK else data
+    return StreamData(None, file.origin) if data is None and file.origin & Origin.NETWORK else data
 
 
-def judge_source(runner: Runner, language: str, data: Data | None, call: CommandCall, site: Site) -> None:
+def judge_source(
+    runner: Runner, language: str, data: StreamData | None, call: CommandCall, site: CommandLocation
+) -> None:
     if data is not None and data.text is not None:
         judge_script_code(runner, language, data.text, call, site)
     elif data is not None:
@@ -272,7 +278,7 @@ def inline_values(words: list[ExpandedWord], options: tuple[str, ...]) -> list[E
     return found
 
 
-def awk(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def awk(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     arguments = call.arguments
     files = arguments.values("-f", "--file", "-E", "--exec", "-i", "--include")
     for file in files:

@@ -6,11 +6,11 @@ import re
 
 from toolcrib.approval.shell.handlers.interpreters import code_from, report_foreign
 from toolcrib.approval.shell.judge import judge_write
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData
 from toolcrib.approval.shell.paths import is_private, resolve
 from toolcrib.approval.shell.rules import BY_PROGRAM
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.runner import Handler, Runner, Site
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
 from toolcrib.approval.shell.script_code import judge_script_code
 from toolcrib.approval.shell.sql import MAX_SQL, sql_danger
 
@@ -55,7 +55,7 @@ EXECUTING_SUBSTITUTION = re.compile(
 POSITIONAL_SQL = frozenset({"sqlite3", "duckdb", "bq", "turso"})
 
 
-def sql_client(runner: Runner, call: CommandCall, site: Site) -> Data:
+def sql_client(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge the SQL that a client gets from options, operands or standard input."""
     texts = option_values(call.words, SQL_OPTIONS[call.program])
     if call.program in POSITIONAL_SQL:
@@ -78,10 +78,10 @@ def sql_client(runner: Runner, call: CommandCall, site: Site) -> Data:
             texts.append(ExpandedWord(data.text))
     for text in texts:
         judge_sql(runner, call, text.text, site)
-    return Data(None, Origin.PROGRAM)
+    return StreamData(None, Origin.PROGRAM)
 
 
-def judge_sql(runner: Runner, call: CommandCall, text: str, site: Site) -> None:
+def judge_sql(runner: Runner, call: CommandCall, text: str, site: CommandLocation) -> None:
     if text.strip() == UNKNOWN or len(text) > MAX_SQL:
         runner.report("sql", "runs SQL that is only known at run time", site)
         return
@@ -111,7 +111,7 @@ def option_values(words: list[ExpandedWord], names: tuple[str, ...]) -> list[Exp
     return found
 
 
-def git(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def git(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge commands hidden in git's configuration, and what it runs for each commit or module."""
     aliases: dict[str, str] = {}
     for setting in call.arguments.values("-c"):
@@ -149,7 +149,7 @@ def git(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def remember_git(runner: Runner, call: CommandCall, site: Site) -> None:
+def remember_git(runner: Runner, call: CommandCall, site: CommandLocation) -> None:
     """Follow what git commands in one line prepare for each other: aliases, remotes, fresh clones."""
     words = [each.text for each in call.arguments.operands]
     texts = [word.text for word in call.words]
@@ -168,7 +168,7 @@ def is_new_remote(name: str, call: CommandCall) -> bool:
     return "remote " + name in call.state.aliases or bool(re.match(r"(?:https?|git|ssh)://", name))
 
 
-def framework_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def framework_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge code that is passed to a web framework's console."""
     texts = [word.text for word in call.words]
     for verb in ("runner", "r", "tinker", "--execute"):
@@ -177,7 +177,7 @@ def framework_shell(runner: Runner, call: CommandCall, site: Site) -> Data | Non
     return None
 
 
-def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def sed(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge sed scripts that write files or run commands."""
     arguments = call.arguments
     scripts = arguments.values("-e", "--expression")
@@ -204,7 +204,7 @@ def sed(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def editor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge vim commands: shell escapes and writes."""
     commands = [word.text for word in call.arguments.values("-c", "--cmd")]
     commands += [word.text[1:] for word in call.words if word.text.startswith("+") and len(word.text) > 1]
@@ -238,7 +238,7 @@ def editor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def archiver(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def archiver(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the commands that tar, rsync and zip run on the side."""
     for word in call.arguments.values(
         "--to-command",
@@ -261,7 +261,7 @@ def archiver(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def download(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
+def download(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     """Remember the files that curl and wget write: running one of them later is code from the network."""
     arguments = call.arguments
     targets = (
@@ -270,7 +270,7 @@ def download(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
     if call.program == "aria2c":
         targets = arguments.values("-o", "--out")
     addresses = [each for each in arguments.operands if each.text] + arguments.values("--url")
-    network = Data(None, Origin.NETWORK)
+    network = StreamData(None, Origin.NETWORK)
     if any(target.text == "-" for target in targets):
         return network
     saves = call.program in ("wget", "aria2c") or arguments.has("-O", "--remote-name", "--remote-name-all")
@@ -284,14 +284,14 @@ def download(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
             if name:
                 call.state.files[resolve(path, call.state)] = network
     if arguments.has("--spider") or arguments.has("-I", "--head"):
-        return Data(None)
+        return StreamData(None)
     local = [each for each in addresses if re.match(r"(?:https?://)?(?:localhost|127\.|\[::1\]|0\.0\.0\.0)", each.text)]
     if targets and call.program != "curl":
         return ANYTHING
-    return network if not local or len(local) < len(addresses) else Data(None, Origin.NETWORK)
+    return network if not local or len(local) < len(addresses) else StreamData(None, Origin.NETWORK)
 
 
-def copy_data(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
+def copy_data(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     """Copy what is known about a file to its copy."""
     operands = call.arguments.operands
     if len(operands) == 2:
@@ -300,22 +300,22 @@ def copy_data(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
         program = source.rpartition("/")[2]
         if data is None and PROGRAM_FILE.match(source) and program in BY_PROGRAM:
             # The program is the same under its new name.
-            data = Data(f'{source} "$@"')
+            data = StreamData(f'{source} "$@"')
         if data is None and is_private(source):
-            data = Data(None, Origin.PRIVATE | Origin.FILE)
+            data = StreamData(None, Origin.PRIVATE | Origin.FILE)
         if data is not None:
             call.state.files[resolve(operands[1], call.state)] = data
     return None
 
 
-def tee(_runner: Runner, call: CommandCall, _site: Site) -> Data | None:
+def tee(_runner: Runner, call: CommandCall, _site: CommandLocation) -> StreamData | None:
     for each in call.arguments.operands:
         if call.stdin is not None:
             call.state.files[resolve(each, call.state)] = call.stdin
     return call.stdin
 
 
-def network_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def network_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge netcat and socat when they connect a program to the network."""
     for value in option_values(call.words, ("-e", "-c", "--exec", "--sh-exec")) if call.program != "socat" else []:
         runner.report("remote_code", "connects a program to the network", site)
@@ -329,14 +329,14 @@ def network_shell(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def splitter(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def splitter(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the command that split pipes each piece to."""
     for value in option_values(call.words, ("--filter",)):
-        runner.run_text(value.text, call.state.copy(), call.stdin or Data(None, Origin.PROGRAM), site)
+        runner.run_text(value.text, call.state.copy(), call.stdin or StreamData(None, Origin.PROGRAM), site)
     return None
 
 
-def macro_processor(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def macro_processor(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the commands that m4 runs while it expands macros."""
     inputs = [call.state.written(resolve(each, call.state)) for each in call.arguments.operands] or [call.stdin]
     for data in inputs:

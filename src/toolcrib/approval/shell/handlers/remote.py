@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import parse_arguments
 from toolcrib.approval.shell.paths import resolve
 from toolcrib.approval.shell.rules.base import SPECS, CommandCall
-from toolcrib.approval.shell.runner import Handler, Runner, Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.state import ShellState
 
 DOCKER_RUN_VALUES = SPECS["docker"].values | name_set(
     "-p --publish -m --memory --add-host --cpuset-cpus --dns --expose --gpus --group-add -h "
@@ -20,7 +20,7 @@ DOCKER_RUN_VALUES = SPECS["docker"].values | name_set(
 KUBECTL_EXEC = ("exec", "run", "debug")
 
 
-def secure_shell(runner: Runner, call: CommandCall, site: Site) -> Data:
+def secure_shell(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge what runs on the other host, and commands hidden in options."""
     arguments = parse_arguments(call.words, SPECS["ssh"].values, stop_early=True)
     for option in arguments.values("-o"):
@@ -31,26 +31,26 @@ def secure_shell(runner: Runner, call: CommandCall, site: Site) -> Data:
     if len(words) < 2:
         if words and call.stdin is not None:
             run_piped(runner, call, site, words[0].text)
-        return Data(None, Origin.PROGRAM | Origin.NETWORK)
+        return StreamData(None, Origin.PROGRAM | Origin.NETWORK)
     inner = remote_state(call, words[0].text)
     words = [words[0], *words[2:]] if words[1].text == "--" else words
     if len(words) < 2:
-        return Data(None, Origin.PROGRAM | Origin.NETWORK)
+        return StreamData(None, Origin.PROGRAM | Origin.NETWORK)
     return without_origin(runner.run_text(" ".join(word.text for word in words[1:]), inner, call.stdin, site))
 
 
-def remote_state(call: CommandCall, host: str) -> State:
+def remote_state(call: CommandCall, host: str) -> ShellState:
     state = call.state.copy()
     state.remote = host
     state.cwd, state.cwd_known = "", True
     return state
 
 
-def without_origin(data: Data) -> Data:
-    return Data(None, data.origin | Origin.NETWORK | Origin.PROGRAM)
+def without_origin(data: StreamData) -> StreamData:
+    return StreamData(None, data.origin | Origin.NETWORK | Origin.PROGRAM)
 
 
-def run_piped(runner: Runner, call: CommandCall, site: Site, host: str) -> None:
+def run_piped(runner: Runner, call: CommandCall, site: CommandLocation, host: str) -> None:
     """Judge a script on the standard input of a login shell."""
     stdin = call.stdin
     if stdin is None:
@@ -61,7 +61,7 @@ def run_piped(runner: Runner, call: CommandCall, site: Site, host: str) -> None:
         runner.report("remote_code", "runs data from elsewhere as code on another host", site)
 
 
-def container(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def container(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what `docker run` and `docker exec` run, mapping mounts to host paths."""
     words = call.words
     outer = parse_arguments(words, SPECS["docker"].values, stop_early=True).operands
@@ -106,7 +106,7 @@ def bind_mounts(values: list[ExpandedWord], call: CommandCall) -> list[tuple[str
     return found
 
 
-def cluster(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def cluster(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what `kubectl exec … -- command` runs."""
     texts = [word.text for word in call.words]
     if not any(verb in texts for verb in KUBECTL_EXEC) or "--" not in texts:
@@ -117,7 +117,7 @@ def cluster(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return runner.invoke(inner, state, call.stdin, site) if inner else None
 
 
-def bundled(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def bundled(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge `k3s kubectl …`, where one program contains another."""
     if call.words and call.words[0].text in ("kubectl", "crictl", "ctr", "helm"):
         inner = [word for word in call.words if word.text != "--"] if call.program == "minikube" else call.words
@@ -125,14 +125,14 @@ def bundled(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def salt(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def salt(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
     if "cmd.run" in texts and texts.index("cmd.run") + 1 < len(texts):
         runner.run_text(texts[texts.index("cmd.run") + 1], call.state.copy(), None, site)
     return None
 
 
-def after_dashes(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def after_dashes(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the command after `--`, as in `lxc exec c -- rm …`."""
     texts = [word.text for word in call.words]
     if "--" in texts and texts.index("--") + 1 < len(texts):
@@ -153,7 +153,7 @@ def after_dashes(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 def script_option(names: tuple[str, ...]) -> Handler:
     """A handler for programs that take a command line in an option."""
 
-    def handle(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+    def handle(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
         spec = SPECS.get(call.program)
         values = frozenset(names) | (spec.values if spec is not None else frozenset())
         for value in parse_arguments(call.words, values).values(*names):
@@ -163,14 +163,14 @@ def script_option(names: tuple[str, ...]) -> Handler:
     return handle
 
 
-def nix(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def nix(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge `nix develop -c command …`, which takes the rest of the line."""
     at = next((at for at, word in enumerate(call.words) if word.text in ("-c", "--command")), None)
     inner = call.words[at + 1 :] if at is not None else []
     return runner.invoke(inner, call.state.copy(), call.stdin, site) if inner else None
 
 
-def aws(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def aws(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the commands that `aws ssm send-command` runs on other machines."""
     if any(word.text == "send-command" for word in call.words):
         given = parse_arguments(call.words, frozenset({"--parameters"})).value("--parameters")
@@ -181,7 +181,7 @@ def aws(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def file_transfer(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def file_transfer(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the commands that lftp, sftp and ftp get from options, a batch file or standard input."""
     arguments = parse_arguments(call.words, SPECS["sftp"].values | {"-e"})
     texts = [value.text for value in arguments.values("-e", "-c")] if call.program == "lftp" else []
@@ -196,7 +196,7 @@ def file_transfer(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def ansible(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def ansible(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     module = call.arguments.value("-m", "--module-name")
     text = call.arguments.value("-a", "--args")
     if text is not None and (module is None or module.text.rpartition(".")[2] in ("shell", "command", "raw", "script")):
@@ -206,7 +206,7 @@ def ansible(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def later(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def later(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge a command line that `at`, `batch` or `crontab -` reads from its input."""
     stdin = call.stdin
     if stdin is None:
@@ -222,7 +222,7 @@ def later(runner: Runner, call: CommandCall, site: Site) -> Data | None:
     return None
 
 
-def terminal(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def terminal(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what tmux and screen start or type."""
     values = SPECS[call.program].values
     typed = any(word.text in ("send-keys", "send", "stuff", "-X") for word in call.words)

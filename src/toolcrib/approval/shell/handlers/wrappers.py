@@ -10,14 +10,14 @@ import msgspec
 from toolcrib.approval.shell.assignments import judge_environment
 from toolcrib.approval.shell.expansion import ASSIGNMENT
 from toolcrib.approval.shell.handlers.interpreters import report_foreign
-from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, Data, ExpandedWord, Origin, name_set
+from toolcrib.approval.shell.model import ANYTHING, UNKNOWN, ExpandedWord, Origin, StreamData, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
 from toolcrib.approval.shell.parser import split_words
 from toolcrib.approval.shell.paths import is_private, is_secret, place, resolve
 from toolcrib.approval.shell.rules.base import CommandCall
-from toolcrib.approval.shell.rules.delete import finds_from_the_top
-from toolcrib.approval.shell.runner import Handler, Runner, Site
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.rules.delete import is_find_from_root
+from toolcrib.approval.shell.runner import CommandLocation, Handler, Runner
+from toolcrib.approval.shell.state import ShellState
 from toolcrib.approval.shell.syntax import LiteralText, WordPart
 
 ANY_ASSIGNMENT = re.compile(r"[^=\s-][^=\s]*=")
@@ -180,7 +180,7 @@ RUNNERS: dict[str, re.Pattern[str]] = {
 }
 
 
-def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def unwrap(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the command inside a wrapper."""
     shape = WRAPPERS[call.program]
     arguments = parse_arguments(call.words, shape.values, stop_early=True)
@@ -209,8 +209,13 @@ def unwrap(runner: Runner, call: CommandCall, site: Site) -> Data | None:
 
 
 def run_assigned(
-    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
-) -> Data | None:
+    runner: Runner,
+    call: CommandCall,
+    shape: Wrapper,
+    words: list[ExpandedWord],
+    state: ShellState,
+    site: CommandLocation,
+) -> StreamData | None:
     """Judge a command with the variables that a wrapper sets for it."""
     # Only some wrappers accept assignments; after the others, the author means the same by them.
     assigned: dict[str, list[ExpandedWord]] = {}
@@ -230,8 +235,13 @@ def run_assigned(
 
 
 def run_wrapped(
-    runner: Runner, call: CommandCall, shape: Wrapper, words: list[ExpandedWord], state: State, site: Site
-) -> Data | None:
+    runner: Runner,
+    call: CommandCall,
+    shape: Wrapper,
+    words: list[ExpandedWord],
+    state: ShellState,
+    site: CommandLocation,
+) -> StreamData | None:
     if words and words[0].text == "--":
         words = words[1:]
     if shape.operands and shape.script and words and words[0].text in shape.script and len(words) > 1:
@@ -245,7 +255,7 @@ def run_wrapped(
     return runner.invoke(words, state, call.stdin, site)
 
 
-def run_lines(runner: Runner, call: CommandCall, site: Site) -> Data:
+def run_lines(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge what `parallel` without a command runs: every line that it reads."""
     if call.stdin is not None and call.stdin.text is not None:
         return runner.run_text(call.stdin.text, call.state.copy(), None, site)
@@ -253,7 +263,7 @@ def run_lines(runner: Runner, call: CommandCall, site: Site) -> Data:
     return ANYTHING
 
 
-def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: Site) -> Data:
+def run_joined(runner: Runner, words: list[ExpandedWord], call: CommandCall, site: CommandLocation) -> StreamData:
     if call.program == "parallel":
         texts = [word.text for word in words]
         inputs = next((at for at, text in enumerate(texts) if text in (":::", "::::", ":::+")), len(texts))
@@ -311,7 +321,7 @@ def part_text(part: WordPart) -> str:
     return part.text if isinstance(part, LiteralText) else UNKNOWN
 
 
-def run_project_command(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def run_project_command(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge what `poetry run`, `bundle exec` and the like start."""
     operands = parse_arguments(
         call.words, frozenset({"-n", "-p", "--env-file", "--project", "--config", "-c", "--with"}), stop_early=True
@@ -330,7 +340,7 @@ def run_project_command(runner: Runner, call: CommandCall, site: Site) -> Data |
     return runner.invoke(words, call.state, call.stdin, site) if words else None
 
 
-def substitute_user(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def substitute_user(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge `su -c 'command'`."""
     arguments = call.arguments
     script = arguments.value("-c", "--command", "--session-command")
@@ -340,7 +350,7 @@ def substitute_user(runner: Runner, call: CommandCall, site: Site) -> Data | Non
 MAX_WORDS = 256
 
 
-def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
+def xargs(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData:
     """Judge what xargs runs, with the words that it reads if they are known."""
     values = name_set(
         "-a -d -E -e_ -I -L -n -P -s --arg-file --delimiter --max-args --max-procs --max-lines "
@@ -375,7 +385,7 @@ def xargs(runner: Runner, call: CommandCall, site: Site) -> Data:
         return ANYTHING
     inner = [*words, *inputs]
     printed = runner.invoke(inner, state, None, site)
-    return Data(printed.text, printed.origin | origin)
+    return StreamData(printed.text, printed.origin | origin)
 
 
 def separator_of(arguments: Arguments) -> str:
@@ -398,7 +408,7 @@ def input_parts(text: str | None, arguments: Arguments) -> list[str]:
     return [*parts[:MAX_WORDS], UNKNOWN] if len(parts) > MAX_WORDS else parts
 
 
-def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def find(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     """Judge the commands that find runs on what it finds."""
     words = call.words
     roots = []
@@ -408,7 +418,7 @@ def find(runner: Runner, call: CommandCall, site: Site) -> Data | None:
         if not word.text.startswith("-"):
             roots.append(word)
     root = roots[0] if roots else ExpandedWord(".")
-    from_the_top, secrets = finds_from_the_top(call), looks_for_secrets(call)
+    from_the_top, secrets = is_find_from_root(call), looks_for_secrets(call)
     ends = [at for at, word in enumerate(words) if word.text in (";", "+", "\\;")]
     for number, word in enumerate(words):
         if word.text not in ("-exec", "-execdir", "-ok", "-okdir"):
@@ -452,7 +462,7 @@ def looks_for_secrets(call: CommandCall) -> bool:
     )
 
 
-def fd(runner: Runner, call: CommandCall, site: Site) -> Data | None:
+def fd(runner: Runner, call: CommandCall, site: CommandLocation) -> StreamData | None:
     texts = [word.text for word in call.words]
     for flag in ("-x", "-X", "--exec", "--exec-batch"):
         if flag in texts:

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import msgspec
 
-from toolcrib.approval.shell.model import Data, ExpandedWord, Severity, name_set
+from toolcrib.approval.shell.model import ExpandedWord, Severity, StreamData, name_set
 from toolcrib.approval.shell.options import Arguments, parse_arguments
-from toolcrib.approval.shell.state import State
+from toolcrib.approval.shell.state import ShellState
 
 
 class DangerClass(msgspec.Struct, frozen=True):
@@ -29,8 +29,8 @@ class CommandCall:
 
     program: str
     words: list[ExpandedWord]
-    state: State
-    stdin: Data | None
+    state: ShellState
+    stdin: StreamData | None
     text: str
     span: tuple[int, int]
 
@@ -43,7 +43,7 @@ class CommandCall:
             return self.arguments_of_sub(spec)
         return parse_arguments(self.words, spec.values, single_dash=spec.single_dash, stop_early=spec.stop_early)
 
-    def arguments_of_sub(self, spec: Spec) -> Arguments:
+    def arguments_of_sub(self, spec: OptionSpec) -> Arguments:
         """The arguments of a program whose sub-commands use the same option differently."""
         first = parse_arguments(self.words, spec.values, stop_early=True)
         name = first.operands[0].text if first.operands else ""
@@ -99,7 +99,7 @@ class Rule:
         )
 
 
-class Spec(msgspec.Struct, frozen=True):
+class OptionSpec(msgspec.Struct, frozen=True):
     """How a program reads its arguments: the options that take a value."""
 
     values: frozenset[str]
@@ -111,8 +111,8 @@ class Spec(msgspec.Struct, frozen=True):
     """The same for every other sub-command."""
 
 
-def spec(values: str, *, single_dash: bool = False, stop_early: bool = False) -> Spec:
-    return Spec(frozenset(values.split()), single_dash, stop_early)
+def spec(values: str, *, single_dash: bool = False, stop_early: bool = False) -> OptionSpec:
+    return OptionSpec(frozenset(values.split()), single_dash, stop_early)
 
 
 def operand(test: Callable[[str], object]) -> Predicate:
@@ -129,7 +129,7 @@ def operands_at_least(count: int) -> Predicate:
     return lambda call: len(call.arguments.operands) >= count
 
 
-SPECS: dict[str, Spec] = {
+SPECS: dict[str, OptionSpec] = {
     "sudo": spec("-u -g -p -h -C -r -t -T -U -D -R --user --group --prompt --host --chdir --chroot", stop_early=True),
     "nsenter": spec("-t --target -S -G --setuid --setgid --root --wd", stop_early=True),
     "npx": spec("-p --package -w --workspace --node-arg -c --call", stop_early=True),
@@ -139,7 +139,7 @@ SPECS: dict[str, Spec] = {
     "chown": spec("--reference --from"),
     "chgrp": spec("--reference"),
     "setfacl": spec("-m -x -M -X --modify --remove --set --set-file"),
-    "git": Spec(
+    "git": OptionSpec(
         name_set("-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env"),
         subs={
             "push": name_set("-o --push-option --repo --receive-pack --exec"),

@@ -37,7 +37,7 @@ def empties_system_directory(call: CommandCall) -> bool:
     )
 
 
-def finds_from_the_top(call: CommandCall) -> bool:
+def is_find_from_root(call: CommandCall) -> bool:
     """`find / -delete` without a test that narrows it down."""
     texts = [word.text for word in call.words]
     roots = [word for word in call.words if not word.text.startswith("-")][:1]
@@ -64,7 +64,7 @@ def finds_from_the_top(call: CommandCall) -> bool:
     return bool(roots) and not tests and place(resolve(roots[0], call.state), call.state) in CATASTROPHIC
 
 
-def takes_what_is_found(call: CommandCall) -> bool:
+def deletes_listed_paths(call: CommandCall) -> bool:
     """True after `find | xargs`, or for paths that another command lists, unless `-i` asks about each."""
     if call.arguments.has("-i") and not call.arguments.has("-f", "--force"):
         return False
@@ -106,7 +106,7 @@ RULES = (
     Rule(
         "rm grm srm unlink shred",
         reason="deletes every file that another command finds",
-        where=takes_what_is_found,
+        where=deletes_listed_paths,
         yes="find . -name '*.o' | xargs rm",
         no="find . -name '*.o' | xargs ls",
     ),
@@ -148,7 +148,7 @@ RULES = (
         "find gfind",
         reason="deletes everything under the root or a system directory",
         flags="-delete",
-        where=finds_from_the_top,
+        where=is_find_from_root,
         severity="block",
         yes="find / -delete",
         no="find / -name x",

@@ -17,7 +17,7 @@ fi
 # Held open in both directions: a writer that closes it does not end the input.
 exec 9<>"$folder/$id.in"
 trap 'exec 9>&-' USR1
-echo $$ >"$folder/$id.keeper"
+echo $$ >"$folder/$id.supervisor"
 setsid "$BASH" --norc --noprofile -c "$entry" bash "$runner" "$folder" "$folder/$id.blob" \
     <"$folder/$id.in" >>"$folder/$id.log" 2>&1 9>&- &
 child=$!
@@ -29,4 +29,4 @@ while :; do
 done
 # The runner records the code itself unless it was killed or replaced by exec.
 [[ -s $folder/$id.exit ]] || echo "$code" >|"$folder/$id.exit"
-rm -f "$folder/$id.in" "$folder/$id.keeper" "$folder/$id.blob"
+rm -f "$folder/$id.in" "$folder/$id.supervisor" "$folder/$id.blob"
