@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -378,3 +380,16 @@ def test_closing_a_session_closes_the_environments_of_its_tasks(runtime: Runtime
     terminal.run(terminal.environments.close_session("s"))
     assert not is_running(pids["a"])
     assert [entry.spec.session for entry in terminal.environments.entries()] == ["other"]
+
+
+def test_commands_do_not_inherit_ignored_signals(tmp_path: Path) -> None:
+    """Ctrl-C and a hang-up reach commands of a toolcrib that was started with `nohup`, or by a script with `&`."""
+    program = f"trap '' HUP INT QUIT; exec {sys.executable} -m toolcrib tools run terminal"
+    arguments = json.dumps({"command": "grep SigIgn /proc/self/status"})
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TOOLCRIB_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        ["bash", "-c", f'{program} "$1"', "bash", arguments], env=environ, cwd=tmp_path, capture_output=True, check=True
+    )
+
+    ignored = int(json.loads(done.stdout)["output"].split()[1], 16)
+    assert ignored & 0b111 == 0
