@@ -26,12 +26,22 @@ from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
 from toolcrib.registry.default import registry as default_registry
+from toolcrib.registry.install_guard import refusing_installs
 from toolcrib.registry.registry import ToolRegistry
 from toolcrib.registry.results import message_of
 
 logger = logging.getLogger(__name__)
 
 NOT_TOOL_FILES = frozenset({"__init__.py", "registry.py", "mcp_tool.py"})
+HERMES_PACKAGES = {
+    "croniter": "croniter",
+    "jinja2": "jinja2",
+    "psutil": "psutil",
+    "tenacity": "tenacity",
+    "websockets": "websockets",
+    "yaml": "PyYAML",
+}
+"""What the extra `hermes` installs, by import name: packages that files written for Hermes Agent take for granted."""
 # Increase this when the rule for what declares a tool changes, to invalidate cached verdicts.
 SCAN_RULE = 1
 
@@ -204,15 +214,18 @@ def _load(
     path: Path, name: str, source: Source, registry: ToolRegistry, import_module: Callable[[], object]
 ) -> LoadedFile:
     problem = ""
-    with registry.loading(source) as loading:
+    with registry.loading(source) as loading, refusing_installs() as installs:
         _, error = attempt_everything(import_module)
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
             # The contract: report a failing file and load the rest. Undo its registrations: they may need what failed.
             registry.take_back(loading)
-            problem = explain_import_error(error)
+            refused = installs.attempts[-1].sentence() if installs.attempts else ""
+            problem = refused or explain_import_error(error)
             logger.warning("skipped tool file %s: %s", path, problem)
+        elif installs.attempts:
+            logger.warning("tool file %s: %s", path, installs.attempts[-1].sentence())
     return LoadedFile(path, name, [] if problem else list(dict.fromkeys(loading.registered)), problem)
 
 
@@ -222,6 +235,11 @@ def explain_import_error(error: BaseException) -> str:
         package, _, module = error.name.partition(".")
         if package in ("tools", compat_imports.USER_TOOLS_NAMESPACE) and module:
             return f"it imports {error.name!r}, which does not exist; put {module.split('.')[0]}.py beside it"
+        if package in HERMES_PACKAGES:
+            return (
+                f"it needs the package {HERMES_PACKAGES[package]!r}, which Hermes Agent brings with it; "
+                "run `pip install 'toolcrib[hermes]'` and start again"
+            )
         return f"it needs the package {package!r}, which is not installed; install it and start again"
     if isinstance(error, SyntaxError):
         where = "" if error.lineno is None else f"line {error.lineno}: "

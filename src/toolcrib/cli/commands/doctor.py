@@ -26,6 +26,7 @@ from toolcrib.definitions.build import TOO_DEEP, is_too_deep
 from toolcrib.dispatch.arguments import ArgumentChecker
 from toolcrib.mcp.client.servers import read_server
 from toolcrib.plugins.discover import FoundPlugin, discover_all
+from toolcrib.plugins.load import with_outcomes
 from toolcrib.registry.default import registry as default_registry
 from toolcrib.registry.discovery import LoadedFile
 from toolcrib.runtime import Runtime
@@ -41,6 +42,7 @@ EXTRAS = {
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
+    "hermes": "PyYAML",
 }
 """The extras of the distribution, each with the package that it installs."""
 
@@ -125,8 +127,8 @@ def inspect_installation(*, online: bool = False) -> DoctorReport:
         InstallationProblem(sentence, "fix the tool file or plugin that it names")
         for sentence in runtime.registry.rejections
     ]
-    plugins = discover_all(runtime.settings)
-    problems += _plugin_problems(plugins, runtime)
+    plugins = with_outcomes(discover_all(runtime.settings), runtime.loaded_plugins)
+    problems += _plugin_problems(plugins)
     for key, sentence in unknown_toolsets(runtime):
         problems.append(InstallationProblem(f"config key {key}: {sentence}", f"`toolcrib config set {key} NAME,NAME`"))
     problems += _schema_problems(runtime)
@@ -158,21 +160,18 @@ def _runtime() -> Runtime:
             return Runtime(settings=Settings(home=find_home()), registry=default_registry).load(servers=False)
 
 
-def _plugin_problems(plugins: list[FoundPlugin], runtime: Runtime) -> list[InstallationProblem]:
+def _plugin_problems(plugins: list[FoundPlugin]) -> list[InstallationProblem]:
     """Problems of the enabled plugins; a disabled one cannot break anything."""
-    enabled = [plugin for plugin in plugins if plugin.state == "enabled"]
-    gone = {plugin.name for plugin in enabled if plugin.origin == "missing"}
-    reported = [(plugin.name, sentence) for plugin in enabled for sentence in plugin.problems]
-    for loaded in runtime.loaded_plugins:
-        reported += [(loaded.name, loaded.problem)] if loaded.problem else []
-        reported += [(loaded.name, f"{file.path}: {file.problem}") for file in loaded.files if file.problem]
-    # The loader repeats what discovery found.
+    enabled = [plugin for plugin in plugins if plugin.state in ("enabled", "failed")]
     return [
         InstallationProblem(
-            f"plugin {name!r}: {sentence}",
-            f"`toolcrib plugins disable {name}` removes the name" if name in gone else "`toolcrib plugins list`",
+            f"plugin {plugin.name!r}: {sentence}",
+            f"`toolcrib plugins disable {plugin.name}` removes the name"
+            if plugin.origin == "missing"
+            else "`toolcrib plugins list`",
         )
-        for name, sentence in dict.fromkeys(reported)
+        for plugin in enabled
+        for sentence in plugin.problems
     ]
 
 
