@@ -309,8 +309,8 @@ async def _found_again(ctx: CheckContext, command_id: str, go: str) -> None:
     await again.wait_for(b"rst\n")
     await ctx.run_ok(f"touch {go}")
     ended = await ctx.ended(found)
+    equal("exit code and reason", (ended.exit_code, ended.reason, ended.note), (4, "exited", ""))
     equal("output from the offset on", bytes(again.data), b"rst\nsecond\n")
-    equal("exit code", ended.exit_code, 4)
     equal("an unknown id", await ctx.environment.reattach("no-such-command", OutputRecorder()), None)
 
 
