@@ -15,13 +15,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
 import toolcrib.registry.compat_imports as compat_imports
+from toolcrib.config.os_errors import ANOTHER_HOME, explain_os_error
 from toolcrib.core.attempt import attempt_everything
 from toolcrib.core.types import Source
 from toolcrib.registry.collisions import BUILTIN_NAMESPACE, SOURCE_ATTRIBUTE
@@ -102,9 +103,15 @@ def declares_tools(path: Path) -> bool:
     if path.exists() and not path.is_file():
         return False
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return _declares_tools(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+# Further runtimes of a process with other homes, and other scan caches, find the same files.
+@lru_cache(maxsize=64)
+def _declares_tools(source: bytes) -> bool:
+    tree = ast.parse(source)
     names = _names_of_the_decorator(tree)
     return any(_is_register_call(node) or _is_decorated(node, names) for node in tree.body)
 
@@ -167,7 +174,11 @@ def load_builtin_tools(cache: ScanCache | None = None) -> list[LoadedFile]:
 
 def load_tool_folder(folder: Path, registry: ToolRegistry, cache: ScanCache | None = None) -> list[LoadedFile]:
     """Imports a user's tool files; their tools go to `registry`."""
-    return [load_tool_file(path, registry) for path in tool_files(folder, cache or ScanCache())]
+    try:
+        files = tool_files(folder, cache or ScanCache())
+    except OSError as error:
+        return [LoadedFile(folder, folder.name, [], explain_os_error(error, "read", otherwise=ANOTHER_HOME))]
+    return [load_tool_file(path, registry) for path in files]
 
 
 def load_tool_file(path: Path, registry: ToolRegistry) -> LoadedFile:
