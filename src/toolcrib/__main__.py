@@ -29,6 +29,7 @@ def main() -> int:
         from toolcrib.cli.app import run  # noqa: PLC0415 - imports click, which `--version` does without
 
         _exit_on_signals()
+        _ignore_signals_alone()
         return run()
     except KeyboardInterrupt:
         return 130
@@ -67,6 +68,17 @@ def _exit_on_signals() -> None:
         # `nohup` ignores SIGHUP, and so do we then.
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
+def _ignore_signals_alone() -> None:
+    """Keep ignoring what `nohup` or a script's `&` made us ignore, but without passing that on to commands.
+
+    A child inherits an ignored signal, so that Ctrl-C would not reach it; a handler is not inherited.
+    """
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _received, _frame: None)
 
 
 if __name__ == "__main__":

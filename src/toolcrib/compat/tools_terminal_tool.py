@@ -63,8 +63,8 @@ def terminal_tool(
         "notify_on_complete": notify_on_complete,
         "watch_patterns": None if watch_patterns is None else list(watch_patterns),
     }
-    key = session_id or task_id or DEFAULT_SESSION
-    folder = _wanted_folders.pop(key, None)
+    keys = (task_id or "", session_id or task_id or DEFAULT_SESSION)
+    folder = next((found for key in keys if (found := _wanted_folders.pop(key, None))), None)
     if folder is not None:
         run_terminal({"command": f"cd -- {shlex.quote(folder)}"}, task_id or "", session_id or "")
     given = {name: value for name, value in arguments.items() if value is not None}
@@ -161,7 +161,7 @@ def clear_session_cwd(session_key: str) -> None:
 
 
 class _ActiveEnvironments(MutableMapping[str, BaseEnvironment]):
-    """The open environments by session. Removing one gives it back; ours are made by commands, not put here."""
+    """The open environments by task or session. Removing one gives it back; ours are made by commands, not put here."""
 
     def __getitem__(self, key: str) -> BaseEnvironment:
         terminal = default_runtime().terminal
@@ -178,7 +178,9 @@ class _ActiveEnvironments(MutableMapping[str, BaseEnvironment]):
 
     def __iter__(self) -> Iterator[str]:
         pool = default_runtime().terminal.environments
-        return iter({entry.spec.session: None for entry in pool.entries() if entry.environment is not None})
+        return iter(
+            {entry.spec.task or entry.spec.session: None for entry in pool.entries() if entry.environment is not None}
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -115,6 +115,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str = ""
     session_id: str = ""
     task_id: str = ""
+    """A task that works in an environment of its own. Empty or equal to the session's id: in the session's."""
     turn_id: str = ""
     api_request_id: str = ""
     user_task: str = ""
@@ -186,7 +187,7 @@ class TerminalPort(ToolService, Protocol):
 
     def runs_on(self, session_key: str, command: str) -> bool: ...
 
-    def environment_of(self, session_key: str) -> Environment | None: ...
+    def environment_of(self, key: str) -> Environment | None: ...
 
 
 class FilesPort(Protocol):

@@ -323,6 +323,8 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     backend: str
     session: str
     """The owner: a session never gets another one's environment."""
+    task: str = ""
+    """The task of the session that it belongs to; empty for the session's own environment."""
     image: str = ""
     host: str = ""
     user: str = ""

@@ -119,8 +119,9 @@ class EnvironmentPool:
         await self._close(pooled for pooled in self._environments.values() if pooled.spec == spec)
 
     async def close_session(self, session: str) -> None:
-        """Close every environment of a session."""
-        await self._close(pooled for pooled in self._environments.values() if pooled.spec.session == session)
+        """Close every environment of a session, including those of its tasks; or those of one task."""
+        every = self._environments.values()
+        await self._close(pooled for pooled in every if session in (pooled.spec.session, pooled.spec.task))
 
     async def close_all(self) -> None:
         """Close all environments, whatever runs in them. The pool can be used again afterwards."""
