@@ -23,7 +23,8 @@ class WebSettings(Section, frozen=True, kw_only=True):
     search_backend: str = ""
     """The provider that `web_search` tries first; empty means `backend`."""
     extract_backend: str = ""
-    """The provider that `web_extract` tries before it fetches a page itself; empty means `backend`, `own` means none."""
+    """The provider that `web_extract` tries before it fetches a page itself; empty means `backend`, `own` means
+    none."""
     search_providers: list[str] = field(default_factory=list)
     """The only providers that `web_search` may use, in this order; empty means all that are configured."""
     endpoints: dict[str, str] = field(default_factory=dict)

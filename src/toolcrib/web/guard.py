@@ -122,6 +122,9 @@ def _matching_rules(host: str, rules: dict[str, str]) -> Iterable[tuple[str, str
                 yield rule, rules[rule]
 
 
+NO_LISTS = WebsiteRules(WebsiteList(), WebsiteList(), Home(Path("/")))
+
+
 class AddressRules(msgspec.Struct, frozen=True, kw_only=True):
     """What may be reached, besides what is public."""
 
@@ -146,9 +149,9 @@ class AddressRules(msgspec.Struct, frozen=True, kw_only=True):
             proxy_resolves=bool(web.proxy),
         )
 
-    def with_host(self, address: WebAddress) -> AddressRules:
-        """The rules that also allow this host and port, because the user configured it as a service."""
-        return msgspec.structs.replace(self, private_hosts=self.private_hosts | {(address.host, address.port)})
+    def with_service(self, address: WebAddress) -> AddressRules:
+        """Rules for a service that the user configured: it may be private, and no list of websites applies to it."""
+        return msgspec.structs.replace(self, private_hosts=frozenset({(address.host, address.port)}), websites=NO_LISTS)
 
 
 def _host_entry(entry: str, ports: Iterable[int]) -> Iterable[tuple[str, int]]:
@@ -173,6 +176,10 @@ class AddressGuard:
     def __init__(self, rules: AddressRules, resolver: Resolver = system_resolver) -> None:
         self.rules = rules
         self._resolver = resolver
+
+    def with_rules(self, rules: AddressRules) -> AddressGuard:
+        """A guard with the same resolver and other rules."""
+        return AddressGuard(rules, self._resolver)
 
     def check(self, url: str) -> WebAddress:
         """The parsed address; raises AddressRefused for whatever can be refused without a look-up."""

@@ -94,11 +94,11 @@ class GuardedClient:
             weakref.WeakKeyDictionary()
         )
 
-    def with_guard(self, guard: AddressGuard) -> GuardedClient:
+    def with_guard(self, guard: AddressGuard, *, use_proxy: bool = True) -> GuardedClient:
         """The same client behind another guard."""
         return GuardedClient(
             guard,
-            proxy=self._proxy,
+            proxy=self._proxy if use_proxy else "",
             user_agent=self._user_agent,
             max_per_host=self._max_per_host,
             tls=lambda: self.tls,
