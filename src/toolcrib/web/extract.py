@@ -150,7 +150,7 @@ class WebExtract:
 
     async def _parse(self, address: WebAddress, response: HttpResponse) -> Page:
         content_type = _real_type(response)
-        may_be_reused = _may_be_reused(response) and not self._client.guard.is_private(address)
+        may_be_reused = _may_be_reused(response) and not response.is_private
         if content_type in IMAGES:
             return self._image_page(address, response, content_type)
         if content_type in DOCUMENTS:

@@ -14,6 +14,7 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Any, Literal
 from urllib.parse import urljoin
 
@@ -22,7 +23,7 @@ import msgspec
 
 from toolcrib.core.errors import ConfigError, ToolcribError
 from toolcrib.version import __version__
-from toolcrib.web.addresses import DEFAULT_PORTS, AddressRefused, WebAddress, parse_address
+from toolcrib.web.addresses import DEFAULT_PORTS, AddressRefused, WebAddress, address_kind, parse_address
 from toolcrib.web.guard import AddressGuard, HostNotFound
 
 USER_AGENT = f"toolcrib/{__version__} (web tools for language models)"
@@ -67,6 +68,8 @@ class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     """With names in lower case; repeated ones are joined by commas."""
     body: bytes
+    is_private: bool = False
+    """Whether it came from a private address."""
 
     @property
     def content_type(self) -> str:
@@ -168,7 +171,13 @@ class GuardedClient:
                 headers = _joined_headers(response.headers)
                 is_redirect = response.status in REDIRECTS and "location" in headers
                 body = b"" if is_redirect else await _read_body(response, headers, request.limits, address.host)
-                return HttpResponse(url=str(address), status=response.status, headers=headers, body=body)
+                return HttpResponse(
+                    url=str(address),
+                    status=response.status,
+                    headers=headers,
+                    body=body,
+                    is_private=not self._proxy and _came_from_private(response),
+                )
         except httpcore2.TimeoutException:
             raise FetchFailed(f"{address.host!r} does not answer in time", "timeout") from None
         except (httpcore2.ProtocolError, httpcore2.UnsupportedProtocol) as error:
@@ -249,6 +258,13 @@ def _cause(error: BaseException) -> str:
         inner = inner.__cause__ or inner.__context__
     text = inner.strerror if isinstance(inner, OSError) and inner.strerror else str(error)
     return text[:200] or type(error).__name__
+
+
+def _came_from_private(response: httpcore2.Response) -> bool:
+    stream = response.extensions.get("network_stream")
+    peer = stream.get_extra_info("server_addr") if stream is not None else None
+    # Without an address, assume the worse.
+    return peer is None or address_kind(ip_address(peer[0])) != "public"
 
 
 def _joined_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
