@@ -246,7 +246,9 @@ async def test_feeds_become_lists(name: str, open_web: OpenWeb, site: Site) -> N
 
 async def test_a_feed_with_entities_is_not_expanded(open_web: OpenWeb, site: Site) -> None:
     """A feed that defines entities, as bombs do, is shown as it is written."""
-    bomb = b'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><rss><channel>&b;</channel></rss>'
+    bomb = (
+        b'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><rss><channel>&b;</channel></rss>'
+    )
     site.pages["/feed"] = (200, {"content-type": "application/rss+xml"}, bomb)
 
     found = await read(open_web(), f"{site.address}/feed")
@@ -272,9 +274,7 @@ async def test_embedded_images_are_left_out(open_web: OpenWeb, site: Site) -> No
     assert "QUJD" not in content
 
 
-async def test_a_page_is_reused_for_a_while(
-    open_web: OpenWeb, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_is_reused_for_a_while(open_web: OpenWeb, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A public page is fetched once; one that must not be stored is fetched each time, like any private one."""
     site.pages["/page"] = html(ARTICLE)
     site.pages["/secret"] = html(ARTICLE, **{"cache-control": "max-age=60, No-Store"})
@@ -325,7 +325,9 @@ async def test_effects_name_the_hosts(open_web: OpenWeb) -> None:
     assert callable(entry.effects)
     ctx = ToolContext(services=runtime.services)
 
-    effects = entry.effects({"urls": ["https://a.example/x", "https://A.example/y", "https://b.example", "file:///x"]}, ctx)
+    effects = entry.effects(
+        {"urls": ["https://a.example/x", "https://A.example/y", "https://b.example", "file:///x"]}, ctx
+    )
 
     assert [(effect.kind, effect.target) for effect in effects] == [("network", "a.example"), ("network", "b.example")]
 

@@ -108,18 +108,18 @@ class WebExtract:
 
     async def _read(self, address: WebAddress) -> Page:
         preferred = self._choice.preferred_extractor
-        if preferred:
-            # The provider must not learn addresses that we would refuse.
-            await self._client.guard.resolve(address.host, address.port)
+        # Providers must not learn addresses that only this network knows.
+        if preferred and await self._client.guard.is_public(address):
             page = await self._by_providers(address, self._choice.for_extract()[:1])
             if page is not None:
                 return page
         try:
             return await self._by_own_fetch(address)
         except (FetchFailed, PageFailed, PageUnreadable) as error:
-            if self._client.guard.is_private(address):
+            others = [one for one in self._choice.for_extract() if one.name != preferred]
+            if not others or not await self._client.guard.is_public(address):
                 raise
-            page = await self._by_providers(address, [] if preferred else self._choice.for_extract())
+            page = await self._by_providers(address, others)
             if page is None:
                 raise
             return msgspec.structs.replace(page, text=_with_note(page.text, f"our own fetch failed: {error}"))

@@ -247,8 +247,15 @@ class AddressGuard:
         return (host, port) in self.rules.private_hosts
 
     def is_private(self, address: WebAddress) -> bool:
-        """Whether the address is private by its name alone; such pages are not cached."""
+        """Whether the address is private by its name alone."""
         return self._named_kind(address.host) != "public" or self._is_listed(address.host, address.port)
+
+    async def is_public(self, address: WebAddress) -> bool:
+        """Whether everyone can reach the address, so that it may be told to others; raises what `resolve` raises."""
+        if self.is_private(address) or self.rules.proxy_resolves:
+            return not self.is_private(address)
+        found = await self.resolve(address.host, address.port)
+        return all(self._kind_of(text) == "public" for text in found)
 
 
 def _is_literal(host: str) -> bool:

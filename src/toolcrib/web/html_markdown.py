@@ -23,7 +23,9 @@ BLOCKS = frozenset(
     "h4 h5 h6 header hgroup hr html li main nav ol p pre section summary table tbody td tfoot th thead tr ul".split()
 )
 # An opening tag closes an open element of these, if no element of the second kind is between them.
+_P = (frozenset({"p"}), frozenset({"table", "td", "th", "button"}))
 _CLOSES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    **dict.fromkeys(BLOCKS - {"html", "body"}, _P),
     "li": (frozenset({"li"}), frozenset({"ul", "ol"})),
     "dt": (frozenset({"dt", "dd"}), frozenset({"dl"})),
     "dd": (frozenset({"dt", "dd"}), frozenset({"dl"})),
@@ -31,7 +33,7 @@ _CLOSES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "td": (frozenset({"td", "th"}), frozenset({"table", "tr"})),
     "th": (frozenset({"td", "th"}), frozenset({"table", "tr"})),
     "option": (frozenset({"option"}), frozenset({"select"})),
-} | {tag: (frozenset({"p"}), frozenset({"table", "td", "th", "button"})) for tag in BLOCKS - {"html", "body"}}
+}
 MAX_DEPTH = 150
 MIN_MAIN_CHARS = 200
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -105,12 +107,14 @@ class _TreeBuilder(HTMLParser):
         self._open[-1].children.append(data)
 
     def _close_before(self, closed: frozenset[str], fences: frozenset[str]) -> None:
+        outermost = 0
         for index in range(len(self._open) - 1, 0, -1):
             if self._open[index].tag in fences:
-                return
+                break
             if self._open[index].tag in closed:
-                del self._open[index:]
-                return
+                outermost = index
+        if outermost:
+            del self._open[outermost:]
 
 
 def parse_html(text: str) -> Element:
