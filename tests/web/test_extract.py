@@ -33,6 +33,14 @@ async def read(runtime: object, url: str, **options: object) -> dict[str, object
     return dict(answer["results"][0])
 
 
+def mode_and_text(path: Path) -> tuple[int, str]:
+    return stat.S_IMODE(path.stat().st_mode), path.read_text()
+
+
+def content_of(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
 async def test_a_page_becomes_markdown(open_web: OpenWeb, site: Site) -> None:
     """A page is returned with its title and its readable part as Markdown, with absolute links."""
     site.pages["/docs/page.html"] = html(ARTICLE)
@@ -108,8 +116,7 @@ async def test_a_long_page_is_cut_and_saved(open_web: OpenWeb, site: Site) -> No
     assert head.splitlines()[-1] in lines
     path = Path(str(found["file"]))
     assert path.parent == runtime.settings.home.web_dir
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().splitlines() == lines
+    assert mode_and_text(path) == (0o600, "\n".join(lines))
     offset = len(head.splitlines()) + 1
     assert f"read_file(path={str(path)!r}, offset={offset})" in content
     rest = json.loads((await runtime.call("read_file", {"path": str(path), "offset": offset, "limit": 1})).text)
@@ -167,7 +174,7 @@ async def test_an_image_is_saved(open_web: OpenWeb, site: Site) -> None:
 
     found = await read(open_web(), f"{site.address}/picture")
 
-    assert Path(str(found["image"])).read_bytes() == picture
+    assert content_of(str(found["image"])) == picture
     assert "image/png" in str(found["content"])
 
 

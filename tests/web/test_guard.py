@@ -329,7 +329,7 @@ def test_shared_files_hold_rules(tmp_path: Path) -> None:
 
 def test_a_list_that_cannot_be_read_blocks_everything(tmp_path: Path) -> None:
     """Rules that cannot be read must not mean yes."""
-    with pytest.raises(ConfigError, match="missing.txt"):
+    with pytest.raises(ConfigError, match=r"missing\.txt"):
         guard(website_blocklist={"enabled": True, "shared_files": [str(tmp_path / "missing.txt")]})
 
 

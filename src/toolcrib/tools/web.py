@@ -6,12 +6,19 @@ import os
 import sys
 from typing import Any
 
+from toolcrib.config.load import load_settings
+from toolcrib.config.paths import find_home
 from toolcrib.core.context import ToolContext
+from toolcrib.core.errors import ConfigError
 from toolcrib.core.types import Effect, JsonObject, Unavailable
 from toolcrib.registry import registry
 
 CLIENT = "httpcore2"
 INSTALL = "run: pip install 'toolcrib[web]'"
+SEARCH_VARIABLES = (
+    "EXA_API_KEY", "PARALLEL_API_KEY", "FIRECRAWL_API_KEY", "FIRECRAWL_API_URL", "TAVILY_API_KEY",
+    "BRAVE_SEARCH_API_KEY", "SEARXNG_URL",
+)  # fmt: skip
 MAX_URLS = 5
 
 
@@ -38,6 +45,35 @@ def check_web() -> bool | Unavailable:
     if CLIENT in sys.modules or any(os.path.isdir(os.path.join(folder, CLIENT)) for folder in sys.path):  # noqa: PTH112, PTH118
         return True
     return Unavailable("the HTTP client is not installed", INSTALL)
+
+
+def check_search() -> bool | Unavailable:
+    """Whether there is a provider: a key, an address, a plugin, or the free services unless the user ruled them out."""
+    client = check_web()
+    if client is not True or any(os.environ.get(name) for name in SEARCH_VARIABLES):
+        return client
+    try:
+        with open(find_home().config_file, encoding="utf-8") as file:  # noqa: PTH123
+            is_settled = "keyless" in file.read()
+    except (OSError, UnicodeError):
+        is_settled = False
+    # Most config files do not mention it, so they need not be parsed at every start.
+    if not is_settled or not _is_search_off():
+        return True
+    return Unavailable(
+        "no search key is set, and web.keyless is off",
+        "run `toolcrib setup web_search` to enter a key, or `toolcrib config set web.keyless true`",
+    )
+
+
+def _is_search_off() -> bool:
+    try:
+        settings = load_settings()
+    except ConfigError:
+        # Whoever loads the settings next reports it.
+        return False
+    web = settings.web
+    return web.keyless is False and not web.endpoints and not settings.plugins.enabled
 
 
 SEARCH_SCHEMA: JsonObject = {
@@ -95,7 +131,7 @@ registry.register(
     toolset="web",
     schema=SEARCH_SCHEMA,
     handler=web_search,
-    check_fn=check_web,
+    check_fn=check_search,
     is_async=True,
     emoji="🔍",
     max_result_size_chars=100_000,

@@ -38,6 +38,7 @@ EXTRAS = {
     "mcp": "mcp",
     "ssh": "asyncssh",
     "documents": "python-pptx",
+    "web": "trafilatura",
     "modal": "modal",
     "daytona": "daytona",
     "vercel": "vercel-sandbox",
