@@ -157,7 +157,7 @@ def test_the_other_steps_write_what_was_chosen(toolcrib: Program):
     assert in_force(toolcrib, "toolsets") == ["web", "file"]
     assert in_force(toolcrib, "approvals")["mode"] == "smart"
     assert in_force(toolcrib, "terminal")["backend"] == "local"
-    assert "TIDES_API_KEY; web.keyless = True; toolsets = [web, file]; approvals.mode = smart; " in seen.stdout
+    assert "TIDES_API_KEY; web.keyless = true; toolsets = [web, file]; approvals.mode = smart; " in seen.stdout
 
 
 def test_it_shows_what_is_set_and_can_be_run_again(toolcrib: Program, server: ScriptedModelServer):
@@ -276,10 +276,7 @@ def test_a_model_that_does_not_answer_is_exit_code_one(toolcrib: Program, server
         (["--provider", "openai", "--key-stdin", "--key-env", "A"], "use either"),
         (["--provider", "ollama"], "has no default model"),
         (["tides", "--yes"], "give either tool names or flags"),
-        (
-            [],
-            "--provider, --model, --base-url, --key-env, --key-stdin, --search, --toolsets, --approvals, --backend, --set",
-        ),
+        ([], "--key-env, --key-stdin, --search, --toolsets, --approvals, --backend, --set"),
     ],
 )
 def test_flags_that_cannot_be_followed_change_nothing(toolcrib: Program, flags: list[str], said: str):
